@@ -1,0 +1,115 @@
+# The one entry to everything: `make demo` shows the main job, `make test` runs the tests; both set up what they need.
+# Everything that is made is in .venv/ and .cache/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+KAFKA := .cache/kafka-4.4.0
+SPARK_JARS := .cache/spark-jars
+# What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo ARGS=--events=20000`.
+TESTS ?= tests
+ARGS ?=
+# Two processes share the tests by files, in the order of collection: the fast ones first (tests/conftest.py).
+WORKERS ?= 2
+PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Read by spark_2pc_sink/testing, from wherever a test or an example is started.
+export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA)/libs
+export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
+
+# Every branch of these is reached by these tests, or `make coverage` fails.
+PURE := spark_2pc_sink/coordinator/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
+PURE_TESTS := $(wildcard tests/unit tests/properties tests/integration/test_state_store*.py)
+
+CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
+
+.PHONY: help setup demo test bench coverage lint types format clean
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## Make .venv/ with the package and its command, and fetch the servers under test
+	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp
+	@$(MAKE) -s --no-print-directory -j2 .venv/stamp $(SPARK_JARS)/stamp
+	@$(MAKE) -s --no-print-directory $(KAFKA)/classes.stamp
+
+demo: setup ## Run the orders job on a real Kafka and PostgreSQL, kill it, and compare both sides
+	@$(BIN)/python examples/orders_demo.py $(ARGS)
+
+test: setup ## Run the tests, the fast ones first
+	@$(BIN)/python -m $(PYTEST) $(TESTS) $(ARGS)
+
+bench: setup ## Time a batch of a million rows beside Spark's own Kafka and JDBC sinks
+	@$(BIN)/python -m benchmarks.throughput $(ARGS)
+
+coverage: setup ## Check that tests reach every branch of the pure packages
+	@mkdir -p .cache/coverage
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m $(PYTEST) -q $(PURE_TESTS) $(ARGS)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report --fail-under=100 --include='$(PURE)'
+
+lint: .venv/stamp ## Check style, types, direction of imports, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory types
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+
+types: .venv/stamp ## Check types alone
+	$(BIN)/mypy $(CHECKED)
+
+format: .venv/stamp ## Format the source and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove everything that was made
+	rm -rf .venv .cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- what setup makes --------------------------------------------------------------------------------------------
+
+# All that apt may have to install, before anything runs in parallel.
+.cache/prerequisites.stamp: tools/prerequisites.sh
+	@mkdir -p .cache
+	@PYTHON=$(PYTHON) tools/prerequisites.sh python java maven
+	@touch $@
+
+# uv because it is several times faster; without its cache, because it would keep gigabytes of PySpark builds there.
+# Compiled here once, as pip does: where Python may not write bytecode, each of Spark's workers would compile all of
+# pandas and pyarrow at its start (3 s become 9).
+# Where uv does not work (a registry that only pip is configured for), pip does the same.
+.venv/stamp: pyproject.toml | .cache/prerequisites.stamp
+	@echo "setup: Python packages into .venv/"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
+	    UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
+	        --python $(BIN)/python --editable '.[dev]' || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# The second waits for the first: two Mavens must not fill one local repository at the same time.
+$(KAFKA)/stamp: docker/kafka/pom.xml | .cache/prerequisites.stamp
+	@echo "setup: Apache Kafka into $(KAFKA)/"
+	$(call copy_dependencies,$(KAFKA)/libs)
+	@touch $@
+
+$(SPARK_JARS)/stamp: docker/spark/pom.xml | $(KAFKA)/stamp
+	@echo "setup: Spark's connectors into $(SPARK_JARS)/"
+	$(call copy_dependencies,$(SPARK_JARS))
+	@touch $@
+
+$(KAFKA)/classes.stamp: $(KAFKA)/stamp | .venv/stamp
+	@rm -f $(KAFKA)/*.jsa
+	@$(BIN)/python -m spark_2pc_sink.testing.class_archive >/dev/null
+	@touch $@
+
+define copy_dependencies
+	@rm -rf $(1)
+	@mvn -B -q -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(1) 2>&1 \
+	    | sed 's/\x1b\[[0-9;]*m//g; /^$$/d' # Maven resets the colours of a terminal that it has not coloured
+endef

@@ -1,0 +1,63 @@
+"""One line for each batch of a running query: from Spark's progress, and from the sink's history table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sqlalchemy import create_engine, text
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_INTERVAL_S = 0.2
+
+# The sink keeps a row for each settled batch when it is told to (history_batches=…). The pair, producer id and epoch,
+# names the batch's transaction in Kafka.
+_BATCH = text(
+    "SELECT record_count, prepared_transaction_state AS pair, decided_at FROM kafka_transaction_history "
+    "WHERE transactional_id = :transactional_id AND batch_id = :batch_id ORDER BY settled_at DESC LIMIT 1"
+)
+
+
+def print_progress(query: StreamingQuery, *, database: str, transactional_id: str) -> None:
+    """Print a line for each batch that has rows, until the query ends.
+
+    Args:
+        query: just started.
+        database: SQLAlchemy URL, as for the sink.
+        transactional_id: of the sink.
+
+    Raises:
+        StreamingQueryException: the query failed.
+    """
+    engine = create_engine(database, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            begun = connection.scalar(text("SELECT clock_timestamp()"))  # the clock by which decided_at is set
+            for progress in _each_batch(query):
+                batch = {"transactional_id": transactional_id, "batch_id": progress.batchId}
+                for record_count, pair, decided_at in connection.execute(_BATCH, batch):
+                    print(_line(progress, record_count, pair, decided_before=decided_at < begun), flush=True)
+    finally:
+        engine.dispose()
+
+
+def _each_batch(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:
+    """Each batch once, soon after it is done; Spark remembers the last hundred."""
+    last, ended = -1, False
+    while not ended:
+        ended = bool(query.awaitTermination(_POLL_INTERVAL_S))  # type: ignore[arg-type]  # a part of a second will do
+        for progress in query.recentProgress:
+            # While it waits for files Spark reports again and again, without rows, under the next batch's id.
+            if progress.batchId > last and progress.numInputRows:
+                last = progress.batchId
+                yield progress
+
+
+def _line(progress: StreamingQueryProgress, rows: int, pair: str, *, decided_before: bool) -> str:
+    if decided_before:
+        return f"batch {progress.batchId:3}: decided before this start ({pair}), not written again"
+    seconds = progress.durationMs["triggerExecution"] / 1000
+    return f"batch {progress.batchId:3}: {rows:8,} rows in {seconds:5.2f} s, {rows / seconds:8,.0f} rows/s, pair {pair}"

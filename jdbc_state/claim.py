@@ -1,0 +1,141 @@
+"""The claim as one SQL statement: check who owns the row, count, take over, and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, and_, case, false, func, literal, null, or_, true, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
+
+from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_refusal, superseded
+
+Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimant:
+    """Who claims which row; see ``StateStore.claim`` for the meaning."""
+
+    transactional_id: str
+    cluster_id: str
+    query_id: str | None
+    run_id: str | None
+    adopt: bool
+    expected_generation: int | None
+
+    def check(self, row: StateRow | None) -> None:
+        """Refuse what the claim's WHERE clause refuses, with the reason.
+
+        Raises:
+            ClaimRefusedError: another query or cluster owns the row.
+            SupersededError: the row is not at the expected generation.
+        """
+        if row is not None:
+            refusal = claim_refusal(row, cluster_id=self.cluster_id, query_id=self.query_id, adopt=self.adopt)
+            if refusal is not None:
+                raise refusal
+        if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
+            raise superseded(self.transactional_id, self.expected_generation, row)
+
+    def _holds(self, row: StateRow, expected: int) -> bool:
+        """True for the claim that is expected, and for a later one of this very run whose answer was lost."""
+        own = self.run_id is not None and (row.query_id, row.run_id) == (self.query_id, self.run_id)
+        return row.generation == expected or (row.generation > expected and own)
+
+
+def claim_statement(state: Table, claimant: Claimant) -> Returning:
+    """The claim. It answers with the row, or with nothing and has then changed nothing."""
+    allowed = and_(_allowed(state, claimant), _expected(state, claimant))
+    columns = row_columns(state)
+    if claimant.expected_generation is not None:
+        # A driver that holds a claim has a row. When it is gone, that driver is not the one to make a new one.
+        mine = state.c.transactional_id == claimant.transactional_id
+        return update(state).where(mine, allowed).values(_taken_over(state, claimant)).returning(*columns)
+    made = insert(state).values(
+        transactional_id=claimant.transactional_id,
+        prepared_transaction_state="",
+        status=NONE,
+        settled="",
+        generation=1,
+        query_id=claimant.query_id,
+        run_id=claimant.run_id,
+        cluster_id=claimant.cluster_id,
+        row_count=0,
+        record_count=0,
+        digest="",
+        kafka_offsets={},
+        claimed_at=func.clock_timestamp(),
+    )
+    return made.on_conflict_do_update(
+        index_elements=[state.c.transactional_id], set_=_taken_over(state, claimant), where=allowed
+    ).returning(*columns)
+
+
+def row_columns(state: Table) -> list[ColumnElement[Any]]:
+    """What to select for :func:`row_of`: every column, and the row's age by the database's clock."""
+    newest = func.greatest(state.c.claimed_at, state.c.decided_at, state.c.settled_at)
+    return [*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s")]
+
+
+def row_of(answer: Any, *, claimed: bool = False) -> StateRow:
+    """A StateRow from a result row with :func:`row_columns`.
+
+    Args:
+        answer: SQLAlchemy's row.
+        claimed: it is the answer to a claim; the first generation is then the one that made the row.
+    """
+    values = dict(answer._mapping)  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
+    values["age_s"] = float(values["age_s"])
+    values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
+    return StateRow(**values, created=claimed and values["generation"] == 1)
+
+
+def _other_query(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+    if claimant.query_id is None:
+        return false()
+    return and_(state.c.query_id.is_not(None), state.c.query_id != claimant.query_id)
+
+
+def _other_cluster(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+    return and_(state.c.cluster_id.is_not(None), state.c.cluster_id != claimant.cluster_id)
+
+
+def _allowed(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+    """``model.claim_refusal`` as SQL; both are held to the same cases by the tests."""
+    other_cluster = _other_cluster(state, claimant)
+    if claimant.adopt:
+        return or_(~other_cluster, state.c.status != DECIDED)
+    return and_(~other_cluster, ~_other_query(state, claimant))
+
+
+def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+    """``Claimant._holds`` as SQL."""
+    expected = claimant.expected_generation
+    if expected is None:
+        return true()
+    own_later: ColumnElement[bool] = false()
+    if claimant.run_id is not None:
+        own = and_(state.c.run_id == claimant.run_id, state.c.query_id.is_not_distinct_from(literal(claimant.query_id)))
+        own_later = and_(state.c.generation > expected, own)
+    return or_(state.c.generation == expected, own_later)
+
+
+def _taken_over(state: Table, claimant: Claimant) -> dict[str, Any]:
+    """What a claim writes into a row that exists. The right-hand sides see the row as it was."""
+    moved = _other_cluster(state, claimant)
+    return {
+        "generation": state.c.generation + 1,
+        "query_id": state.c.query_id if claimant.query_id is None else claimant.query_id,
+        "run_id": claimant.run_id,
+        "cluster_id": claimant.cluster_id,
+        "claimed_at": func.clock_timestamp(),
+        # Another query counts its batches from 0: the number of the last one would be taken for a replay.
+        "batch_id": case((_other_query(state, claimant), null()), else_=state.c.batch_id),
+        # Pairs and offsets of another cluster mean other transactions here, or none.
+        "status": case((and_(moved, state.c.status == DONE), NONE), else_=state.c.status),
+        "prepared_transaction_state": case((moved, ""), else_=state.c.prepared_transaction_state),
+        "settled": case((moved, ""), else_=state.c.settled),
+        "kafka_offsets": case((moved, func.jsonb_build_object()), else_=state.c.kafka_offsets),
+    }

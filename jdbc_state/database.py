@@ -1,0 +1,181 @@
+"""Connections to one PostgreSQL database, and requests that are one message each.
+
+A pooler in transaction mode (PgBouncer) may give every transaction another server session, and a client may be
+stopped at any instant. So nothing here is kept in a session: time-outs are set with SET LOCAL, in the same message as
+the statement that they are for. Such a message is one implicit transaction, which the server ends by itself: a client
+that is stopped after sending it holds no lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from jdbc_state.failures import describe, translated
+from jdbc_state.settings import StoreSettings
+from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.errors import DatabaseUnreachableError
+
+#: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
+ANSWER_GRACE_MS = 2_000
+_RECONNECT_PAUSE_S = 0.05
+_RECONNECT_PAUSE_S_MAX = 1.0
+_HIDDEN = "***"
+#: Execution option: SQL that goes before a statement, in the same message.
+_PRELUDE = "jdbc_state_prelude"
+#: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
+_KEEPALIVE: dict[str, int] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+#: A decision or a claim that a crash of the server could undo would be no decision. What is stricter is left alone.
+DURABLE = (
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true); "
+)
+
+
+class Database:
+    """Opens connections, and turns every failure to do so into DatabaseUnreachableError.
+
+    A connection is opened for each transaction and closed after it: a broken one is never met twice.
+
+    Args:
+        url: SQLAlchemy's, dialect postgresql, driver psycopg2.
+        settings: names and time-outs.
+    """
+
+    def __init__(self, url: str, settings: StoreSettings) -> None:
+        parsed = make_url(url)
+        self.label = _label(parsed)
+        self._password = parsed.password
+        self._settings = settings
+        self._answered = False
+        self._engine = _engine(parsed, settings)
+
+    def open(self, operation: str) -> Connection:
+        """A connection that has not begun a transaction; the caller closes it.
+
+        A database that has answered before is given ``connect_deadline_ms`` to come back (a restart, a failover).
+
+        Raises:
+            DatabaseUnreachableError: naming host, port and database, never the password.
+        """
+        end_s = time.monotonic() + (self._settings.connect_deadline_ms / 1000 if self._answered else 0)
+        pause_s = _RECONNECT_PAUSE_S
+        while True:
+            try:
+                connection = self._engine.connect()
+            except SQLAlchemyError as error:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    raise self._unreachable(operation, error) from None
+                time.sleep(min(pause_s, left_s))
+                pause_s = min(pause_s * 2, _RECONNECT_PAUSE_S_MAX)
+            else:
+                self._answered = True
+                return connection
+
+    @contextmanager
+    def requests(self, operation: str, *, lock_timeout_ms: int) -> Iterator[Connection]:
+        """A connection on which each statement is one message and one transaction of its own.
+
+        Args:
+            operation: for messages.
+            lock_timeout_ms: longest wait of a statement for a lock.
+
+        Raises:
+            StateStoreError: the database failed; what was under way may have been carried out.
+        """
+        limits = (
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+            f"SET LOCAL lock_timeout = {lock_timeout_ms}; "
+            f"SET LOCAL statement_timeout = {self._settings.commit_timeout_ms}; {DURABLE}"
+        )
+        connection = self.open(operation)
+        try:
+            with translated(self.named(operation)):
+                limit_ms = self._settings.commit_timeout_ms + ANSWER_GRACE_MS
+                with Watchdog(driver_connection(connection), limit_ms):
+                    yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
+        finally:
+            discard(connection)
+
+    def named(self, operation: str) -> str:
+        """The operation and where, for messages."""
+        return f"{operation} in {self.label}"
+
+    def close(self) -> None:
+        """Close what the engine holds; connections are closed one by one already."""
+        self._engine.dispose()
+
+    def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
+        # Raised without its cause: libpq may repeat what it was given.
+        detail = describe(error)
+        if self._password:
+            detail = detail.replace(str(self._password), _HIDDEN)
+        return DatabaseUnreachableError(
+            operation=f"{operation}: connecting to {self.label}", detail=detail, retriable=self._answered
+        )
+
+
+def prelude(sql: str) -> dict[str, str]:
+    """Execution options that send ``sql`` before a statement, in the same message."""
+    return {_PRELUDE: sql}
+
+
+def driver_connection(connection: Connection) -> Any:
+    """psycopg2's connection under SQLAlchemy's."""
+    return connection.connection.driver_connection
+
+
+def discard(connection: Connection) -> None:
+    """Close a connection whose transaction has ended, or never will: the session goes, and with it what it held."""
+    connection.invalidate()
+    connection.close()
+
+
+def _engine(url: URL, settings: StoreSettings) -> Engine:
+    arguments: dict[str, object] = {
+        "connect_timeout": settings.connect_timeout_s,
+        "fallback_application_name": "jdbc_state",
+        **_KEEPALIVE,
+    }
+    engine = create_engine(
+        url,
+        poolclass=NullPool,
+        # What is in the URL's query was meant by the user.
+        connect_args={name: value for name, value in arguments.items() if name not in url.query},
+        # psycopg2 sends it with BEGIN. The claim and the decision rely on seeing what was committed while they waited.
+        isolation_level="READ COMMITTED",
+        # Rows of the user's table do not belong into messages.
+        hide_parameters=True,
+        # One query less on each connection.
+        use_native_hstore=False,
+    )
+    event.listen(engine, "before_cursor_execute", _prepend_prelude, retval=True)
+    return engine
+
+
+def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
+    connection: Connection, cursor: object, statement: str, parameters: object, context: Any, executemany: object
+) -> tuple[str, object]:
+    """SQLAlchemy's hook: put the prelude before the statement. PostgreSQL answers with the last result."""
+    del connection, cursor, executemany
+    return context.execution_options.get(_PRELUDE, "") + statement, parameters
+
+
+def _label(url: URL) -> str:
+    """'host:port/database' without user and password; libpq's defaults where the URL leaves them out."""
+    host, port, name = url.host, url.port, url.database
+    return f"{host or url.query.get('host', 'local socket')}:{port or url.query.get('port', 5432)}/{name or ''}"

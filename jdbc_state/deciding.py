@@ -1,0 +1,191 @@
+"""The deciding transaction: the batch's rows and the state row, in one COMMIT (KIP-939, "Normal processing recipe")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
+from sqlalchemy import Connection, Table, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from jdbc_state.claim import row_columns, row_of
+from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, prelude
+from jdbc_state.failures import describe, sqlstate_of, translated
+from jdbc_state.model import Decision, StateRow, explain_refused_move, legal_before, status_after, superseded
+from jdbc_state.sessions import application_name
+from jdbc_state.settings import StoreSettings
+from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
+
+_DECIDE = "decide"
+
+
+class SqlDecidingTransaction:
+    """One open transaction; see ``model.DecidingTransaction``. Made by :func:`deciding` only.
+
+    Args:
+        connection: in a transaction of its own, or about to begin one.
+        state: the table of state rows.
+        settings: time-outs.
+        transactional_id: whose row.
+        generation: the claim.
+    """
+
+    def __init__(
+        self, connection: Connection, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+    ) -> None:
+        self._connection = connection
+        self._state = state
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._generation = generation
+        self._own_row = state.c.transactional_id == transactional_id
+        self._phase = "open"
+
+    @property
+    def connection(self) -> Connection:
+        """For everything that belongs to the batch, until :meth:`decide`."""
+        self._check_open("use of the connection")
+        return self._connection
+
+    @property
+    def decided(self) -> bool:
+        """True once the state row is written, and COMMIT may follow."""
+        return self._phase == "decided"
+
+    def begin(self) -> None:
+        """Set this transaction's limits and name, and read the row.
+
+        Reading it first spares a driver that was overtaken long ago the COPY; and it takes the lock on the state
+        table by which a newer claim tells this transaction from one of the same name that uses another table.
+        """
+        limits = (
+            f"SET LOCAL lock_timeout = {self._settings.lock_timeout_ms}; "
+            f"SET LOCAL statement_timeout = {self._settings.statement_timeout_ms}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {self._settings.idle_in_transaction_timeout_ms}; "
+            f"{DURABLE}"
+        )
+        name = application_name(self._transactional_id, self._generation)
+        named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
+        with self._watched():
+            statement = select(named, self._state.c.generation).where(self._own_row)
+            answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
+        if answer is None or answer.generation != self._generation:
+            raise superseded(self._transactional_id, self._generation, self._read())
+
+    def decide(self, decision: Decision) -> None:
+        """Write the state row under the claim's generation: lock, check and write in one statement."""
+        self._check_open(_DECIDE)
+        self._phase = "failed"
+        statement = (
+            update(self._state)
+            .where(
+                self._own_row,
+                self._state.c.generation == self._generation,
+                self._state.c.status.in_(legal_before(_DECIDE)),
+            )
+            .values(
+                status=status_after(_DECIDE),
+                prepared_transaction_state=decision.prepared,
+                settled="",
+                batch_id=decision.batch_id,
+                row_count=decision.row_count,
+                record_count=decision.record_count,
+                digest=decision.digest,
+                kafka_offsets={name: list(offsets) for name, offsets in decision.kafka_offsets.items()},
+                decided_at=func.clock_timestamp(),
+                settled_at=None,
+            )
+        )
+        # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
+        checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
+        with self._watched():
+            written = self._connection.execute(statement, execution_options=checked).rowcount
+            if written != 1:
+                explain_refused_move(
+                    operation=_DECIDE,
+                    transactional_id=self._transactional_id,
+                    generation=self._generation,
+                    row=self._read(),
+                    values=None,
+                )
+        self._phase = "decided"
+
+    def commit(self) -> None:
+        """COMMIT.
+
+        Raises:
+            StateStoreError: before COMMIT was sent.
+            CommitUnknownError: after that, whatever was answered.
+        """
+        driver = driver_connection(self._connection)
+        if driver.info.transaction_status != TRANSACTION_STATUS_INTRANS:
+            # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and psycopg2 takes that for a success.
+            raise StateStoreError(
+                operation=_DECIDE, detail="a statement failed after the decision, and its error was not raised"
+            )
+        watchdog = Watchdog(driver, self._settings.commit_timeout_ms)
+        try:
+            with watchdog:
+                self._connection.commit()
+        except Exception as error:
+            # Not only the codes that say so (08007, 40003): 57P01 of a terminated backend, a reset, or a cut by the
+            # watchdog can all come after the server has made the commit durable.
+            raise CommitUnknownError(
+                operation=f"COMMIT of the decision for {self._transactional_id!r}, generation {self._generation}",
+                detail=f"{describe(error)}; whether it was carried out shows only in a new claim",
+                sqlstate=sqlstate_of(error),
+            ) from error
+
+    def end(self) -> None:
+        """Refuse every further use."""
+        self._phase = "ended"
+
+    def _check_open(self, operation: str) -> None:
+        if self._phase != "open":
+            raise LocalProtocolError(
+                operation=operation,
+                state=f"{self._phase} (deciding transaction of {self._transactional_id!r})",
+                rule="decide() comes once, as the last statement of its transaction",
+            )
+
+    def _read(self) -> StateRow | None:
+        answer = self._connection.execute(select(*row_columns(self._state)).where(self._own_row)).one_or_none()
+        return None if answer is None else row_of(answer)
+
+    def _watched(self) -> Watchdog:
+        return Watchdog(driver_connection(self._connection), self._settings.statement_timeout_ms + ANSWER_GRACE_MS)
+
+
+@contextmanager
+def deciding(
+    database: Database, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+) -> Iterator[SqlDecidingTransaction]:
+    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``."""
+    operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
+    connection = database.open(operation)
+    transaction = SqlDecidingTransaction(
+        connection, state=state, settings=settings, transactional_id=transactional_id, generation=generation
+    )
+    try:
+        with translated(database.named(operation)):
+            transaction.begin()
+            yield transaction
+            if transaction.decided:
+                transaction.commit()
+    finally:
+        transaction.end()
+        _roll_back(connection, settings.commit_timeout_ms)
+        discard(connection)
+
+
+def _roll_back(connection: Connection, limit_ms: int) -> None:
+    """Give locks back before the caller goes on; after COMMIT there is nothing to do.
+
+    Where that fails the connection is broken, and closing it ends the transaction on the server.
+    """
+    if connection.in_transaction() and not connection.invalidated:
+        with suppress(SQLAlchemyError, psycopg2.Error), Watchdog(driver_connection(connection), limit_ms):
+            connection.rollback()

@@ -1,0 +1,289 @@
+"""The same store without a database: for tests, simulations, and a look at the semantics in a hundred lines.
+
+A true fake: it is held to the same tests as the store on PostgreSQL. It keeps what was committed and forgets what was
+not, a claim ends older deciding transactions, and a COMMIT that meets such an end is unknown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from sqlalchemy import Connection
+
+from jdbc_state.claim import Claimant
+from jdbc_state.model import (
+    DECIDED,
+    DONE,
+    NONE,
+    DecidingTransaction,
+    Decision,
+    StateRow,
+    explain_refused_move,
+    legal_before,
+    status_after,
+    superseded,
+)
+from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
+
+_ADMIN_SHUTDOWN = "57P01"
+_UNDEFINED_TABLE = "42P01"
+_DECIDE = "decide"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class MemoryConnection:
+    """Stands in for SQLAlchemy's Connection in a deciding transaction: it records what it is told to execute."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[object, object]] = []
+        self.ended = False
+
+    def execute(self, statement: object, parameters: object = None) -> None:
+        """Record a statement; COMMIT appends it to ``MemoryStateStore.committed``."""
+        if self.ended:
+            raise StateStoreError(
+                operation="deciding transaction",
+                detail="terminating connection due to administrator command",
+                sqlstate=_ADMIN_SHUTDOWN,
+                retriable=True,
+            )
+        self.statements.append((statement, parameters))
+
+
+class MemoryDecidingTransaction:
+    """See ``model.DecidingTransaction``. Made by :meth:`MemoryStateStore.deciding` only."""
+
+    def __init__(self, store: MemoryStateStore, transactional_id: str, generation: int) -> None:
+        self.transactional_id = transactional_id
+        self.generation = generation
+        self.recorded = MemoryConnection()
+        self.pending: StateRow | None = None
+        self._store = store
+        self._phase = "open"
+
+    @property
+    def connection(self) -> Connection:
+        """A :class:`MemoryConnection`."""
+        self._check_open("use of the connection")
+        return cast("Connection", self.recorded)
+
+    def decide(self, decision: Decision) -> None:
+        """Keep the row as it will be, for COMMIT."""
+        self._check_open(_DECIDE)
+        self._phase = "failed"
+        self.recorded.execute(_DECIDE, decision)
+        self.pending = self._store.decided_row(self.transactional_id, self.generation, decision)
+        self._phase = "decided"
+
+    def end(self) -> None:
+        """Refuse every further use."""
+        self._phase = "ended"
+
+    def _check_open(self, operation: str) -> None:
+        if self._phase != "open":
+            raise LocalProtocolError(
+                operation=operation,
+                state=f"{self._phase} (deciding transaction of {self.transactional_id!r})",
+                rule="decide() comes once, as the last statement of its transaction",
+            )
+
+
+class MemoryStateStore:
+    """State rows in this process; see ``model.StateStore``. Safe to use from several threads.
+
+    Args:
+        clock: the time, with a zone; for tests of a row's age.
+
+    Attributes:
+        committed: the statements of every deciding transaction that was committed, in order.
+    """
+
+    def __init__(self, *, clock: Callable[[], datetime] = _utc_now) -> None:
+        self.committed: list[tuple[object, object]] = []
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._rows: dict[str, StateRow] = {}
+        self._open: list[MemoryDecidingTransaction] = []
+        self._prepared = False
+
+    def prepare_schema(self) -> None:
+        """From now on rows can be claimed."""
+        self._prepared = True
+
+    def claim(
+        self,
+        *,
+        transactional_id: str,
+        cluster_id: str,
+        query_id: str | None,
+        run_id: str | None,
+        adopt: bool = False,
+        expected_generation: int | None = None,
+    ) -> StateRow:
+        """Take the row over, and end what older claimants have open."""
+        claimant = Claimant(
+            transactional_id=transactional_id,
+            cluster_id=cluster_id,
+            query_id=query_id,
+            run_id=run_id,
+            adopt=adopt,
+            expected_generation=expected_generation,
+        )
+        with self._lock:
+            if not self._prepared:
+                raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
+            standing = self._rows.get(transactional_id)
+            claimant.check(standing)
+            row = self._taken_over(standing, claimant)
+            self._rows[transactional_id] = row
+            for transaction in self._open:
+                if transaction.transactional_id == transactional_id:
+                    transaction.recorded.ended = True
+            return self._aged(replace(row, created=standing is None))
+
+    def read(self, transactional_id: str) -> StateRow | None:
+        """The row, without a claim."""
+        with self._lock:
+            row = self._rows.get(transactional_id)
+            return None if row is None else self._aged(row)
+
+    def read_all(self) -> list[StateRow]:
+        """Every row, without a claim."""
+        with self._lock:
+            return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
+
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
+        """The row, while ``generation`` is the newest claim."""
+        row = self.read(transactional_id)
+        if row is None or row.generation != generation:
+            raise superseded(transactional_id, generation, row)
+        return row
+
+    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note the pair with which a first recovery took the id over."""
+        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
+
+    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note that Kafka committed the row's transaction."""
+        return self._move("mark_done", transactional_id, generation, {"settled": settled})
+
+    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        """Note that Kafka aborted the row's transaction."""
+        return self._move("mark_owed", transactional_id, generation, {})
+
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+        """Note a batch without records as done."""
+        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
+        return self._move("take_empty_batch", transactional_id, generation, empty)
+
+    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+        """Let the replay of an owed batch be sent whatever its digest."""
+        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Give the Kafka half of a batch up."""
+        return self._move("drop_batch", transactional_id, generation, {"settled": settled})
+
+    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
+        """One transaction for a batch's data and its decision."""
+        return self._deciding(transactional_id, generation)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @contextmanager
+    def _deciding(self, transactional_id: str, generation: int) -> Iterator[MemoryDecidingTransaction]:
+        with self._lock:
+            self.check_generation(transactional_id, generation)
+            transaction = MemoryDecidingTransaction(self, transactional_id, generation)
+            self._open.append(transaction)
+        try:
+            yield transaction
+            self._commit(transaction)
+        finally:
+            transaction.end()
+            with self._lock:
+                self._open.remove(transaction)
+
+    def _commit(self, transaction: MemoryDecidingTransaction) -> None:
+        with self._lock:
+            if transaction.pending is None:
+                return
+            if transaction.recorded.ended:
+                raise CommitUnknownError(
+                    operation=f"COMMIT of the decision for {transaction.transactional_id!r}",
+                    detail="terminating connection due to administrator command",
+                    sqlstate=_ADMIN_SHUTDOWN,
+                )
+            self._rows[transaction.transactional_id] = transaction.pending
+            self.committed += transaction.recorded.statements
+
+    def decided_row(self, transactional_id: str, generation: int, decision: Decision) -> StateRow:
+        """The row as ``decision`` would leave it; for :class:`MemoryDecidingTransaction`."""
+        with self._lock:
+            row = self._rows.get(transactional_id)
+            if row is None or row.generation != generation or row.status not in legal_before(_DECIDE):
+                return explain_refused_move(
+                    operation=_DECIDE, transactional_id=transactional_id, generation=generation, row=row, values=None
+                )
+            return replace(
+                row,
+                status=DECIDED,
+                prepared_transaction_state=decision.prepared,
+                settled="",
+                batch_id=decision.batch_id,
+                row_count=decision.row_count,
+                record_count=decision.record_count,
+                digest=decision.digest,
+                kafka_offsets=dict(decision.kafka_offsets),
+                decided_at=self._clock(),
+                settled_at=None,
+            )
+
+    def _move(self, operation: str, transactional_id: str, generation: int, values: dict[str, Any]) -> StateRow:
+        with self._lock:
+            row = self._rows.get(transactional_id)
+            if row is None or row.generation != generation or row.status not in legal_before(operation):
+                return explain_refused_move(
+                    operation=operation,
+                    transactional_id=transactional_id,
+                    generation=generation,
+                    row=row,
+                    values=values,
+                )
+            settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
+            row = replace(row, status=status_after(operation), settled_at=settled_at, **values)
+            self._rows[transactional_id] = row
+            return self._aged(row)
+
+    def _taken_over(self, row: StateRow | None, claimant: Claimant) -> StateRow:
+        """What a claim makes of a row; the same as in ``claim.claim_statement``."""
+        if row is None:
+            row = StateRow(
+                transactional_id=claimant.transactional_id, generation=0, cluster_id=None, claimed_at=self._clock()
+            )
+        if row.cluster_id not in (None, claimant.cluster_id):
+            status = NONE if row.status == DONE else row.status
+            row = replace(row, status=status, prepared_transaction_state="", settled="", kafka_offsets={})
+        if claimant.query_id is not None and row.query_id not in (None, claimant.query_id):
+            row = replace(row, batch_id=None)
+        return replace(
+            row,
+            generation=row.generation + 1,
+            query_id=row.query_id if claimant.query_id is None else claimant.query_id,
+            run_id=claimant.run_id,
+            cluster_id=claimant.cluster_id,
+            claimed_at=self._clock(),
+        )
+
+    def _aged(self, row: StateRow) -> StateRow:
+        newest = max(moment for moment in (row.claimed_at, row.decided_at, row.settled_at) if moment is not None)
+        return replace(row, age_s=(self._clock() - newest).total_seconds())

@@ -1,0 +1,314 @@
+"""The state row, what may become of it, and the contract that every store keeps.
+
+A row says which Kafka transaction (``producerId:epoch``) the data in this database belongs to, and whether Kafka has
+followed (KIP-939, "Normal processing recipe"). Its status moves only along :data:`TRANSITIONS`; both stores and their
+tests read that table. A *generation* counts the claims of a row: only the newest claimant can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from spark_2pc_sink.errors import ClaimRefusedError, LocalProtocolError, SupersededError
+
+NONE = "none"
+DECIDED = "decided"
+DONE = "done"
+OWED = "owed"
+#: Every status a row can have.
+STATUSES = (NONE, DECIDED, DONE, OWED)
+
+#: What a message says in place of a row that is not there.
+NO_ROW = "no row"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One legal move of a row's status, and why it is legal."""
+
+    operation: str
+    before: str
+    after: str
+    why: str
+
+
+#: Everything that is not here is refused, and leaves the row as it is.
+TRANSITIONS = (
+    Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
+    Transition("decide", NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
+    Transition("decide", DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
+    Transition("decide", OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
+    Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
+    Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
+    Transition("take_empty_batch", NONE, DONE, "a batch without records has no transaction that could be in doubt"),
+    Transition("take_empty_batch", DONE, DONE, "as above"),
+    Transition("accept_replay", OWED, OWED, "a person accepts what Spark replays, whatever its digest"),
+    Transition("accept_replay", DECIDED, OWED, "as above, where Kafka's log can no longer tell the outcome"),
+    Transition("drop_batch", OWED, DONE, "a person gives the Kafka half up"),
+    Transition("drop_batch", DECIDED, DONE, "as above, where Kafka's log can no longer tell the outcome"),
+)
+
+
+def legal_before(operation: str) -> tuple[str, ...]:
+    """The statuses from which ``operation`` may start."""
+    return tuple(move.before for move in TRANSITIONS if move.operation == operation)
+
+
+def status_after(operation: str) -> str:
+    """The one status to which ``operation`` leads."""
+    (after,) = {move.after for move in TRANSITIONS if move.operation == operation}
+    return after
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRow:
+    """One sink's row, as it was when it was read.
+
+    Attributes:
+        transactional_id: Kafka's transactional id, the primary key.
+        prepared_transaction_state: ``producerId:epoch`` of the last decision, '' for none; the same text as that of
+            Java's ``PreparedTxnState``.
+        status: one of :data:`STATUSES`.
+        settled: the pair that Kafka showed when the row was last settled; '' until a recovery has finished with it.
+        generation: number of the newest claim, from 1.
+        query_id: the streaming query that the row belongs to; None while only the command line has claimed it.
+        run_id: the run of that query that made the newest claim; None when that was the command line.
+        batch_id: the batch that the rest describes; None when the row's query has written none yet.
+        cluster_id: the Kafka cluster that the row belongs to.
+        row_count: rows of the batch in the table.
+        record_count: records of the batch in Kafka.
+        digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``).
+        kafka_offsets: 'topic-partition' to the first and last offset written.
+        claimed_at: time of the newest claim, by the database's clock, as the two below.
+        decided_at: time of the last decision.
+        settled_at: when the row last became done or owed.
+        age_s: seconds between the newest of the three and the reading, by the database's clock.
+        created: True only in the answer to the claim that made the row.
+    """
+
+    transactional_id: str
+    prepared_transaction_state: str = ""
+    status: str = NONE
+    settled: str = ""
+    generation: int
+    query_id: str | None = None
+    run_id: str | None = None
+    batch_id: int | None = None
+    cluster_id: str | None = None
+    row_count: int = 0
+    record_count: int = 0
+    digest: str = ""
+    kafka_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    claimed_at: datetime
+    decided_at: datetime | None = None
+    settled_at: datetime | None = None
+    age_s: float = field(default=0.0, compare=False)
+    created: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the deciding transaction writes into the row. The names are those of :class:`StateRow`.
+
+    Args:
+        prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
+    """
+
+    prepared: str
+    batch_id: int
+    row_count: int
+    record_count: int
+    digest: str
+    kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+
+
+class DecidingTransaction(Protocol):
+    """One database transaction that ends with a decision, or leaves no trace."""
+
+    @property
+    def connection(self) -> Connection:
+        """For COPY and everything else that belongs to the batch.
+
+        Raises:
+            LocalProtocolError: after :meth:`decide`, which is the last statement, or after the end.
+        """
+
+    def decide(self, decision: Decision) -> None:
+        """Write the state row: the last statement. COMMIT follows when the ``with`` block is left.
+
+        Raises:
+            SupersededError: a newer driver has claimed the row; everything is rolled back.
+            LocalProtocolError: the row's status allows no decision, or this transaction made one already.
+            StateStoreError: the database refused; everything is rolled back.
+        """
+
+
+class StateStore(Protocol):
+    """Where state rows live. Every method raises StateStoreError when the database fails.
+
+    A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
+    newest, or LocalProtocolError when :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one
+    again that has succeeded, after an answer was lost, succeeds.
+    """
+
+    def prepare_schema(self) -> None:
+        """Make the tables unless they are there, and check that they are ours. Safe to run at the same time."""
+
+    def claim(
+        self,
+        *,
+        transactional_id: str,
+        cluster_id: str,
+        query_id: str | None,
+        run_id: str | None,
+        adopt: bool = False,
+        expected_generation: int | None = None,
+    ) -> StateRow:
+        """Take the row over: one statement that checks, counts and reads.
+
+        BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
+        decide, and a decision that was just being committed is in the answer.
+
+        Args:
+            transactional_id: the row; made when there is none.
+            cluster_id: the Kafka cluster that the claimant talks to.
+            query_id: the claimant's query; None for the command line, which takes no part in its ownership.
+            run_id: the claimant's run of that query.
+            adopt: take the row from another query or cluster. From another query, its batches count from none;
+                from another cluster, what it says of Kafka is forgotten.
+            expected_generation: the claim that this driver holds already; then no row is made, and only that claim,
+                or a later one of the same run whose answer was lost, is replaced.
+
+        Raises:
+            ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
+            SupersededError: the row is no longer at ``expected_generation``; nothing was changed.
+            StateStoreError: the database failed, or a session that is not ours to end stood in the way.
+        """
+
+    def read(self, transactional_id: str) -> StateRow | None:
+        """The row, without a claim and without waiting for anyone; None when it or its table does not exist."""
+
+    def read_all(self) -> list[StateRow]:
+        """Every row by transactional id, in the same way."""
+
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
+        """The row, while ``generation`` is the newest claim."""
+
+    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note the pair with which a first recovery took the id over."""
+
+    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note that Kafka committed the row's transaction; BEFORE the next transaction begins."""
+
+    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
+
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+        """Note a batch without records as done; the row keeps its pair."""
+
+    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+        """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Give the Kafka half of a batch up (a person's decision)."""
+
+    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
+        """One database transaction for a batch's data and its decision.
+
+        Leaving the block by an exception, or without ``decide()``, rolls back. Errors of the database become
+        StateStoreError; whatever COMMIT raises becomes CommitUnknownError, because the server may have carried it
+        out. A KeyboardInterrupt during COMMIT passes through, and leaves the outcome as unknown.
+
+        Raises:
+            SupersededError: ``generation`` is not the newest claim, on entering or in ``decide()``.
+            CommitUnknownError: only a new claim can tell whether the decision stands.
+        """
+
+    def close(self) -> None:
+        """Give connections back. The store can't be used afterwards."""
+
+
+def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
+    """Why this claimant may not take ``row`` over, or None when it may.
+
+    The same rule as in the WHERE clause of the claim, for messages and for the store in memory.
+    """
+    other_cluster = row.cluster_id not in (None, cluster_id)
+    other_query = query_id is not None and row.query_id not in (None, query_id)
+    if other_cluster and not adopt:
+        return ClaimRefusedError(
+            transactional_id=row.transactional_id,
+            what="Kafka cluster",
+            expected=cluster_id,
+            found=str(row.cluster_id),
+            remedy="Connect to the cluster that the state row names, or, when it was replaced by this one for good, "
+            "adopt the row (adopt=True, or spark-2pc recover --adopt): what it says of Kafka is then forgotten",
+        )
+    if other_cluster and row.status == DECIDED:
+        return ClaimRefusedError(
+            transactional_id=row.transactional_id,
+            what=f"a decided batch {row.batch_id} that is not settled in Kafka cluster",
+            expected=cluster_id,
+            found=str(row.cluster_id),
+            remedy="Run spark-2pc recover against that cluster first. When it is gone for good, decide by hand and set "
+            f"the row's status in the database: '{OWED}' to send the Kafka half again, '{DONE}' to leave it; then "
+            "adopt the row",
+        )
+    if other_query and not adopt:
+        return ClaimRefusedError(
+            transactional_id=row.transactional_id,
+            what="query",
+            expected=str(query_id),
+            found=str(row.query_id),
+            remedy="Give each sink a transactional id of its own. When this query takes that one's place for good (a "
+            "new checkpoint), adopt the row once: adopt=True on the sink",
+        )
+    return None
+
+
+def superseded(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError:
+    """The error of a driver whose claim is no longer the newest."""
+    found = NO_ROW if row is None else f"generation {row.generation} of run {row.run_id}"
+    return SupersededError(transactional_id=transactional_id, generation=generation, found=found)
+
+
+def explain_refused_move(
+    *,
+    operation: str,
+    transactional_id: str,
+    generation: int,
+    row: StateRow | None,
+    values: Mapping[str, object] | None,
+) -> StateRow:
+    """Tell apart why a conditional update met no row.
+
+    Args:
+        operation: the name in :data:`TRANSITIONS`.
+        transactional_id: the row's key.
+        generation: the claim under which it was tried.
+        row: the row as it is.
+        values: what the operation would have written beside the status; None when nothing counts as a repeat.
+
+    Returns:
+        ``row``, when it already is what the operation would have made of it: a repeat after a lost answer.
+
+    Raises:
+        SupersededError: the row is gone or at another generation.
+        LocalProtocolError: the move is not legal.
+    """
+    if row is None or row.generation != generation:
+        raise superseded(transactional_id, generation, row)
+    written = values is not None and all(getattr(row, name) == value for name, value in values.items())
+    if written and row.status == status_after(operation):
+        return row
+    raise LocalProtocolError(
+        operation=operation,
+        state=f"{row.status} (transactional id {transactional_id!r}, settled {row.settled!r})",
+        rule=f"it is allowed from {' or '.join(legal_before(operation))}; the row was left as it is",
+    )

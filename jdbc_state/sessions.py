@@ -1,0 +1,124 @@
+"""Sessions of older drivers: how the deciding transaction is named, found and ended.
+
+The deciding transaction carries ``2pc:<id>:<generation>`` as its application_name, for as long as it is open (SET
+LOCAL, so it means the same behind a connection pooler). A newer claim finds such transactions in pg_stat_activity
+and ends them: a driver that stands still inside COPY would else hold its locks and unique keys for as long as its
+statement may take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+#: NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off.
+APPLICATION_NAME_BYTES_MAX = 63
+_PREFIX = "2pc:"
+#: Leaves room for the prefix, a colon, and any 64-bit generation (19 digits).
+_ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - 19
+#: Starts the stand-in of an id that does not fit. Ids that start with it are hashed too, so no two ids share a name.
+_HASHED = "#"
+_HASH_BYTES = 16
+
+
+def application_name_prefix(transactional_id: str) -> str:
+    """``2pc:<id>:``, or ``2pc:#<hash>:`` for an id that PostgreSQL would cut off or rewrite (beyond ASCII)."""
+    fits = transactional_id.isascii() and transactional_id.isprintable() and len(transactional_id) <= _ID_BYTES_MAX
+    if fits and not transactional_id.startswith(_HASHED):
+        return f"{_PREFIX}{transactional_id}:"
+    digest = hashlib.blake2b(transactional_id.encode(), digest_size=_HASH_BYTES).hexdigest()
+    return f"{_PREFIX}{_HASHED}{digest}:"
+
+
+def application_name(transactional_id: str, generation: int) -> str:
+    """The name of the deciding transaction of one claim; at most 63 bytes of printable ASCII."""
+    return f"{application_name_prefix(transactional_id)}{generation}"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One session of the database.
+
+    Attributes:
+        pid: of its backend.
+        role: as whom it logged in.
+        name: its application_name.
+        ended: True: it was ended and is gone. False: it was told to end, and is still there. None: left alone,
+            because it is another role's.
+    """
+
+    pid: int
+    role: str
+    name: str
+    ended: bool | None = None
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.name or 'no application_name'}, role {self.role})"
+
+
+# The name is parsed from the right, where the generation cannot contain the colon that an id can. The same id may be in
+# use with another state table of this database: a session that holds a lock on such a table is another sink's. (The
+# first thing that a deciding transaction does is to read its row, which holds a lock on the table to its end.) Another
+# role's sessions are not ended even where we could: any role may choose any application_name.
+_END_OLDER = text(r"""
+SELECT older.pid, older.usename, older.application_name,
+       CASE WHEN older.usename = session_user THEN pg_terminate_backend(older.pid, :wait_ms) END AS ended
+FROM (
+    SELECT activity.pid, activity.usename, activity.application_name,
+           substr(activity.application_name, length(:prefix) + 1) AS generation
+    FROM pg_stat_activity AS activity
+    WHERE activity.datname = current_database() AND activity.pid <> pg_backend_pid()
+      AND left(activity.application_name, length(:prefix)) = :prefix
+      AND NOT EXISTS (
+          SELECT FROM pg_locks AS held JOIN pg_attribute AS attribute ON attribute.attrelid = held.relation
+          WHERE held.pid = activity.pid AND held.locktype = 'relation' AND held.granted
+            AND attribute.attname = 'prepared_transaction_state'
+            AND held.relation IS DISTINCT FROM to_regclass(:table)
+            AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND (SELECT relkind FROM pg_class WHERE oid = held.relation) IN ('r', 'p')
+      )
+) AS older
+WHERE CASE WHEN older.generation ~ '^[0-9]{1,19}$'
+           THEN CAST(older.generation AS numeric) < CAST(:generation AS numeric) ELSE false END
+ORDER BY older.pid
+""")
+
+_HOLDERS = text("""
+SELECT DISTINCT activity.pid, activity.usename, activity.application_name
+FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
+WHERE held.locktype = 'relation' AND held.granted AND held.relation = to_regclass(:table)
+  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND held.mode NOT IN ('AccessShareLock') AND activity.pid <> pg_backend_pid()
+ORDER BY activity.pid
+""")
+
+
+def end_older_sessions(
+    connection: Connection, *, table: str, transactional_id: str, below_generation: int, wait_ms: int
+) -> list[Session]:
+    """End the deciding transactions of claims older than ``below_generation``, and say what became of each.
+
+    Args:
+        connection: any connection to the same database.
+        table: the state table as quoted SQL.
+        transactional_id: whose.
+        below_generation: only claims before this one.
+        wait_ms: how long to wait for each to be gone (it rolls back first).
+    """
+    answer = connection.execute(
+        _END_OLDER,
+        {
+            "prefix": application_name_prefix(transactional_id),
+            "table": table,
+            "generation": below_generation,
+            "wait_ms": wait_ms,
+        },
+    )
+    return [Session(pid, role, name, ended) for pid, role, name, ended in answer]
+
+
+def lock_holders(connection: Connection, *, table: str) -> list[Session]:
+    """Sessions that hold more than a reader's lock on ``table``: those that may stand in a claim's way."""
+    return [Session(pid, role, name) for pid, role, name in connection.execute(_HOLDERS, {"table": table})]

@@ -1,0 +1,292 @@
+"""The store of state rows in PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from jdbc_state.claim import Claimant, Returning, claim_statement, row_columns, row_of
+from jdbc_state.database import Database
+from jdbc_state.deciding import deciding
+from jdbc_state.model import (
+    DecidingTransaction,
+    StateRow,
+    explain_refused_move,
+    legal_before,
+    status_after,
+    superseded,
+)
+from jdbc_state.schema import StateTables, create_missing, quoted
+from jdbc_state.sessions import Session, end_older_sessions, lock_holders
+from jdbc_state.settings import StoreSettings
+from spark_2pc_sink.errors import StateStoreError
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_UNDEFINED_TABLE = "42P01"
+#: A claim gives up at its deadline. This only bounds it when each attempt fails at once.
+CLAIM_ATTEMPTS_MAX = 1_000
+#: How long one call waits for a backend to be gone; it rolls back first. The claim's deadline bounds all of them.
+_END_WAIT_MS = 1_000
+
+
+class SqlStateStore:
+    """State rows in PostgreSQL; see ``model.StateStore``. Safe to use from several threads.
+
+    Args:
+        url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
+        settings: names and time-outs.
+    """
+
+    def __init__(self, url: str, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._database = Database(url, settings)
+        self._tables = StateTables.named(settings)
+        self._state = self._tables.state
+
+    def prepare_schema(self) -> None:
+        """Make the tables unless they are there, and check that they are ours."""
+        with self._database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+            create_missing(connection, self._settings)
+
+    def claim(
+        self,
+        *,
+        transactional_id: str,
+        cluster_id: str,
+        query_id: str | None,
+        run_id: str | None,
+        adopt: bool = False,
+        expected_generation: int | None = None,
+    ) -> StateRow:
+        """Take the row over, and end what older claimants have open."""
+        claimant = Claimant(
+            transactional_id=transactional_id,
+            cluster_id=cluster_id,
+            query_id=query_id,
+            run_id=run_id,
+            adopt=adopt,
+            expected_generation=expected_generation,
+        )
+        end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            row = self._try_claim(claimant)
+            if row is not None:
+                self._end_older(transactional_id, below_generation=row.generation, end_s=end_s)
+                return row
+            self._clear_the_way(claimant, end_s=end_s)
+            if time.monotonic() >= end_s:
+                break
+        raise self._blocked(transactional_id)
+
+    def read(self, transactional_id: str) -> StateRow | None:
+        """The row, without a claim and without waiting for anyone."""
+        rows = self._select(select(*row_columns(self._state)).where(self._state.c.transactional_id == transactional_id))
+        return rows[0] if rows else None
+
+    def read_all(self) -> list[StateRow]:
+        """Every row, without a claim and without waiting for anyone."""
+        return self._select(select(*row_columns(self._state)).order_by(self._state.c.transactional_id))
+
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
+        """The row, while ``generation`` is the newest claim."""
+        row = self.read(transactional_id)
+        if row is None or row.generation != generation:
+            raise superseded(transactional_id, generation, row)
+        return row
+
+    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note the pair with which a first recovery took the id over."""
+        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
+
+    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note that Kafka committed the row's transaction."""
+        return self._move("mark_done", transactional_id, generation, {"settled": settled})
+
+    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        """Note that Kafka aborted the row's transaction."""
+        return self._move("mark_owed", transactional_id, generation, {})
+
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+        """Note a batch without records as done."""
+        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
+        return self._move("take_empty_batch", transactional_id, generation, empty)
+
+    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+        """Let the replay of an owed batch be sent whatever its digest."""
+        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Give the Kafka half of a batch up."""
+        return self._move("drop_batch", transactional_id, generation, {"settled": settled})
+
+    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
+        """One database transaction for a batch's data and its decision."""
+        return deciding(
+            self._database,
+            state=self._state,
+            settings=self._settings,
+            transactional_id=transactional_id,
+            generation=generation,
+        )
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._database.close()
+
+    def _try_claim(self, claimant: Claimant) -> StateRow | None:
+        """The claimed row; None when it was refused, or somebody held its lock for too long."""
+        operation = f"claim of {claimant.transactional_id!r}"
+        try:
+            with self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
+                answer = connection.execute(claim_statement(self._state, claimant)).one_or_none()
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            return None
+        return None if answer is None else row_of(answer, claimed=True)
+
+    def _clear_the_way(self, claimant: Claimant, *, end_s: float) -> None:
+        """End the sessions that may hold the row's lock, if the claimant may have the row.
+
+        A healthy driver of another query, or on another cluster, must not notice that we came.
+
+        Raises:
+            ClaimRefusedError: it may not.
+            SupersededError: it is not the newest claimant.
+        """
+        try:
+            standing = self.read(claimant.transactional_id)
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            # The whole table is locked, which no driver does.
+            return
+        claimant.check(standing)
+        if standing is not None:
+            below = standing.generation + 1
+            self._end_older(claimant.transactional_id, below_generation=below, end_s=end_s)
+
+    def _end_older(self, transactional_id: str, *, below_generation: int, end_s: float) -> None:
+        """End the deciding transactions of older claims, until none is left.
+
+        Raises:
+            StateStoreError: one belongs to another role, or does not end in time.
+        """
+        operation = f"ending older sessions of {transactional_id!r}"
+        while True:
+            with self._requests(operation) as connection:
+                sessions = end_older_sessions(
+                    connection,
+                    table=quoted(self._state),
+                    transactional_id=transactional_id,
+                    below_generation=below_generation,
+                    wait_ms=_END_WAIT_MS,
+                )
+            # Of one that is gone before the signal came, PostgreSQL says False too: only looking again tells.
+            left = [session for session in sessions if session.ended is not True]
+            if not left:
+                return
+            if any(session.ended is None for session in left):
+                raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
+            if time.monotonic() >= end_s:
+                raise self._older_left(operation, left, "that did not end yet")
+
+    def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
+        listed = ", ".join(str(session) for session in left)
+        return StateStoreError(
+            operation=self._database.named(operation),
+            detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
+            retriable=True,
+        )
+
+    def _blocked(self, transactional_id: str) -> StateStoreError:
+        operation = f"claim of {transactional_id!r}"
+        with self._requests(operation) as connection:
+            holders = lock_holders(connection, table=quoted(self._state))
+        listed = ", ".join(str(holder) for holder in holders) or "none any more"
+        return StateStoreError(
+            operation=self._database.named(operation),
+            detail=f"the row stayed locked for {self._settings.claim_deadline_ms} ms. Sessions that hold locks on "
+            f"{quoted(self._state)}: {listed}. None of them is a driver of this sink; end their transactions",
+            sqlstate=_LOCK_NOT_AVAILABLE,
+            retriable=True,
+        )
+
+    def _requests(self, operation: str) -> AbstractContextManager[Connection]:
+        return self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)
+
+    def _select(self, statement: Select[Any]) -> list[StateRow]:
+        try:
+            # Only DROP or ALTER TABLE can be in the way.
+            with self._requests("read") as connection:
+                return [row_of(answer) for answer in connection.execute(statement)]
+        except StateStoreError as error:
+            if error.sqlstate == _UNDEFINED_TABLE:
+                return []
+            raise
+
+    def _move(self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object]) -> StateRow:
+        """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
+        statement = self._move_statement(operation, transactional_id, generation, values)
+        with self._database.requests(
+            f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
+        ) as connection:
+            answer = connection.execute(statement).one_or_none()
+        if answer is not None:
+            return row_of(answer)
+        return explain_refused_move(
+            operation=operation,
+            transactional_id=transactional_id,
+            generation=generation,
+            row=self.read(transactional_id),
+            values=values,
+        )
+
+    def _move_statement(
+        self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object]
+    ) -> Returning | Select[Any]:
+        after = status_after(operation)
+        settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
+        moved = (
+            update(self._state)
+            .where(
+                self._state.c.transactional_id == transactional_id,
+                self._state.c.generation == generation,
+                self._state.c.status.in_(legal_before(operation)),
+            )
+            .values(status=after, **settled_at, **values)
+            .returning(*row_columns(self._state))
+        )
+        if operation != "mark_done" or not self._settings.history_batches:
+            return moved
+        return self._with_history(moved, transactional_id)
+
+    def _with_history(self, moved: Returning, transactional_id: str) -> Select[Any]:
+        """The same statement, which also writes the history's line and drops the oldest."""
+        done = moved.cte("done")
+        history = self._tables.history
+        names = [column.name for column in history.columns]
+        added = insert(history).from_select(names, select(*(done.c[name] for name in names)))
+        replaced = {name: added.excluded[name] for name in names if name not in history.primary_key.columns}
+        kept = (
+            select(history.c.prepared_transaction_state)
+            .where(history.c.transactional_id == transactional_id)
+            .order_by(history.c.settled_at.desc())
+            # The new line is not visible to the statement that writes it.
+            .limit(self._settings.history_batches - 1)
+        )
+        dropped = delete(history).where(
+            history.c.transactional_id == transactional_id,
+            history.c.prepared_transaction_state.not_in(kept),
+            history.c.prepared_transaction_state.not_in(select(done.c.prepared_transaction_state)),
+            select(done.c.generation).exists(),
+        )
+        return select(done).add_cte(
+            added.on_conflict_do_update(index_elements=list(history.primary_key.columns), set_=replaced).cte("added"),
+            dropped.cte("dropped"),
+        )

@@ -1,0 +1,76 @@
+"""Exactly-once dual writes from PySpark Structured Streaming to Kafka and PostgreSQL.
+
+A micro-batch is written to Kafka in one transaction and to PostgreSQL in another. The database transaction also
+writes one row that names the Kafka transaction, so its COMMIT decides for both; whatever dies in between, the next
+start reads that row and brings Kafka to follow. This is the dual-write recipe of KIP-939, as a ``foreachBatch`` sink.
+
+**Guarantee.** Once the sink is at rest, a reader of the topic with isolation.level=read_committed and a reader of the
+table see the same rows, each once.
+
+**The way of the data.** Spark shuffles rows by Kafka partition; tasks encode them to record batches and COPY bytes
+(`wire`, `sink.partition_task`); records go to the brokers in one shared transaction (`producer`); the COPY bytes go
+through the driver into the table, with the state row, in one transaction (`sink.database`, `jdbc_state`); then the
+Kafka transaction is committed.
+
+**Reading order.** `recipe.dual_write` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is
+carried out), `sink.batch` (a batch on the driver), `sink.partition_task` (a batch on an executor), `producer`, `wire`.
+
+**Words**, each for one thing:
+
+============== ==================================================================================================
+pair           (producer id, epoch): what Kafka fences by, and on transaction.version 2 the name of one transaction
+prepared       KIP-939's client-side fact: all records acknowledged, the pair remembered; there is no such request
+decided        the database transaction that names the pair has committed; there is no way back from here
+completed      Kafka's side has been ended as decided (EndTxn)
+settled        both sides agree, and the row says so
+owed           decided, but Kafka aborted its half: the records must be sent again
+claim          taking the state row over; each counts its generation up, and only the newest can decide
+staged         rows waiting in a table of their own until the deciding transaction moves them
+in doubt       a decision that Kafka has not followed yet, or not visibly
+============== ==================================================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.errors import DualWriteError
+    from spark_2pc_sink.ids import PreparedTxnState
+    from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
+    from spark_2pc_sink.runbook import recover, status
+    from spark_2pc_sink.sink.sink import DualWriteSink
+
+__all__ = [
+    "DualWriteError",
+    "DualWriteSink",
+    "OperatorDecision",
+    "PreparedTxnState",
+    "RecoveryReport",
+    "recover",
+    "status",
+]
+
+# Loaded when first asked for: a runbook that only recovers needs no Spark, and jdbc_state, which recovery imports,
+# itself imports the errors from here.
+_HOMES = {
+    "DualWriteError": "errors",
+    "PreparedTxnState": "ids",
+    "OperatorDecision": "recovery",
+    "RecoveryReport": "recovery",
+    "recover": "runbook",
+    "status": "runbook",
+    "DualWriteSink": "sink.sink",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

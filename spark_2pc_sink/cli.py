@@ -1,0 +1,168 @@
+"""``spark-2pc``: what is in doubt, and the command that settles it.
+
+Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 2 for a wrong command
+line or option, 1 when a side could not be reached or refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltError, InDoubtError
+from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
+from spark_2pc_sink.runbook import recover, status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_SETTLED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_IN_DOUBT = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the words after the program's name; those of this process by default.
+
+    Returns:
+        The exit code, see the module's docstring.
+    """
+    given = _parser().parse_args(arguments)
+    try:
+        reports = given.run(given)
+    except ConfigurationError as error:
+        return _fail(error, EXIT_USAGE)
+    except (HaltError, InDoubtError) as error:
+        return _fail(error, EXIT_IN_DOUBT)
+    except DualWriteError as error:
+        return _fail(error, EXIT_FAILED)
+    _show(reports, as_json=given.json)
+    return EXIT_SETTLED if all(report.settled for report in reports) else EXIT_IN_DOUBT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-2pc", description="Look after exactly-once writes to Kafka and PostgreSQL."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing")
+    _add_common(looking)
+    looking.add_argument("--transactional-id", help="one sink (default: every row of the state table)")
+    looking.set_defaults(run=_status)
+
+    settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice")
+    _add_common(settling)
+    settling.add_argument("--transactional-id", required=True, help="the sink")
+    settling.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    settling.add_argument(
+        "--take-over", action="store_true", help="also when the job seems to be running, which this then stops"
+    )
+    settling.add_argument(
+        "--adopt",
+        action="store_true",
+        help="take over a row of another Kafka cluster, or an id that Kafka knows already",
+    )
+    choice = settling.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--accept-replay",
+        dest="decision",
+        action="store_const",
+        const=OperatorDecision.ACCEPT_REPLAY,
+        help="of a batch that Kafka lacks: send what Spark replays, although it differs",
+    )
+    choice.add_argument(
+        "--drop",
+        dest="decision",
+        action="store_const",
+        const=OperatorDecision.DROP,
+        help="of a batch that Kafka lacks: leave Kafka without it",
+    )
+    settling.set_defaults(run=_recover)
+    return parser
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--kafka",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        required=True,
+        help="a Kafka client property, such as bootstrap.servers=host:9092; may be repeated",
+    )
+    command.add_argument("--database", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    command.add_argument("--state-schema", help="schema of the state table (default: public)")
+    command.add_argument("--state-table", help="name of the state table (default: kafka_transaction_state)")
+    command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
+
+
+def _status(given: argparse.Namespace) -> list[RecoveryReport]:
+    return status(transactional_id=given.transactional_id, **_common(given))
+
+
+def _recover(given: argparse.Namespace) -> list[RecoveryReport]:
+    report = recover(
+        transactional_id=given.transactional_id,
+        dry_run=given.dry_run,
+        take_over=given.take_over,
+        decision=given.decision,
+        adopt=given.adopt,
+        **_common(given),
+    )
+    return [report]
+
+
+def _common(given: argparse.Namespace) -> dict[str, Any]:
+    named = {"state_schema": given.state_schema, "state_table": given.state_table}
+    return {
+        "kafka": dict(_property(text) for text in given.kafka),
+        "database": given.database,
+        **{name: value for name, value in named.items() if value is not None},
+    }
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigurationError(
+            option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
+        )
+    return name, value
+
+
+def _show(reports: Sequence[RecoveryReport], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+        return
+    if not reports:
+        sys.stdout.write("the state table has no row: no sink has run against this database\n")
+    for report in reports:
+        sys.stdout.write("\n".join(_lines(report)) + "\n")
+
+
+def _lines(report: RecoveryReport) -> list[str]:
+    return [
+        f"{report.transactional_id}: {'nothing is in doubt' if report.settled else 'IN DOUBT'}: {report.reason}",
+        f"  database: {report.database_before}",
+        f"  Kafka:    {report.kafka_before}",
+        *(f"  - {action}" for action in report.actions),
+        *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),
+        *(f"  to settle: {remedy}" for remedy in report.remedies if not report.settled),
+    ]
+
+
+def _fail(error: DualWriteError, code: int) -> int:
+    sys.stderr.write(f"spark-2pc: {error}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

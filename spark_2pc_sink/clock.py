@@ -1,0 +1,61 @@
+"""Time as an argument: everything that waits is given a clock, so that simulations run without waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A monotonic clock that can also wait."""
+
+    def now_s(self) -> float:
+        """Seconds since an arbitrary point; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds``."""
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now_s(self) -> float:
+        """Seconds of ``time.monotonic()``."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for ``seconds``."""
+        time.sleep(seconds)
+
+
+class Deadline:
+    """A point in time after which an operation gives up, with growing pauses until then.
+
+    Args:
+        clock: the clock to measure and wait with.
+        limit_ms: milliseconds from now.
+        backoff_ms: the first pause; it doubles up to ``backoff_ms_max``.
+        backoff_ms_max: the longest pause.
+    """
+
+    def __init__(self, clock: Clock, limit_ms: int, *, backoff_ms: int = 20, backoff_ms_max: int = 1000) -> None:
+        self.limit_ms = limit_ms
+        self._clock = clock
+        self._end_s = clock.now_s() + limit_ms / 1000
+        self._pause_s = backoff_ms / 1000
+        self._pause_s_max = backoff_ms_max / 1000
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left, never below 0."""
+        return max(0.0, self._end_s - self._clock.now_s())
+
+    @property
+    def passed(self) -> bool:
+        """True when no time is left."""
+        return self.remaining_s == 0.0
+
+    def pause(self) -> None:
+        """Wait a little longer than the last time, but not beyond the deadline."""
+        self._clock.sleep(min(self._pause_s, self.remaining_s))
+        self._pause_s = min(self._pause_s * 2, self._pause_s_max)

@@ -1,0 +1,94 @@
+"""How a partition leader passes the coordinator's answer on to the client that produces or commits offsets.
+
+Before the first record of a transaction reaches a partition, its leader asks the coordinator: new clients have the
+partition added, older ones have it verified (KIP-890, 2 and 3). The codes are translated, because old clients take
+some of them for fatal (KIP-890, Old Clients).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from spark_2pc_sink.coordinator.codes import Code
+
+#: First Produce version whose client relies on the implicit add.
+PRODUCE_ADD_VERSION = 12
+#: First Produce version whose client knows TRANSACTION_ABORTABLE.
+PRODUCE_ABORTABLE_VERSION = 11
+#: First TxnOffsetCommit version whose client relies on the implicit add.
+OFFSETS_ADD_VERSION = 5
+#: First TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE.
+OFFSETS_ABORTABLE_VERSION = 4
+#: First TxnOffsetCommit version whose client may be answered COORDINATOR_LOAD_IN_PROGRESS.
+_LOADING_CODE_VERSION = 2
+
+
+class Question(Enum):
+    """What the leader asks the coordinator."""
+
+    ADD = "add the partition"
+    VERIFY = "verify that the partition is in the transaction"
+
+
+#: The coordinator is away or moving: a code that every old client retries.
+_ABSENT = (
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.NETWORK_EXCEPTION,
+)
+
+_PRODUCE_CODES: dict[int, Code] = {
+    Code.PRODUCER_FENCED: Code.INVALID_PRODUCER_EPOCH,
+    **dict.fromkeys(_ABSENT, Code.NOT_ENOUGH_REPLICAS),
+}
+_PRODUCE_VERIFY_CODES: dict[int, Code] = {
+    **_PRODUCE_CODES,
+    Code.CONCURRENT_TRANSACTIONS: Code.NOT_ENOUGH_REPLICAS,
+}
+_PRODUCE_OLD_CODES: dict[int, Code] = {
+    **_PRODUCE_VERIFY_CODES,
+    Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE,
+}
+
+_OFFSETS_CODES: dict[int, Code] = {
+    Code.PRODUCER_FENCED: Code.INVALID_PRODUCER_EPOCH,
+    Code.NETWORK_EXCEPTION: Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.UNKNOWN_TOPIC_OR_PARTITION: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_ENOUGH_REPLICAS: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.REQUEST_TIMED_OUT: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER: Code.NOT_COORDINATOR,
+}
+_OFFSETS_OLD_CODES: dict[int, Code] = {
+    **_OFFSETS_CODES,
+    Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE,
+}
+
+
+def produce_question(version: int) -> Question:
+    """What a Produce request of this version makes the leader ask."""
+    return Question.ADD if version >= PRODUCE_ADD_VERSION else Question.VERIFY
+
+
+def produce_code(version: int, code: int) -> int:
+    """The code for the producer, given the coordinator's; CONCURRENT_TRANSACTIONS comes after the leader's retries."""
+    if version >= PRODUCE_ADD_VERSION:
+        return _PRODUCE_CODES.get(code, code)
+    codes = _PRODUCE_VERIFY_CODES if version >= PRODUCE_ABORTABLE_VERSION else _PRODUCE_OLD_CODES
+    return codes.get(code, code)
+
+
+def offsets_question(version: int) -> Question:
+    """What a TxnOffsetCommit request of this version makes the leader of the group's partition ask."""
+    return Question.ADD if version >= OFFSETS_ADD_VERSION else Question.VERIFY
+
+
+def offsets_code(version: int, code: int) -> int:
+    """The code for the client of TxnOffsetCommit, given the coordinator's or the append's.
+
+    Versions 0 and 1 know no COORDINATOR_LOAD_IN_PROGRESS and get COORDINATOR_NOT_AVAILABLE.
+    """
+    codes = _OFFSETS_CODES if version >= OFFSETS_ABORTABLE_VERSION else _OFFSETS_OLD_CODES
+    translated = codes.get(code, code)
+    loading = translated == Code.COORDINATOR_LOAD_IN_PROGRESS
+    return Code.COORDINATOR_NOT_AVAILABLE if loading and version < _LOADING_CODE_VERSION else translated

@@ -1,0 +1,62 @@
+"""Recovery: the state from the records of ``__transaction_state``, and what is owed after it.
+
+A loaded coordinator differs from the one that wrote the log in what lives in memory only: the last epoch of an
+InitProducerId (so its retry is fenced after a reload) and the progress of markers (so every partition of a decided
+transaction gets its marker a second time, which leaders accept).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spark_2pc_sink.coordinator.end_txn import owed
+from spark_2pc_sink.coordinator.machine import apply
+from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership, StatePartition
+from spark_2pc_sink.coordinator.plans import Effect, Plan
+from spark_2pc_sink.coordinator.records import LogRecord
+from spark_2pc_sink.coordinator.states import DECIDED
+
+
+def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
+    """``state`` with the records applied, in the order of the log.
+
+    Only the last record of each id is applied, as compaction might have left no other.
+    """
+    latest = {record.transactional_id: record for record in records}
+    for record in latest.values():
+        state = apply(state, Plan(records=(record,)))
+    return state
+
+
+def start_loading(state: CoordinatorState, index: int) -> CoordinatorState:
+    """A partition of the log whose leadership was won: requests for its ids are answered that it is loading."""
+    return state.with_partition(index, StatePartition(Leadership.LOADING, state.partitions[index].coordinator_epoch))
+
+
+def finish_loading(
+    state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
+) -> tuple[CoordinatorState, tuple[Effect, ...]]:
+    """The partition loaded, and the effects owed: every decided transaction is driven to its end again at once.
+
+    Args:
+        state: may hold other partitions; this one is replaced.
+        index: of the partition.
+        coordinator_epoch: the leader epoch under which it was won.
+        records: of this partition.
+    """
+    empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
+    loaded = replay(empty, records)
+    loaded = loaded.with_partition(index, replace(loaded.partitions[index], leadership=Leadership.OWNED))
+    return loaded, redrive(loaded, index)
+
+
+def resign(state: CoordinatorState, index: int) -> CoordinatorState:
+    """A partition of the log whose leadership was lost: nothing of it is kept."""
+    return state.with_partition(index, StatePartition(Leadership.ELSEWHERE, state.partitions[index].coordinator_epoch))
+
+
+def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
+    """What the decided transactions of a partition need, in the order of their ids."""
+    found = (metadata for metadata in state.partitions[index].transactions.values() if metadata.state in DECIDED)
+    return tuple(owed(state, metadata) for metadata in sorted(found, key=lambda each: each.transactional_id))

@@ -1,0 +1,266 @@
+"""States of a transactional id and the table of every legal transition between them.
+
+What affects the meaning of a stored state lives in this file; what a request does in a state lives in the grids
+(`init_producer_id`, `end_txn`) and the handlers beside them.
+
+How a change happens. Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``).
+First the new state is *pending*: it is noted in memory and its record is built. Then the record is appended to
+``__transaction_state``. Only when the append is durable does the new state take the place of the old one; when it
+fails, pending is cleared and nothing has changed. While a change is pending nearly every request is answered
+CONCURRENT_TRANSACTIONS.
+
+After a PrepareCommit or PrepareAbort record is durable the outcome is decided, and CompleteCommit or CompleteAbort
+is pending from then on, until every partition has its marker. "Prepare" is Kafka's spelling for *decided*; the word
+has nothing to do with a transaction that a client has prepared (KIP-939), which is an Ongoing one here.
+
+A transactional id carries up to three producer ids (KIP-939, "Persisted Data Format Changes"):
+
+- ``producer_id``, ``producer_epoch``: the pair of the transaction, used in data and markers;
+- ``next_producer_id``, ``next_producer_epoch``: the pair that the client holds meanwhile, once InitProducerId kept
+  its prepared transaction, or that it will hold next, once the outcome is decided;
+- ``previous_producer_id``: the id that the client used in its last EndTxn, to recognise its retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TopicPartition
+
+#: Stands for "no epoch" in every message and record (``RecordBatch.NO_PRODUCER_EPOCH``).
+NO_EPOCH = -1
+#: Stands for "no transaction has started" in the record of an Empty id.
+NO_TIMESTAMP = -1
+#: ``Short.MAX_VALUE``: written in the markers of a transaction at 32766 and never handed to a client.
+EPOCH_LIMIT = 32767
+#: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores ``Integer.MAX_VALUE``.
+TIMEOUT_NEVER_MS = 2147483647
+#: ``transaction.version`` from which EndTxn bumps the epoch (KIP-890 part 2).
+EPOCH_BUMP_VERSION = 2
+
+
+class TransactionState(IntEnum):
+    """Kafka's state ids, as stored in the TransactionStatus field of a record."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """The name that ListTransactions and DescribeTransactions use, such as ``PrepareCommit``."""
+        return self.name.title().replace("_", "")
+
+
+#: Names that a state filter of ListTransactions may hold; any other is echoed as unknown.
+STATES_BY_LABEL: dict[str, TransactionState] = {state.label: state for state in TransactionState}
+
+#: No transaction is open and none is being ended: a new one may begin.
+AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+#: The outcome is decided and markers are owed.
+DECIDED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+#: Never stored, only pending.
+TRANSIENT = frozenset({TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE})
+#: What follows each decision.
+COMPLETION: dict[TransactionState, TransactionState] = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One row of the table: a legal change of state, what causes it, and the sentence it follows."""
+
+    source: TransactionState
+    target: TransactionState
+    trigger: str
+    sentence: str
+
+
+def _rows(target: TransactionState, sources: str, trigger: str, sentence: str) -> tuple[Transition, ...]:
+    return tuple(Transition(TransactionState[name], target, trigger, sentence) for name in sources.split())
+
+
+TRANSITIONS: tuple[Transition, ...] = (
+    *_rows(
+        TransactionState.EMPTY,
+        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
+        "InitProducerId",
+        "KIP-939, Kafka as a Participant in 2PC: 'the client must use InitProducerId RPC to start using transactions'; "
+        "nothing is open here, so only the epoch moves and fences the producer before.",
+    ),
+    *_rows(
+        TransactionState.ONGOING,
+        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
+        "AddPartitionsToTxn, AddOffsetsToTxn, implicit add",
+        "Kafka, TransactionState: 'received AddPartitionsToTxnRequest => Ongoing'; KIP-890 (2): 'this is the first "
+        "time producing to the partition for this transaction and we need to add it to the transaction implicitly'.",
+    ),
+    *_rows(
+        TransactionState.ONGOING,
+        "ONGOING",
+        "AddPartitionsToTxn, AddOffsetsToTxn, implicit add, InitProducerId(keepPreparedTxn)",
+        "KIP-939, Proposed Changes: 'we want to increment the epoch ... On the other hand, we want to preserve the "
+        "producerId and epoch of the ongoing transaction'; further partitions join in the same way.",
+    ),
+    *_rows(
+        TransactionState.PREPARE_COMMIT,
+        "ONGOING",
+        "EndTxn(commit)",
+        "KIP-890 (1): 'it will write the prepare commit message with a bumped epoch and send WriteTxnMarkerRequests "
+        "with the bumped epoch'.",
+    ),
+    *_rows(
+        TransactionState.PREPARE_ABORT,
+        "ONGOING",
+        "EndTxn(abort)",
+        "Kafka, TransactionState: 'received EndTxnRequest with abort => PrepareAbort'.",
+    ),
+    *_rows(
+        TransactionState.PREPARE_ABORT,
+        "PREPARE_EPOCH_FENCE",
+        "InitProducerId, timeout, forceTerminateTransaction",
+        "Kafka, TransactionCoordinator: 'We should clear the pending state to make way for the transition to "
+        "PrepareAbort'.",
+    ),
+    *_rows(
+        TransactionState.PREPARE_ABORT,
+        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
+        "EndTxn(abort) v5",
+        "Kafka, TransactionState: 'in transaction v2, we allow Empty, CompleteCommit, CompleteAbort to transition to "
+        "PrepareAbort. because the client may not know the txn state on the server side'.",
+    ),
+    *_rows(
+        TransactionState.COMPLETE_COMMIT,
+        "PREPARE_COMMIT",
+        "all markers written",
+        "Kafka, TransactionState: 'received acks from all partitions => CompleteCommit'.",
+    ),
+    *_rows(
+        TransactionState.COMPLETE_ABORT,
+        "PREPARE_ABORT",
+        "all markers written",
+        "Kafka, TransactionState: 'received acks from all partitions => CompleteAbort'.",
+    ),
+    *_rows(
+        TransactionState.DEAD,
+        "EMPTY COMPLETE_COMMIT COMPLETE_ABORT",
+        "id expiry",
+        "Kafka, TransactionState: 'TransactionalId has expired and is about to be removed from the transaction cache'.",
+    ),
+    *_rows(
+        TransactionState.PREPARE_EPOCH_FENCE,
+        "ONGOING",
+        "InitProducerId, timeout, forceTerminateTransaction",
+        "Kafka, TransactionState: 'We are in the middle of bumping the epoch and fencing out older producers'.",
+    ),
+)
+
+#: From which states each state may be entered; the table above, read backwards.
+PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
+    target: frozenset(row.source for row in TRANSITIONS if row.target == target) for target in TransactionState
+}
+
+
+class Pair(NamedTuple):
+    """A producer id with its epoch; unlike `ProducerIdAndEpoch` either may be -1, "none"."""
+
+    producer_id: int
+    epoch: int
+
+
+#: What an error reply carries in place of a pair.
+NO_PAIR = Pair(NO_PRODUCER_ID, NO_EPOCH)
+
+
+def exhausted(epoch: int) -> bool:
+    """True where the epoch leaves no room for another transaction (``TransactionMetadata.isEpochExhausted``)."""
+    return epoch >= EPOCH_MAX
+
+
+class Marking(Enum):
+    """How far the markers of a decided transaction are; in memory only."""
+
+    #: Markers are owed, or there are none to write.
+    SENDING = "sending"
+    #: A leader refused the marker for good (codes 47, 52): stuck until the log partition is loaded again.
+    GIVEN_UP = "given up"
+    #: All written; the record that closes the transaction is being appended.
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionMetadata:
+    """Everything the coordinator knows of one transactional id.
+
+    ``last_producer_epoch``, ``pending`` and ``marking`` live in memory only: a reload loses them, and every answer
+    that relies on them changes after it. While markers are being written ``partitions`` holds those that still lack
+    one, so it shrinks without a record.
+
+    Args:
+        timeout_ms: of the transaction; `TIMEOUT_NEVER_MS` for a participant in two-phase commit.
+        start_ms, last_update_ms: milliseconds since 1970; start is -1 while Empty.
+        client_transaction_version: transaction.version that the last AddPartitionsToTxn or EndTxn spoke.
+        pending: the state that is being appended, or that follows once all markers are written.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    last_update_ms: int
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_EPOCH
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIMESTAMP
+    client_transaction_version: int = 0
+    pending: TransactionState | None = None
+    marking: Marking = Marking.SENDING
+
+    @property
+    def pair(self) -> Pair:
+        """The pair of the transaction: the one in its data."""
+        return Pair(self.producer_id, self.producer_epoch)
+
+    @property
+    def kept(self) -> bool:
+        """True while an Ongoing transaction was kept by InitProducerId(keepPreparedTxn) and waits for EndTxn."""
+        return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_EPOCH
+
+    @property
+    def client_pair(self) -> Pair:
+        """The only pair that may act for the id: the one handed out last (KIP-939, RPC Changes)."""
+        return Pair(self.next_producer_id, self.next_producer_epoch) if self.kept else self.pair
+
+    @property
+    def two_phase_commit(self) -> bool:
+        """True for a transaction that the coordinator never ends on its own (KIP-939)."""
+        return self.timeout_ms == TIMEOUT_NEVER_MS
+
+    def moved_to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
+        """This id in another state, with ``previous_producer_id`` := its producer id, as at every transition.
+
+        Args:
+            state: the new state.
+            now_ms: time of the change.
+            changes: further fields to set; may override ``previous_producer_id``.
+        """
+        fields: dict[str, object] = {
+            "state": state,
+            "last_update_ms": now_ms,
+            "previous_producer_id": self.producer_id,
+            "pending": COMPLETION.get(state),
+            "marking": Marking.SENDING,
+        }
+        return replace(self, **(fields | changes))  # type: ignore[arg-type]

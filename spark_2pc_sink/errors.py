@@ -1,0 +1,354 @@
+"""Every error that this package raises on purpose.
+
+::
+
+    DualWriteError
+    ├── ConfigurationError        an option, refused before anything was written
+    ├── DataError                 a row, refused; running the batch again would refuse it again
+    │   ├── UnstorableValueError  a value that PostgreSQL or Kafka cannot hold
+    │   ├── ConstraintError       a row that a constraint, a type or a trigger of the table refused
+    │   ├── DuplicateKeyError     upsert met one key twice in a batch
+    │   └── RecordTooLargeError   a record beyond what the topic takes
+    ├── LocalProtocolError        the caller broke the order of calls
+    ├── RemoteProtocolError       a peer broke its protocol
+    ├── KafkaError                a broker's answer, with its code
+    │   ├── FencedError           another producer owns the transactional id now
+    │   ├── AbortableError        this transaction must be aborted; the next one may succeed
+    │   ├── AuthorizationError    an ACL is missing
+    │   └── UnknownTopicError     the topic or partition does not exist
+    ├── KafkaTimeoutError         no answer within the deadline
+    │   └── OutcomeUnknownError   … to a request that may have been carried out (EndTxn)
+    ├── StateStoreError           the database of the state row
+    │   ├── DatabaseUnreachableError
+    │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
+    ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
+    ├── BatchRetryError           this attempt of the batch must be thrown away and run again
+    ├── BatchAttemptsExhaustedError
+    ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
+    ├── SupersededError           a newer driver has claimed the sink
+    ├── HaltError                 recovery found two sides that it must not reconcile by itself
+    └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
+
+Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
+Python workers to the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(eq=False, kw_only=True)
+class DualWriteError(Exception):
+    """Root of the tree. Never raised itself."""
+
+    def __post_init__(self) -> None:
+        super().__init__(*(getattr(self, field.name) for field in fields(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {field.name: getattr(self, field.name) for field in fields(self)})
+
+
+def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
+    return cls(**values)
+
+
+@dataclass(eq=False, kw_only=True)
+class ConfigurationError(DualWriteError):
+    """An option has a value that breaks a rule. Nothing was written."""
+
+    option: str
+    value: object
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.value!r}: {self.rule}; {self.remedy}"
+
+
+@dataclass(eq=False, kw_only=True)
+class DataError(DualWriteError):
+    """A row that the sink refuses. The batch was aborted on both sides; a retry would refuse it again."""
+
+
+@dataclass(eq=False, kw_only=True)
+class UnstorableValueError(DataError):
+    """A value that the target cannot hold: NUL in text, a number out of range, a text longer than its column."""
+
+    column: str
+    row_key: str
+    value: str
+    rule: str
+
+    def __str__(self) -> str:
+        return (
+            f"column {self.column!r} of the row with {self.row_key}: {self.value} cannot be stored: {self.rule}; "
+            "nothing of the batch was written. Filter or convert the value before the sink"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ConstraintError(DataError):
+    """PostgreSQL refused a row: a unique key, a check, a foreign key, a value's form, or a trigger."""
+
+    table: str
+    constraint: str
+    column: str
+    sqlstate: str
+    detail: str
+
+    def __str__(self) -> str:
+        where = f", column {self.column}" if self.column else ""
+        what = f" (constraint {self.constraint})" if self.constraint else ""
+        code = f" [{self.sqlstate}]" if self.sqlstate else ""
+        return (
+            f"table {self.table}{where} refused a row{what}: {self.detail}{code}; nothing of the batch was written. "
+            "Correct or filter such rows before the sink, or change the table"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class DuplicateKeyError(DataError):
+    """Upsert met a key more than once in one batch, and nothing says which row is the last."""
+
+    table: str
+    key_columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    tied: bool = False
+
+    def __str__(self) -> str:
+        how = "with the same greatest value of upsert_order_by, " if self.tied else ""
+        remedy = "Make upsert_order_by tell" if self.tied else "Set upsert_order_by to an expression that orders"
+        return (
+            f"upsert into {self.table}: ({', '.join(self.key_columns)}) occurs more than once in the batch, {how}"
+            f"with {'; '.join(self.keys)}; nothing of the batch was written. {remedy} such rows "
+            f"{'apart' if self.tied else '(the greatest wins)'}, or deduplicate before the sink"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordTooLargeError(DataError):
+    """A record does not fit the largest batch that the topic takes."""
+
+    topic: str
+    partition: int
+    row_key: str
+    record_bytes: int
+    limit: str
+
+    def __str__(self) -> str:
+        return (
+            f"the record with key {self.row_key} for {self.topic}-{self.partition} has {self.record_bytes} bytes: "
+            f"{self.limit}; nothing of the batch was written. Raise max.message.bytes of the topic (and "
+            "max.request.size in kafka={...}), or make the value smaller"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class LocalProtocolError(DualWriteError):
+    """The caller called an operation in a state that does not allow it. Nothing happened."""
+
+    operation: str
+    state: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} in state {self.state}: {self.rule}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RemoteProtocolError(DualWriteError):
+    """A peer answered something that its protocol does not allow."""
+
+    peer: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.peer} broke the protocol: {self.detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class KafkaError(DualWriteError):
+    """A broker answered with an error code that has no branch of its own."""
+
+    api: str
+    code: int
+    name: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.api} answered {self.name} ({self.code}): {self.detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class FencedError(KafkaError):
+    """The pair in use is no longer the newest of its transactional id (codes 47, 49, 90)."""
+
+
+@dataclass(eq=False, kw_only=True)
+class AbortableError(KafkaError):
+    """The transaction cannot be committed any more, but the producer is healthy (codes 45, 48, 120 on Produce)."""
+
+
+@dataclass(eq=False, kw_only=True)
+class AuthorizationError(KafkaError):
+    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58)."""
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownTopicError(KafkaError):
+    """The topic does not exist, or has no such partition (code 3). This package never creates topics."""
+
+
+@dataclass(eq=False, kw_only=True)
+class KafkaTimeoutError(DualWriteError):
+    """No usable answer within the deadline."""
+
+    operation: str
+    deadline_ms: int
+    last_error: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} found no answer within {self.deadline_ms} ms; the last error was: {self.last_error}"
+
+
+@dataclass(eq=False, kw_only=True)
+class OutcomeUnknownError(KafkaTimeoutError):
+    """The request may or may not have been carried out. Only looking at the coordinator again can tell."""
+
+
+@dataclass(eq=False, kw_only=True)
+class StateStoreError(DualWriteError):
+    """The database refused or failed an operation of the state store or of the target table.
+
+    ``sqlstate`` is PostgreSQL's code ('' when there was no answer to take it from). ``retriable`` says that the same
+    batch may succeed when it is run again: a deadlock, a serialization failure, a lock or a resource that was not to be
+    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx).
+    """
+
+    operation: str
+    detail: str
+    sqlstate: str = ""
+    retriable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class DatabaseUnreachableError(StateStoreError):
+    """No connection to the database could be made."""
+
+
+@dataclass(eq=False, kw_only=True)
+class ClaimRefusedError(DualWriteError):
+    """The state row of this transactional id belongs to someone else. Nothing was changed."""
+
+    transactional_id: str
+    what: str
+    expected: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return (
+            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}, not to "
+            f"{self.expected!r}; nothing was changed. {self.remedy}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class CommitUnknownError(StateStoreError):
+    """COMMIT raised, or its answer was lost. Whatever the SQLSTATE, only a new claim can tell what it did."""
+
+
+@dataclass(eq=False, kw_only=True)
+class BatchRetryError(DualWriteError):
+    """This attempt of the batch cannot be finished; it is aborted and run again in a new transaction."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False, kw_only=True)
+class BatchAttemptsExhaustedError(DualWriteError):
+    """A batch failed as often as it may. Both sides are as they were before it."""
+
+    batch_id: int
+    attempts: int
+    last_error: str
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch_id} failed {self.attempts} times, each time aborted on both sides; the last error "
+            f"was: {self.last_error}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class TransactionExpiredError(DualWriteError):
+    """A batch took longer than Kafka keeps a transaction without two-phase commit. It was aborted on both sides."""
+
+    batch_id: int
+    elapsed_ms: int
+    timeout_ms: int
+    margin_ms: int
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch_id} took {self.elapsed_ms} ms until its decision, and Kafka aborts its transaction "
+            f"after transaction.timeout.ms={self.timeout_ms} (margin {self.margin_ms} ms); nothing was written. Make "
+            "batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger), raise transaction.max.timeout.ms on the "
+            "brokers, or grant two-phase commit (transaction.two.phase.commit.enable and the ACL TWO_PHASE_COMMIT)"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class SupersededError(DualWriteError):
+    """A newer driver has claimed the sink. This one must stop; it has changed nothing since."""
+
+    transactional_id: str
+    generation: int
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}, the state "
+            f"row now says {self.found}: a newer driver has taken over, and this one stops"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class HaltError(DualWriteError):
+    """Recovery found two sides that disagree in a way it must not settle by itself. Kafka was left as it is."""
+
+    transactional_id: str
+    database_side: str
+    kafka_side: str
+    reason: str
+    remedies: tuple[str, ...]
+
+    def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
+        return (
+            f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
+            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat settles it:{steps}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class InDoubtError(DualWriteError):
+    """The database has decided, and Kafka could not be brought to follow within the deadline. A restart settles it."""
+
+    transactional_id: str
+    prepared: str
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
+            f"completed in Kafka: {self.detail}. Nothing is lost: the next start, or `spark-2pc recover`, completes it"
+        )

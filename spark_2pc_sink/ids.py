@@ -1,0 +1,140 @@
+"""The names of a transaction: who writes, with which pair, and the text that a database keeps of it.
+
+Everything here is a small frozen value that can be compared, hashed, pickled and written as text. Nothing here
+does I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_2pc_sink.errors import ConfigurationError
+
+#: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
+NO_PRODUCER_ID = -1
+#: The largest epoch that a client may hold. 32767 is only ever written by the coordinator, in the marker that
+#: ends a transaction at 32766 (KIP-890, "Epoch overflow"; ``Short.MAX_VALUE - 1`` in Kafka).
+EPOCH_MAX = 32766
+#: The column that holds a transactional id is a varchar(255), as in the schema that KIP-939 gives.
+TRANSACTIONAL_ID_CHARACTERS_MAX = 255
+
+
+@dataclass(frozen=True, order=True)
+class ProducerIdAndEpoch:
+    """The pair that Kafka fences by.
+
+    On transaction.version 2 it names exactly one transaction, because the epoch is bumped at the end of each
+    (KIP-890, "Bump epoch on each transaction").
+
+    Raises:
+        ConfigurationError: a part is out of the range that Kafka hands out.
+    """
+
+    producer_id: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_MAX + 1:
+            raise ConfigurationError(
+                option="producer id and epoch",
+                value=f"{self.producer_id}:{self.epoch}",
+                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_MAX + 1}",
+                remedy="pass a pair that a Kafka transaction coordinator answered",
+            )
+
+    @property
+    def exhausted(self) -> bool:
+        """True where no transaction may begin with this pair: ending it would need a new producer id."""
+        return self.epoch >= EPOCH_MAX
+
+    def bumped(self) -> ProducerIdAndEpoch:
+        """The pair one epoch later: what the end markers of this transaction carry on transaction.version 2."""
+        return ProducerIdAndEpoch(self.producer_id, self.epoch + 1)
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.epoch}"
+
+
+@dataclass(frozen=True)
+class PreparedTxnState:
+    """What a database remembers of a prepared transaction: ``producerId:epoch``, or '' for none.
+
+    The text is the same as that of Java's ``org.apache.kafka.clients.producer.PreparedTxnState``, so that either
+    can read what the other wrote (KIP-939, "KafkaProducer API Changes").
+
+    Args:
+        text: ``''`` or ``'producerId:epoch'``, both decimal.
+
+    Raises:
+        ConfigurationError: the text has any other form.
+    """
+
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.text and self.producer is None:
+            raise ConfigurationError(
+                option="prepared transaction state",
+                value=self.text,
+                rule="it is '' or 'producerId:epoch' with two decimal numbers",
+                remedy="pass the text that prepare_transaction() answered, unchanged",
+            )
+
+    @classmethod
+    def of(cls, producer: ProducerIdAndEpoch) -> PreparedTxnState:
+        """The state that names the transaction of ``producer``."""
+        return cls(str(producer))
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch | None:
+        """The pair, or None for the empty state."""
+        producer_id, _, epoch = self.text.partition(":")
+        if not (_is_decimal(producer_id) and _is_decimal(epoch)):
+            return None
+        return ProducerIdAndEpoch(int(producer_id), int(epoch))
+
+    @property
+    def has_transaction(self) -> bool:
+        """True unless this is the empty state, as Java's ``hasTransaction()``."""
+        return self.text != ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+#: The state that names no transaction.
+NO_TRANSACTION = PreparedTxnState()
+
+
+@dataclass(frozen=True, order=True)
+class TopicPartition:
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def check_transactional_id(text: str) -> str:
+    """Return ``text`` when it can serve as a transactional id.
+
+    Args:
+        text: the id; 1 to 255 characters without control characters.
+
+    Raises:
+        ConfigurationError: it is empty, too long, or has a character that no tool could print.
+    """
+    if not 0 < len(text) <= TRANSACTIONAL_ID_CHARACTERS_MAX or not text.isprintable():
+        raise ConfigurationError(
+            option="transactional_id",
+            value=text,
+            rule=f"it has 1 to {TRANSACTIONAL_ID_CHARACTERS_MAX} printable characters",
+            remedy="give each sink one short name that stays the same across restarts, such as 'orders'",
+        )
+    return text
+
+
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,403 @@
+"""The user's mapping of Kafka client properties, in librdkafka's spelling or Java's, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED, SPARK_PREFIX
+from spark_2pc_sink.options.kafka_security import check_security, read_security
+from spark_2pc_sink.options.kafka_values import as_boolean, as_number, as_servers, as_text
+from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting, setting_of
+
+#: A deadline longer than a day is a hang with another name.
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaOptions:
+    """How to reach the brokers and how to write to them.
+
+    Made by :meth:`parse`; every field documents the property names, its default and the reason for it. Secrets are
+    not part of the repr.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    bootstrap_servers: tuple[str, ...] = setting(
+        properties=("bootstrap.servers", "metadata.broker.list"),
+        why="where the first connection goes, 'host:port' separated by commas; the port is 9092 unless given",
+    )
+    client_id: str = setting(
+        "spark-2pc-sink", properties=("client.id",), why="the name that the broker's logs and quotas know the client by"
+    )
+    security_protocol: str = setting(
+        "PLAINTEXT",
+        properties=("security.protocol",),
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        why="Kafka's own default; credentials with a protocol that would ignore them are refused",
+    )
+    sasl_mechanism: str | None = setting(
+        None,
+        properties=("sasl.mechanism", "sasl.mechanisms"),
+        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which this package does not bring",
+    )
+    sasl_username: str | None = setting(
+        None, properties=("sasl.username",), why="the user, also read from sasl.jaas.config"
+    )
+    sasl_password: str | None = setting(
+        None, properties=("sasl.password",), secret=True, why="the password, also read from sasl.jaas.config"
+    )
+    ssl_ca_location: str | None = setting(
+        None,
+        properties=("ssl.ca.location", "ssl.truststore.location"),
+        why="a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
+    )
+    ssl_certificate_location: str | None = setting(
+        None,
+        properties=("ssl.certificate.location", "ssl.keystore.location"),
+        why="a PEM file with the client's certificate chain. A keystore only with its type PEM",
+    )
+    ssl_key_location: str | None = setting(
+        None,
+        properties=("ssl.key.location",),
+        why="a PEM file with the client's private key; None when the certificate's file holds it too",
+    )
+    ssl_key_password: str | None = setting(
+        None, properties=("ssl.key.password",), secret=True, why="of the client's private key, when it is encrypted"
+    )
+    ssl_crl_location: str | None = setting(
+        None, properties=("ssl.crl.location",), why="a PEM file of revoked certificates"
+    )
+    ssl_check_hostname: bool = setting(
+        default=True,
+        properties=("ssl.endpoint.identification.algorithm",),
+        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
+    )
+    request_timeout_ms: int = setting(
+        30_000,
+        properties=("request.timeout.ms", "socket.timeout.ms"),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="an answer later than this counts as lost and the request is sent again; Java's default",
+    )
+    delivery_timeout_ms: int = setting(
+        120_000,
+        properties=("delivery.timeout.ms", "message.timeout.ms"),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="a record batch not acknowledged after this, retries included, fails the attempt; Java's default",
+    )
+    max_block_ms: int = setting(
+        60_000,
+        properties=("max.block.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="deadline of one exchange with the transaction coordinator, and of metadata; Java's default",
+    )
+    retry_backoff_ms: int = setting(
+        100,
+        properties=("retry.backoff.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="first pause before a request is sent again, doubled each time; Java's default",
+    )
+    retry_backoff_max_ms: int = setting(
+        1_000,
+        properties=("retry.backoff.max.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="longest such pause; Java's default",
+    )
+    batch_bytes_max: int = setting(
+        1_000_000,
+        properties=("batch.size",),
+        unit="bytes",
+        at_least=1,
+        at_most=INT32_MAX,
+        why="uncompressed bytes of records in one record batch; below message.max.bytes of a stock broker (1 048 588), "
+        "so that the default never meets RECORD_TOO_LARGE. Big, because a task has all its rows at hand",
+    )
+    max_request_bytes: int = setting(
+        1_048_576,
+        properties=("max.request.size", "message.max.bytes"),
+        unit="bytes",
+        at_least=1,
+        at_most=INT32_MAX,
+        why="a single record beyond batch.size travels alone up to this size, uncompressed; Java's default",
+    )
+    receive_bytes_max: int = setting(
+        100_000_000,
+        properties=("receive.message.max.bytes",),
+        unit="bytes",
+        at_least=1_000,
+        at_most=INT32_MAX,
+        why="a longer answer means a broken or foreign peer; librdkafka's default",
+    )
+    max_in_flight: int = setting(
+        5,
+        properties=("max.in.flight.requests.per.connection", "max.in.flight"),
+        at_least=1,
+        at_most=5,
+        why="a broker remembers the last 5 batches of a producer, so more would lose idempotence (KIP-185)",
+    )
+    compression: str = setting(
+        "zstd",
+        properties=("compression.type", "compression.codec"),
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        why="the smallest batches of the five for the least processor time over them",
+    )
+    transaction_timeout_ms: int | None = setting(
+        None,
+        properties=("transaction.timeout.ms",),
+        unit="ms",
+        at_least=1_000,
+        at_most=INT32_MAX,
+        why="how long a crash may last where the broker does not grant two-phase commit; None: as long as it allows",
+    )
+    socket_connection_setup_timeout_ms: int = setting(
+        10_000,
+        properties=("socket.connection.setup.timeout.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="a connection not made after this is tried again; Java's default",
+    )
+    reconnect_backoff_ms: int = setting(
+        50,
+        properties=("reconnect.backoff.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="first pause before connecting again; Java's default",
+    )
+    reconnect_backoff_max_ms: int = setting(
+        1_000,
+        properties=("reconnect.backoff.max.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
+    )
+    metadata_max_age_ms: int = setting(
+        300_000,
+        properties=("metadata.max.age.ms",),
+        unit="ms",
+        at_least=1,
+        at_most=_DAY_MS,
+        why="leaders are looked up again after this even without an error; Java's default",
+    )
+    connections_max_idle_ms: int = setting(
+        540_000,
+        properties=("connections.max.idle.ms",),
+        unit="ms",
+        at_least=1_000,
+        at_most=_DAY_MS,
+        why="closed by us just before the broker would (10 minutes); Java's default",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_security(self)
+        for low_name, high_name in _ORDERED:
+            _check_order(self, low_name, high_name)
+
+    @classmethod
+    def parse(cls, properties: object) -> KafkaOptions:
+        """Read the user's mapping, all of it, or refuse it. Options that are parsed already are returned as they are.
+
+        Args:
+            properties: lower-case names as librdkafka or Java spell them, to texts, numbers or booleans. Two
+                spellings of one thing are fine while they agree.
+
+        Raises:
+            ConfigurationError: a name that does not exist (with the nearest that does), a value that cannot be read,
+                two that contradict each other, or something that the sink decides by itself.
+        """
+        if isinstance(properties, KafkaOptions):
+            return properties
+        if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):
+            raise ConfigurationError(
+                option="kafka",
+                value=HIDDEN,
+                rule="it is a mapping of Kafka client property names to values",
+                remedy="pass kafka={'bootstrap.servers': 'host:9092'}",
+            )
+        plain = _without_fixed(properties)
+        security, plain = read_security(plain)
+        values: dict[str, Any] = {**security, **_read_plain(plain)}
+        if "bootstrap_servers" not in values:
+            raise ConfigurationError(
+                option="bootstrap.servers",
+                value=None,
+                rule="kafka={...} needs it",
+                remedy="add 'bootstrap.servers': 'host:9092'",
+            )
+        _let_defaults_yield(values)
+        return cls(**values)
+
+    def with_client_id(self, client_id: str) -> KafkaOptions:
+        """The same options under another ``client.id``."""
+        return replace(self, client_id=client_id)
+
+    def connection_config(self) -> dict[str, object]:
+        """Keywords of ``kafka.net.manager.KafkaConnectionManager``, in kafka-python's names.
+
+        The retry and transaction settings are not in it: a connection knows nothing of them.
+        """
+        return {
+            "bootstrap_servers": list(self.bootstrap_servers),
+            "client_id": self.client_id,
+            "security_protocol": self.security_protocol,
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_password": self.sasl_password,
+            "ssl_cafile": self.ssl_ca_location,
+            "ssl_certfile": self.ssl_certificate_location,
+            "ssl_keyfile": self.ssl_key_location,
+            "ssl_password": self.ssl_key_password,
+            "ssl_crlfile": self.ssl_crl_location,
+            "ssl_check_hostname": self.ssl_check_hostname,
+            "request_timeout_ms": self.request_timeout_ms,
+            "receive_message_max_bytes": self.receive_bytes_max,
+            "max_in_flight_requests_per_connection": self.max_in_flight,
+            "socket_connection_setup_timeout_ms": self.socket_connection_setup_timeout_ms,
+            "socket_connection_setup_timeout_max_ms": self.socket_connection_setup_timeout_ms,
+            "reconnect_backoff_ms": self.reconnect_backoff_ms,
+            "reconnect_backoff_max_ms": self.reconnect_backoff_max_ms,
+            "metadata_max_age_ms": self.metadata_max_age_ms,
+            "connections_max_idle_ms": self.connections_max_idle_ms,
+        }
+
+    def confluent_config(self) -> dict[str, object]:
+        """Configuration that every kind of ``confluent_kafka`` client takes: where to connect, and as whom.
+
+        Time-outs are left to librdkafka: a consumer refuses a socket.timeout.ms that suits a producer.
+        """
+        config: dict[str, object] = {
+            "bootstrap.servers": ",".join(self.bootstrap_servers),
+            "client.id": self.client_id,
+            "security.protocol": self.security_protocol,
+        }
+        if self.security_protocol.startswith("SASL"):
+            config["sasl.mechanism"] = self.sasl_mechanism
+            config["sasl.username"] = self.sasl_username
+            config["sasl.password"] = self.sasl_password
+        if self.security_protocol.endswith("SSL"):
+            config["ssl.endpoint.identification.algorithm"] = "https" if self.ssl_check_hostname else "none"
+            optional = {
+                "ssl.ca.location": self.ssl_ca_location,
+                "ssl.certificate.location": self.ssl_certificate_location,
+                # librdkafka does not look for the key in the certificate's file by itself.
+                "ssl.key.location": self.ssl_key_location or self.ssl_certificate_location,
+                "ssl.key.password": self.ssl_key_password,
+                "ssl.crl.location": self.ssl_crl_location,
+            }
+            config.update({name: value for name, value in optional.items() if value is not None})
+        return config
+
+
+_FIELD_OF = {name: item for item in fields(KafkaOptions) for name in setting_of(item).properties}
+#: Names that have no field of their own, but a meaning.
+_SECURITY_ONLY = ("sasl.jaas.config", "ssl.truststore.type", "ssl.keystore.type")
+
+
+def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
+    """Drop what the user may say but not change; refuse what must not be said here, and what does not exist."""
+    kept: dict[str, object] = {}
+    for name, value in properties.items():
+        if name in FIXED:
+            allowed, why = FIXED[name]
+            if str(value).lower() not in allowed:
+                raise ConfigurationError(option=name, value=value, rule=why, remedy="leave it out")
+        elif name in REFUSED:
+            rule = "it is not set in kafka={...}"
+            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy=REFUSED[name])
+        elif name in _FIELD_OF or name in _SECURITY_ONLY:
+            kept[name] = value
+        else:
+            raise ConfigurationError(
+                option=name,
+                # The value may be a secret under a misspelt name.
+                value=HIDDEN,
+                rule="no such property in kafka={...}",
+                remedy=_nearest_property(name),
+            )
+    return kept
+
+
+def _nearest_property(name: str) -> str:
+    bare = name.removeprefix(SPARK_PREFIX)
+    if bare != name and bare in _FIELD_OF:
+        return f"leave out the prefix and write {bare!r}"
+    return nearest(bare, [*_FIELD_OF, *_SECURITY_ONLY, *FIXED], known_elsewhere=KNOWN_ELSEWHERE)
+
+
+def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:
+    """Convert each value to the type of its field; two spellings of one field must agree."""
+    values: dict[str, Any] = {}
+    spelling: dict[str, str] = {}
+    for name, raw in properties.items():
+        item = _FIELD_OF[name]
+        secret = setting_of(item).secret
+        value = _read_value(name, str(item.type), raw, secret=secret)
+        if item.name in values and values[item.name] != value:
+            raise ConfigurationError(
+                option=name,
+                value=HIDDEN if secret else raw,
+                rule=f"it is another spelling of {spelling[item.name]!r}, which has a different value",
+                remedy="keep one of the two",
+            )
+        values[item.name], spelling[item.name] = value, name
+    return values
+
+
+def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
+    if kind.startswith("tuple"):
+        return as_servers(name, raw)
+    if kind.startswith("int"):
+        return as_number(name, raw)
+    if kind.startswith("bool"):
+        return as_boolean(name, raw, true=("https",), false=("none", ""))
+    text = as_text(name, raw, secret=secret)
+    # Both client families take these two in any case.
+    return text.upper() if name in ("security.protocol", "sasl.mechanism", "sasl.mechanisms") else text
+
+
+#: Pairs of properties of which the first must not be above the second.
+_ORDERED = (
+    ("request.timeout.ms", "delivery.timeout.ms"),
+    ("retry.backoff.ms", "retry.backoff.max.ms"),
+    ("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
+    ("batch.size", "max.request.size"),
+)
+
+
+def _let_defaults_yield(values: dict[str, Any]) -> None:
+    """Where the user gave one of an ordered pair, the other's default makes room; two that were given must agree."""
+    for low_name, high_name in _ORDERED:
+        low, high = _FIELD_OF[low_name], _FIELD_OF[high_name]
+        if high.name in values:
+            values.setdefault(low.name, min(low.default, values[high.name]))
+        elif low.name in values:
+            values[high.name] = max(high.default, values[low.name])
+
+
+def _check_order(options: KafkaOptions, low_name: str, high_name: str) -> None:
+    low, high = (getattr(options, _FIELD_OF[name].name) for name in (low_name, high_name))
+    if low > high:
+        raise ConfigurationError(
+            option=low_name,
+            value=low,
+            rule=f"it is not above {high_name}={high}",
+            remedy=f"lower {low_name} or raise {high_name}",
+        )

@@ -1,0 +1,78 @@
+"""Kafka property names that have no field: those the sink fixes, and those that belong elsewhere.
+
+Sources: Java's ``ProducerConfig`` (Kafka 4.x) and librdkafka's CONFIGURATION.md. A name is listed here when a user
+who copies a working producer configuration is likely to bring it along; each gets the reason and a way out.
+"""
+
+from __future__ import annotations
+
+#: Spark's Kafka sink passes client properties under this prefix; here they are passed bare.
+SPARK_PREFIX = "kafka."
+
+_ACKS = "a transactional producer waits for all in-sync replicas (KIP-98)"
+_IDEMPOTENCE = "a transactional producer is idempotent (KIP-98)"
+
+#: name -> the values that say what is the case anyway, and why there is no other.
+FIXED: dict[str, tuple[tuple[str, ...], str]] = {
+    "acks": (("all", "-1"), _ACKS),
+    "request.required.acks": (("all", "-1"), _ACKS),
+    "enable.idempotence": (("true",), _IDEMPOTENCE),
+}
+
+_SERIALIZED = "give key= and value= as SQL expressions of type string or binary; Spark does the conversion"
+_LINGER = "leave it out: a task has all its rows at hand and fills each record batch without waiting"
+_RETRIES = "set delivery.timeout.ms: requests are sent again until that deadline"
+_PARTITIONER = (
+    "records go where Java's default partitioner puts them (murmur2 of the key); give partition= as a SQL expression"
+)
+_PEM_FILE = "write the PEM text to a file that driver and executors can read, and give the ...location property"
+_PEM_STORE = "PEM files have no store password; convert the store to PEM and leave this out"
+
+#: name -> what to do instead.
+REFUSED: dict[str, str] = {
+    "transactional.id": "give it as transactional_id=",
+    "transaction.two.phase.commit.enable": "leave it out: the sink finds out what the broker grants",
+    "key.serializer": _SERIALIZED,
+    "value.serializer": _SERIALIZED,
+    "linger.ms": _LINGER,
+    "queue.buffering.max.ms": _LINGER,
+    "queue.buffering.max.messages": _LINGER,
+    "queue.buffering.max.kbytes": _LINGER,
+    "batch.num.messages": "set batch.size, in bytes",
+    "buffer.memory": "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows",
+    "retries": _RETRIES,
+    "message.send.max.retries": _RETRIES,
+    "partitioner": _PARTITIONER,
+    "partitioner.class": _PARTITIONER,
+    "interceptor.classes": "there is no JVM producer that could run them",
+    "metric.reporters": "there is no JVM producer that could run them; the sink's figures are in its batch reports",
+    "sasl.client.callback.handler.class": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
+    "sasl.login.callback.handler.class": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
+    "sasl.kerberos.service.name": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
+    "sasl.oauthbearer.token.endpoint.url": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
+    "ssl.ca.pem": _PEM_FILE,
+    "ssl.certificate.pem": _PEM_FILE,
+    "ssl.key.pem": _PEM_FILE,
+    "ssl.truststore.certificates": _PEM_FILE,
+    "ssl.keystore.certificate.chain": _PEM_FILE,
+    "ssl.keystore.key": _PEM_FILE,
+    "ssl.truststore.password": _PEM_STORE,
+    "ssl.keystore.password": _PEM_STORE,
+    "enable.ssl.certificate.verification": "give the broker's certificate authority as ssl.ca.location instead",
+    "isolation.level": "it is a reader's property: set read_committed where the topic is read",
+    "group.id": "it is a reader's property, and the sink does not read",
+}
+
+#: What other Python clients call it, letters and digits only.
+KNOWN_ELSEWHERE: dict[str, str] = {
+    "saslplainusername": "sasl.username",
+    "saslplainpassword": "sasl.password",
+    "sslcafile": "ssl.ca.location",
+    "sslcertfile": "ssl.certificate.location",
+    "sslkeyfile": "ssl.key.location",
+    "sslpassword": "ssl.key.password",
+    "sslcrlfile": "ssl.crl.location",
+    "sslcheckhostname": "ssl.endpoint.identification.algorithm",
+    "brokers": "bootstrap.servers",
+    "brokerlist": "bootstrap.servers",
+}

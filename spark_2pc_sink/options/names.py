@@ -1,0 +1,129 @@
+"""Names of tables, columns and topics: split and quoted here, so that no other module builds SQL out of raw text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_2pc_sink.errors import ConfigurationError
+
+#: NAMEDATALEN - 1: PostgreSQL cuts longer names off with no more than a notice, so two tables could become one.
+IDENTIFIER_BYTES_MAX = 63
+_IDENTIFIER = re.compile(r'"(?P<quoted>(?:[^"\x00]|"")+)"|(?P<bare>[^\W\d][\w$]*)')
+_UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+#: 'table' or 'schema.table'; a third part would be a database, which a connection cannot leave.
+_PARTS = (1, 2)
+_Table = TypeVar("_Table", bound="TableName")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table, its schema optional, as the catalogue spells them (unquoted).
+
+    Args:
+        name: the table.
+        schema: None: the first schema of the connection's search_path that has such a table.
+    """
+
+    name: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls: type[_Table], text: object, *, option: str = "table") -> _Table:  # noqa: PYI019 - typing.Self is Python 3.11
+        """Split 'table' or 'schema.table' by PostgreSQL's rules.
+
+        A bare identifier is folded to lower case; one in double quotes is kept, a double quote in it is doubled.
+
+        Raises:
+            ConfigurationError: not one or two identifiers, or one of more than 63 bytes.
+        """
+        parts = _split(text) if isinstance(text, str) else []
+        if len(parts) not in _PARTS:
+            raise ConfigurationError(
+                option=option,
+                value=text,
+                rule="it is 'table' or 'schema.table'; each part starts with a letter or _ and goes on with letters, "
+                "digits, _ and $, or stands in double quotes",
+                remedy="quote a part with other characters: 'public.\"order-items\"'",
+            )
+        for part in parts:
+            _check_length(option, text, part)
+        return cls(parts[-1], parts[0] if len(parts) > 1 else None)
+
+    def __str__(self) -> str:
+        """The name as SQL, every part in double quotes."""
+        return ".".join(quote_identifier(part) for part in (self.schema, self.name) if part is not None)
+
+
+def quote_identifier(name: str) -> str:
+    """``name`` in double quotes, safe as an identifier in SQL.
+
+    Raises:
+        ConfigurationError: PostgreSQL would cut it, or cannot hold it.
+    """
+    if not name or "\x00" in name:
+        raise ConfigurationError(
+            option="name",
+            value=name,
+            rule="a name in PostgreSQL has at least one character, and no NUL",
+            remedy="choose another name, for a column with columns={'name': 'expression'}",
+        )
+    _check_length("name", name, name)
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def parse_identifier(text: object, *, option: str) -> str:
+    """One identifier by the same rules as in :meth:`TableName.parse`, as the catalogue spells it."""
+    parts = _split(text) if isinstance(text, str) else []
+    if len(parts) != 1:
+        raise ConfigurationError(
+            option=option,
+            value=text,
+            rule="it is one name: letters, digits, _ and $, or anything in double quotes",
+            remedy="give schema and table as two options",
+        )
+    _check_length(option, text, parts[0])
+    return parts[0]
+
+
+def check_topic(text: object) -> str | None:
+    """A topic's name by Kafka's rules (``org.apache.kafka.common.internals.Topic``), or None."""
+    if text is None or (isinstance(text, str) and _TOPIC.fullmatch(text) and text not in (".", "..")):
+        return text
+    raise ConfigurationError(
+        option="topic",
+        value=text,
+        rule="it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'",
+        remedy="correct it, or leave it out where the batch has a column named topic",
+    )
+
+
+def _split(text: str) -> list[str]:
+    """The identifiers of a dotted text; empty when it is not one from end to end."""
+    parts: list[str] = []
+    position = 0
+    while match := _IDENTIFIER.match(text, position):
+        quoted = match["quoted"]
+        # PostgreSQL folds only ASCII in a multi-byte encoding.
+        parts.append(match["bare"].translate(_UPPER) if quoted is None else quoted.replace('""', '"'))
+        position = match.end()
+        if position == len(text):
+            return parts
+        if text[position] != ".":
+            return []
+        position += 1
+    return []
+
+
+def _check_length(option: str, text: object, part: str) -> None:
+    length = len(part.encode())
+    if length > IDENTIFIER_BYTES_MAX:
+        raise ConfigurationError(
+            option=option,
+            value=text,
+            rule=f"PostgreSQL keeps {IDENTIFIER_BYTES_MAX} bytes of a name, and {part!r} has {length}",
+            remedy="choose a shorter one",
+        )

@@ -1,0 +1,150 @@
+"""One setting: its default, its unit, its bounds and the reason for them, kept on the dataclass field itself.
+
+A default without a reason can't be written here, and the documentation's tables are rendered from the same fields
+that the code reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+from spark_2pc_sink.errors import ConfigurationError
+
+#: Stands in every message where a value may be a secret.
+HIDDEN = "***"
+#: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
+INT32_MAX = 2**31 - 1
+_KEY = "spark_2pc_sink.setting"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one option beyond its type.
+
+    Args:
+        why: what it does and why the default is what it is, one or two sentences.
+        unit: of a number: 'ms', 's', 'bytes', or '' for a count or a text.
+        at_least: smallest value of a number, inclusive.
+        at_most: largest value of a number, inclusive.
+        choices: the values allowed; empty for any.
+        properties: for Kafka options, the names under which users know it, the preferred one first.
+        secret: never shown in a repr or a message.
+    """
+
+    why: str
+    unit: str = ""
+    at_least: int | None = None
+    at_most: int | None = None
+    choices: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One row of the documentation's table of options."""
+
+    name: str
+    default: str
+    unit: str
+    why: str
+
+
+def setting(default: Any = MISSING, **about: Any) -> Any:
+    """A dataclass field that carries a :class:`Setting`; without ``default`` it is required."""
+    described = Setting(**about)
+    return field(default=default, repr=not described.secret, metadata={_KEY: described})
+
+
+def setting_of(item: Field[Any]) -> Setting:
+    """The :class:`Setting` of a dataclass field made by :func:`setting`."""
+    described: Setting = item.metadata[_KEY]
+    return described
+
+
+def shown_name(item: Field[Any]) -> str:
+    """The name that a user would write for this field."""
+    properties = setting_of(item).properties
+    return properties[0] if properties else item.name
+
+
+def check_settings(options: Any) -> None:
+    """Hold every field of a dataclass instance against its own bounds, choices and annotated kind.
+
+    Raises:
+        ConfigurationError: the first field, in order of declaration, that breaks a rule.
+    """
+    for item in fields(options):
+        _check_one(item, getattr(options, item.name))
+
+
+def _check_one(item: Field[Any], value: object) -> None:
+    described, kind = setting_of(item), str(item.type)
+    if value is None and "None" in kind:
+        return
+    if kind.startswith("int"):
+        _check_number(item, described, value)
+    elif kind.startswith("bool") and not isinstance(value, bool):
+        raise refusal(item, value, "it is True or False", "pass one of the two")
+    elif kind.startswith("str"):
+        if not isinstance(value, str) or not value.strip():
+            raise refusal(item, value, "it is a text that is not empty", "pass a text, or leave the option out")
+        if described.choices and value not in described.choices:
+            rule = f"it is one of {', '.join(described.choices)}"
+            raise refusal(item, value, rule, nearest(value, described.choices))
+
+
+def _check_number(item: Field[Any], described: Setting, value: object) -> None:
+    # bool is a subclass of int, and 'request.timeout.ms': True is a mistake, not one millisecond.
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refusal(item, value, "it is a whole number", f"pass a number{_in_unit(described)}")
+    if described.at_least is not None and value < described.at_least:
+        raise refusal(item, value, f"it is at least {described.at_least}{_in_unit(described)}", "raise it")
+    if described.at_most is not None and value > described.at_most:
+        raise refusal(item, value, f"it is at most {described.at_most}{_in_unit(described)}", "lower it")
+
+
+def _in_unit(described: Setting) -> str:
+    return f" {described.unit}" if described.unit else ""
+
+
+def refusal(item: Field[Any], value: object, rule: str, remedy: str) -> ConfigurationError:
+    """A :class:`ConfigurationError` about one field, which never shows the value of a secret one."""
+    shown = HIDDEN if setting_of(item).secret else value
+    return ConfigurationError(option=shown_name(item), value=shown, rule=rule, remedy=remedy)
+
+
+def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, str] | None = None) -> str:
+    """A remedy sentence that names the valid word nearest to ``name``.
+
+    Args:
+        name: what the user wrote.
+        valid: the words that exist.
+        known_elsewhere: words that other libraries use, lower case without punctuation, to ours.
+    """
+    words = {_folded(word): word for word in valid}
+    folded = _folded(name)
+    if known_elsewhere and folded in known_elsewhere:
+        return f"the name here is {known_elsewhere[folded]!r}"
+    close = difflib.get_close_matches(folded, words, n=1, cutoff=0.6)
+    return f"did you mean {words[close[0]]!r}?" if close else f"the valid ones are {', '.join(words.values())}"
+
+
+def _folded(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def reference(options: type[Any]) -> tuple[SettingRow, ...]:
+    """The table of a class's options in order of declaration: name, default, unit, reason."""
+    return tuple(
+        SettingRow(
+            name=" | ".join(setting_of(item).properties) or item.name,
+            default="required" if item.default is MISSING else repr(item.default),
+            unit=setting_of(item).unit,
+            why=setting_of(item).why,
+        )
+        for item in fields(options)
+    )

@@ -1,0 +1,321 @@
+"""Everything of ``DualWriteSink(...)`` and ``recover(...)`` that is not a Kafka client property."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import check_transactional_id
+from spark_2pc_sink.options.database import database_label, parse_database_url
+from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
+_TIMEOUT_MS_MAX = INT32_MAX
+
+#: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
+KNOWN_ELSEWHERE = {
+    "url": "database",
+    "databaseurl": "database",
+    "dsn": "database",
+    "dbtable": "table",
+    "tablename": "table",
+    "writemode": "mode",
+    "outputmode": "mode",
+    "mergekeys": "upsert_keys",
+    "upsertkeycolumns": "upsert_keys",
+    "primarykey": "upsert_keys",
+    "orderby": "upsert_order_by",
+    "transactionalidprefix": "transactional_id",
+    "txnappid": "transactional_id",
+    "bootstrapservers": "kafka",
+    "kafkabootstrapservers": "kafka",
+    "kafkaoptions": "kafka",
+    "maxretries": "batch_attempts_max",
+    "querytimeout": "statement_timeout_ms",
+    "commitlogtable": "state_table",
+    "commitlogretentionepochs": "history_batches",
+    "createtablecolumntypes": "create_table",
+    "partitionby": "partition",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryOptions:
+    """What recovery needs to know: where both sides are, whose sink it is, and how long to wait.
+
+    Frozen, can be pickled, and shows no secret in its repr. Time-outs have no hidden second default anywhere else.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    transactional_id: str = setting(why="stable across restarts, one per sink; both sides fence by it")
+    kafka: KafkaOptions = setting(why="Kafka client properties, see KafkaOptions")  # noqa: RUF009 - makes a field
+    database: str = setting(
+        secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
+    )
+    adopt: bool = setting(
+        default=False,
+        why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
+    )
+    accept_replay: bool = setting(
+        default=False, why="resend an owed batch as Spark has it now, although it differs from what the database took"
+    )
+    state_schema: str = setting(
+        "public", why="named, because a search_path may differ between the job's role and the operator's"
+    )
+    state_table: str = setting("kafka_transaction_state", why="the name in KIP-939's recipe")
+    history_table: str = setting("kafka_transaction_history", why="beside the state table; used with history_batches")
+    history_batches: int = setting(
+        0, at_least=0, at_most=1_000_000, why="settled batches kept for audits; recovery never reads them, so none"
+    )
+    connect_timeout_s: int = setting(
+        10, unit="s", at_least=2, at_most=600, why="one attempt to connect; libpq takes no less than 2 s"
+    )
+    connect_deadline_ms: int = setting(
+        30_000,
+        unit="ms",
+        at_least=0,
+        at_most=_TIMEOUT_MS_MAX,
+        why="a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
+    )
+    claim_lock_timeout_ms: int = setting(
+        2_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
+        "milliseconds",
+    )
+    claim_deadline_ms: int = setting(
+        30_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="then the claim gives up and names the sessions in its way",
+    )
+    lock_timeout_ms: int = setting(
+        30_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="longest wait for a lock of the target table; the batch is then run again",
+    )
+    statement_timeout_ms: int = setting(
+        600_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 minutes "
+        "that a stock broker lets a transaction stay open",
+    )
+    idle_in_transaction_timeout_ms: int = setting(
+        60_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="a driver that stops between two statements loses its locks after this; no Kafka call happens in between",
+    )
+    commit_timeout_ms: int = setting(
+        60_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="no server setting bounds COMMIT (a lost synchronous standby holds it for ever): the connection is cut "
+        "and the outcome settled by a new claim",
+    )
+    settle_deadline_ms: int = setting(
+        120_000,
+        unit="ms",
+        at_least=1,
+        at_most=_TIMEOUT_MS_MAX,
+        why="how long recovery waits for a coordinator that is writing end markers or loading its log",
+    )
+    takeover_grace_s: int = setting(
+        300,
+        unit="s",
+        at_least=0,
+        at_most=86_400,
+        why="a row touched later than this ago probably has a running sink: the command line then wants --take-over",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_transactional_id(self.transactional_id)
+        _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
+        _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
+        if self.state_table == self.history_table:
+            rule = "it is another table than state_table"
+            raise _contradiction("history_table", self.history_table, rule, "rename it")
+
+    @classmethod
+    def parse(cls, **given: Any) -> Self:
+        """Check every keyword before anything is done with one of them.
+
+        Raises:
+            ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
+                contradiction.
+        """
+        known = {item.name: item for item in fields(cls)}
+        for name in given:
+            if name not in known:
+                remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
+                raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
+        for name, item in known.items():
+            if item.default is MISSING and given.get(name) is None:
+                raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")
+        return cls(**cls._converted(dict(given)))
+
+    @classmethod
+    def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
+        given["kafka"] = KafkaOptions.parse(given["kafka"])
+        given["database"] = parse_database_url(given["database"])
+        for name in ("state_schema", "state_table", "history_table"):
+            if name in given:
+                given[name] = parse_identifier(given[name], option=name)
+        return given
+
+    @property
+    def database_label(self) -> str:
+        """'host:port/database', for messages."""
+        return database_label(self.database)
+
+    def store_settings(self) -> dict[str, Any]:
+        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
+        names = (
+            "state_schema state_table history_table history_batches connect_timeout_s connect_deadline_ms "
+            "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
+            "idle_in_transaction_timeout_ms commit_timeout_ms"
+        )
+        return {name: getattr(self, name) for name in names.split()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(RecoveryOptions):
+    """Everything that ``DualWriteSink(...)`` takes. See :class:`RecoveryOptions` for the rest of the table."""
+
+    topic: str | None = setting(None, why="where rows go; a column named topic overrides it row by row")
+    key: str | None = setting(None, why="SQL expression; None: the column key if there is one, else null")
+    value: str | None = setting(
+        None, why="SQL expression; None: the column value if there is one, else to_json(struct(*))"
+    )
+    headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
+    partition: str | None = setting(
+        None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
+    )
+    table: str = setting(why="'table' or 'schema.table', quoted as in SQL")
+    columns: Mapping[str, str] | None = setting(
+        None, why="column -> SQL expression; None: every column of the batch that is not one of Kafka's"
+    )
+    mode: str = setting("append", choices=("append", "upsert"), why="'upsert' replaces rows with the same upsert_keys")
+    upsert_keys: tuple[str, ...] = setting((), why="the columns of a unique key of the table; only with mode='upsert'")
+    upsert_order_by: str | None = setting(
+        None, why="SQL expression; of rows with one key in a batch the greatest wins. None: such a batch is refused"
+    )
+    create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+    batch_attempts_max: int = setting(
+        3, at_least=1, at_most=100, why="a batch is run this often inside one call before the query fails"
+    )
+    inline_copy_bytes_max: int = setting(
+        64 * 1024 * 1024,
+        unit="bytes",
+        at_least=0,
+        at_most=INT32_MAX,
+        why="COPY bytes of a batch that go through the driver's memory; beyond, tasks stage them in the database. "
+        "Far below spark.driver.maxResultSize (1 GiB)",
+    )
+    staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
+    decision_margin_ms: int = setting(
+        10_000,
+        unit="ms",
+        at_least=0,
+        at_most=_TIMEOUT_MS_MAX,
+        why="the database does not decide when the Kafka transaction has less time left: COMMIT and EndTxn need some",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_topic(self.topic)
+        TableName.parse(self.table)
+        self._check_upsert()
+        open_ms = self.kafka.transaction_timeout_ms
+        if open_ms is not None and self.decision_margin_ms >= open_ms:
+            raise _contradiction(
+                "decision_margin_ms",
+                self.decision_margin_ms,
+                f"it is below transaction.timeout.ms={open_ms}, or no batch could ever be decided",
+                "lower it, or raise transaction.timeout.ms",
+            )
+
+    @classmethod
+    def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
+        given = super()._converted(given)
+        given["columns"] = _columns(given.get("columns"))
+        given["upsert_keys"] = _names("upsert_keys", given.get("upsert_keys", ()))
+        if given.get("staging_schema") is not None:
+            given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
+        return given
+
+    @property
+    def table_name(self) -> TableName:
+        """``table``, split."""
+        return TableName.parse(self.table)
+
+    def _check_upsert(self) -> None:
+        if self.mode == "upsert" and not self.upsert_keys:
+            raise _contradiction("mode", self.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
+        if self.mode == "append":
+            for name in ("upsert_keys", "upsert_order_by"):
+                if getattr(self, name):
+                    raise _contradiction(
+                        name, getattr(self, name), "it has no meaning with mode='append'", "pass mode='upsert'"
+                    )
+        unknown = [key for key in self.upsert_keys if self.columns is not None and key not in self.columns]
+        if unknown:
+            raise _contradiction(
+                "upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}"
+            )
+
+
+def _not_above(options: RecoveryOptions, low: str, high: str) -> None:
+    value, bound = getattr(options, low), getattr(options, high)
+    if value > bound:
+        raise _contradiction(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")
+
+
+def _contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+
+
+def _columns(given: object) -> dict[str, str] | None:
+    """A copy of the mapping of target columns, or None."""
+    if given is None:
+        return None
+    texts = isinstance(given, Mapping) and all(
+        isinstance(text, str) and text.strip() for item in given.items() for text in item
+    )
+    if not isinstance(given, Mapping) or not given or not texts:
+        raise _contradiction(
+            "columns",
+            given,
+            "it is a mapping of table columns to SQL expressions, neither of them empty",
+            "pass columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns",
+        )
+    return dict(given)
+
+
+def _names(option: str, given: object) -> tuple[str, ...]:
+    """A list of distinct column names; a single text is a common slip that would be read letter by letter."""
+    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    names = tuple(given) if isinstance(given, Sequence) and listed else ()
+    good = listed and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    if not good:
+        raise _contradiction(option, given, "it is a list of distinct column names", f"pass {option}=['order_id']")
+    return names

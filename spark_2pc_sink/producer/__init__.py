@@ -1,0 +1,41 @@
+"""The Kafka producer of this package: connections, the transaction coordinator, and records on their way.
+
+Reading order: ``connection`` on ``broker_connections`` (a cluster, asked synchronously), ``transaction_client`` on
+``coordinator_calls`` (InitProducerId, EndTxn, a look), ``produce_session`` with ``row_buffer``, ``batch_sender``,
+``partition_queue`` and ``produce_answers`` (the records of one transaction), ``log_reader`` with ``partition_lookup``
+(how a transaction ended), ``writer`` with ``writer_states`` and ``routing`` (Java's producer for one process, made of
+the others).
+
+Nothing here knows of Spark or of a database. Every call that waits has a deadline from
+`spark_2pc_sink.options.KafkaOptions`.
+"""
+
+from spark_2pc_sink.producer.connection import BrokerFeatures, Cluster
+from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.producer.partition_queue import PartitionReceipt
+from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.producer.transaction_client import (
+    EndTxnAnswer,
+    InitializedProducer,
+    TransactionClient,
+    TransactionDescription,
+)
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import RULES, Operation, WriterState
+
+__all__ = [
+    "RULES",
+    "BrokerFeatures",
+    "Cluster",
+    "EndTxnAnswer",
+    "InitializedProducer",
+    "Marker",
+    "Operation",
+    "PartitionReceipt",
+    "ProduceSession",
+    "TransactionClient",
+    "TransactionDescription",
+    "TransactionalWriter",
+    "WriterState",
+    "find_marker",
+]

@@ -1,0 +1,45 @@
+"""Error codes of brokers as exceptions of this package."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_2pc_sink.errors import AuthorizationError, FencedError, KafkaError, UnknownTopicError
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+
+#: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
+#: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
+FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
+#: The coordinator is loading, unreachable or another broker: find it again (KIP-98).
+COORDINATOR_MOVED: Final = frozenset(
+    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+)
+#: Answers of a transaction coordinator after which the same request is sent again. CONCURRENT_TRANSACTIONS means that
+#: the markers of the transaction before are still being written (KIP-890).
+COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS}
+
+_REFUSED: Final = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.SASL_AUTHENTICATION_FAILED,
+    }
+)
+
+
+def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
+    """The exception for an answer, of the class that its code belongs to.
+
+    Codes whose meaning depends on the request (45, 48 and 120 on Produce, say) come as plain `KafkaError`.
+    """
+    if code in FENCED:
+        kind: type[KafkaError] = FencedError
+    elif code in _REFUSED:
+        kind = AuthorizationError
+    elif code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        kind = UnknownTopicError
+    else:
+        kind = KafkaError
+    return kind(api=api, code=code, name=describe_error(code).name, detail=detail)

@@ -1,0 +1,278 @@
+"""Puts encoded record batches on the wire, and takes their acknowledgements.
+
+At most ``max_in_flight`` requests are under way per broker (its connection is not `Cluster.ready` for more); one
+request carries the next batch of as many partitions as fit. What comes back is sent again until its deadline, in the
+order that `PartitionQueue` keeps. All of it happens in `BatchSender.pump`, on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from spark_2pc_sink.errors import KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits
+from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
+from spark_2pc_sink.producer.produce_answers import LEADER_MOVED, RETRIED, check_ours, refusal
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.replies import ProducedPartition
+
+#: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
+_ADDING_VERSION: Final = 12
+_ADDING_TRANSACTION_VERSION: Final = 2
+#: Markers of the transaction before are written within milliseconds, so CONCURRENT_TRANSACTIONS is first retried
+#: after this and not after retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
+CONCURRENT_BACKOFF_MS: Final = 20
+#: Bytes of a Produce request beside its batches, with room for a long topic name and transactional id.
+_REQUEST_BYTES: Final = 1024
+
+
+@dataclass(eq=False)
+class Lane:
+    """One partition of a session, as far as sending goes."""
+
+    queue: PartitionQueue
+    finder: LeaderFinder
+    limits: TopicLimits
+
+
+@dataclass(eq=False)
+class _Request:
+    """One Produce request on the wire."""
+
+    node_id: int
+    pending: Pending
+    batches: list[tuple[Lane, Batch]]
+
+
+class BatchSender:
+    """Sends the batches of one session.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: whose transaction.
+        producer: the pair in the batches, for error texts.
+        transaction_version: of the cluster; decides what Produce does about the transaction's partitions.
+        options: bounds and back-off.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        transaction_version: int,
+        options: KafkaOptions,
+    ) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._version_max = _ADDING_VERSION - (transaction_version < _ADDING_TRANSACTION_VERSION)
+        self._options = options
+        self._active: dict[TopicPartition, Lane] = {}
+        self._requests: list[_Request] = []
+        self.unacknowledged_bytes = 0
+        self._away_s = 0.0
+        self._left_at_s: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time counts inside this block only.
+
+        Nothing is sent or received while the caller does something else, however long it takes between two blocks:
+        that must not use up the deadline of batches that wait.
+        """
+        if self._left_at_s is not None:
+            self._away_s += monotonic() - self._left_at_s
+        try:
+            yield
+        finally:
+            self._left_at_s = monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """True when everything that was pushed is acknowledged."""
+        return not self._active
+
+    def push(self, lane: Lane, payload: bytes, *, record_count: int, row_key: str | None) -> None:
+        """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
+
+        Args:
+            lane: of its partition.
+            payload: the batch; its sequence follows that of the batch pushed before.
+            record_count: its records.
+            row_key: the key of its record when it has only one, printable.
+        """
+        lane.queue.push(
+            payload,
+            record_count=record_count,
+            row_key=row_key,
+            deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000,
+        )
+        self.unacknowledged_bytes += len(payload)
+        self._active[lane.queue.partition] = lane
+
+    def pump(self, wait_s: float) -> None:
+        """Take answers, send what may be sent, and wait for the next event for at most ``wait_s`` seconds.
+
+        To be called while `running`.
+
+        Raises:
+            KafkaTimeoutError: a batch is past its deadline.
+            FencedError, AbortableError, BatchRetryError, KafkaError, DataError: as `ProduceSession.append`.
+        """
+        self._take_answers()
+        self._check_deadlines()
+        while self._send_round():
+            pass  # bounded: each round puts a batch on the wire, and max_in_flight bounds those
+        self._cluster.poll(self._until_next_resend(wait_s))
+        self._take_answers()
+
+    def clear(self) -> None:
+        """Forget everything; answers that still come are ignored."""
+        self._active.clear()
+        self._requests.clear()
+        self.unacknowledged_bytes = 0
+
+    def _now_s(self) -> float:
+        return monotonic() - self._away_s
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def _send_round(self) -> bool:
+        """Send one request to every broker that takes one; True when any was sent."""
+        now_s = self._now_s()
+        groups: dict[int, list[tuple[Lane, Batch]]] = {}
+        sizes: Counter[int] = Counter()
+        for lane in self._active.values():
+            batch = lane.queue.peek(now_s)
+            node_id = None if batch is None else self._ready_leader(lane, batch, now_s)
+            if batch is None or node_id is None:
+                continue
+            fits = sizes[node_id] + len(batch.payload) + _REQUEST_BYTES <= self._options.max_request_bytes
+            if fits or node_id not in groups:
+                groups.setdefault(node_id, []).append((lane, batch))
+                sizes[node_id] += len(batch.payload)
+        sent = [self._send(node_id, batches) for node_id, batches in groups.items()]
+        return any(sent)
+
+    def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
+        """The broker that takes the lane's batches now; None while there is none."""
+        left_ms = max(1, int((batch.deadline_s - now_s) * 1000))
+        node_id = lane.finder.find(self._cluster.deadline(left_ms))
+        if node_id is None:
+            self._postpone(lane, "the partition has no leader")
+            return None
+        try:
+            return node_id if self._cluster.ready(node_id) else None
+        except NodeUnavailableError as error:
+            self._postpone(lane, str(error))
+            return None
+
+    def _send(self, node_id: int, batches: list[tuple[Lane, Batch]]) -> bool:
+        try:
+            versions = self._cluster.api_versions(node_id, self._cluster.deadline(self._options.request_timeout_ms))
+            request = messages.produce_request(
+                self._transactional_id,
+                {lane.queue.partition: batch.payload for lane, batch in batches},
+                version=messages.choose_version(versions, Api.PRODUCE, at_most=self._version_max),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+            pending = self._cluster.send(node_id, request)
+        except NodeUnavailableError as error:
+            for lane, _ in batches:
+                self._postpone(lane, str(error))
+            return False
+        for lane, batch in batches:
+            lane.queue.sent(batch)
+        self._requests.append(_Request(node_id, pending, batches))
+        return True
+
+    def _until_next_resend(self, wait_s: float) -> float:
+        now_s = self._now_s()
+        resends = (lane.queue.resend_at_s - now_s for lane in self._active.values())
+        return min([wait_s, *(pause_s for pause_s in resends if pause_s > 0)]) if wait_s > 0 else 0.0
+
+    def _check_deadlines(self) -> None:
+        now_s = self._now_s()
+        for lane in self._active.values():
+            oldest = lane.queue.oldest()
+            if oldest is not None and now_s > oldest.deadline_s:
+                raise KafkaTimeoutError(
+                    operation=f"produce to {lane.queue.partition}",
+                    deadline_ms=self._options.delivery_timeout_ms,
+                    last_error=lane.queue.last_error,
+                )
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def _take_answers(self) -> None:
+        """Handle the requests that are done, in the order in which they were sent."""
+        done = [request for request in self._requests if request.pending.is_done]
+        if done:
+            self._requests = [request for request in self._requests if not request.pending.is_done]
+        for request in done:
+            if request.pending.exception is not None:
+                self._lost(request)
+                continue
+            reply = messages.read_produce(request.pending.value)
+            for lane, batch in request.batches:
+                answer = reply.partitions.get(lane.queue.partition)
+                if answer is None:
+                    raise RemoteProtocolError(
+                        peer=f"broker {request.node_id}", detail=f"Produce left out {lane.queue.partition}"
+                    )
+                self._judge(lane, batch, answer)
+
+    def _lost(self, request: _Request) -> None:
+        """No answer: the batches may have been appended or not, so they go again with the same sequence."""
+        for lane, batch in request.batches:
+            self._send_again(lane, batch, f"broker {request.node_id}: {request.pending.exception}")
+            self._cluster.forget_leader(lane.queue.partition)
+
+    def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
+        code = answer.error_code
+        if code == Code.NONE:
+            check_ours(lane.queue, batch, answer, lane.limits, self._producer)
+            lane.queue.acknowledged(batch, answer.base_offset)
+            self.unacknowledged_bytes -= len(batch.payload)
+            if not lane.queue.outstanding:
+                del self._active[lane.queue.partition]
+        elif code in RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.queue.has_earlier(batch)):
+            if code in LEADER_MOVED:
+                self._cluster.forget_leader(lane.queue.partition)
+            concurrent = code == Code.CONCURRENT_TRANSACTIONS
+            self._send_again(lane, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
+        else:
+            raise refusal(lane.queue.partition, batch, answer, self._producer)
+
+    def _send_again(self, lane: Lane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
+        behind_another = lane.queue.has_earlier(batch)
+        lane.queue.returned(batch, error)
+        if not behind_another:
+            self._back_off(lane, concurrent=concurrent)
+
+    def _postpone(self, lane: Lane, error: str) -> None:
+        """Nothing was sent: look for the leader again after a while."""
+        lane.queue.last_error = error
+        self._cluster.forget_leader(lane.queue.partition)
+        self._back_off(lane)
+
+    def _back_off(self, lane: Lane, *, concurrent: bool = False) -> None:
+        first_ms = self._options.retry_backoff_ms
+        lane.queue.back_off(
+            self._now_s(),
+            first_s=(min(first_ms, CONCURRENT_BACKOFF_MS) if concurrent else first_ms) / 1000,
+            max_s=self._options.retry_backoff_max_ms / 1000,
+        )

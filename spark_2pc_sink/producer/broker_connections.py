@@ -1,0 +1,288 @@
+"""Connections to brokers, driven on the caller's thread, with a deadline on every wait.
+
+`BrokerConnections` wraps ``kafka.net`` of kafka-python (TCP, TLS, SASL, framing). Its event loop runs only inside the
+calls below: nothing happens between two calls, and no thread is left behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer import library_log
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire.replies import ApiVersionsReply
+
+#: ApiVersions is asked at this version: brokers since 2.4 answer it, the others are too old for us anyway.
+_API_VERSIONS_VERSION: Final = 3
+#: One pass of the loop moves a request from the queue to the selector, the next one to the socket.
+_PASSES_TO_SOCKET: Final = 2
+
+
+class NodeUnavailableError(Exception):
+    """One broker could not be asked, or gave no answer: ask again, or ask another. Never leaves this package."""
+
+
+class Pending(Protocol):
+    """An answer that may have come: the part of ``kafka.future.Future`` in use here."""
+
+    is_done: bool
+    value: KafkaResponse
+    exception: BaseException | None
+
+
+class _LoopClock:
+    """The machine's monotonic clock; to sleep is to let the connections go on."""
+
+    def __init__(self, connections: BrokerConnections) -> None:
+        self._connections = connections
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._connections.poll(left_s)
+
+
+class BrokerConnections:
+    """One connection to each broker that is asked.
+
+    Making one does no I/O. Not for use from several threads at once, and not across a fork.
+
+    Args:
+        options: addresses, security, time-outs and back-off.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        library_log.install()
+        self.options = options
+        self._events = library_log.ConnectionEvents()
+        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
+        self._net = NetworkSelector(slow_task_threshold_secs=0)
+        self._manager = KafkaConnectionManager(self._net, **options.connection_config())
+        self._versions: dict[int | str, ApiVersionsReply] = {}
+        self._connecting: dict[int | str, tuple[Any, float]] = {}
+        self._failures: dict[int | str, BaseException] = {}
+        self._reasons: dict[int | str, str] = {}
+        self._connect_s_max = options.socket_connection_setup_timeout_ms / 1000
+        self._closed = False
+
+    # --- lifetime ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection. Answers still under way are dropped. Calling it again changes nothing."""
+        if not self._closed:
+            self._closed = True
+            with library_log.quiet(self._events):
+                self._manager.close()
+                self._net.close()
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
+        """A deadline whose pauses let the connections go on.
+
+        Args:
+            limit_ms: milliseconds from now; ``max_block_ms`` unless said.
+            backoff_ms: the first pause; ``retry_backoff_ms`` unless said.
+        """
+        return Deadline(
+            _LoopClock(self),
+            self.options.max_block_ms if limit_ms is None else limit_ms,
+            backoff_ms=self.options.retry_backoff_ms if backoff_ms is None else backoff_ms,
+            backoff_ms_max=self.options.retry_backoff_max_ms,
+        )
+
+    def poll(self, timeout_s: float) -> None:
+        """Let the connections send and receive; returns after the first event, or after ``timeout_s`` without one."""
+        with library_log.quiet(self._events):
+            for _ in range(_PASSES_TO_SOCKET - 1):
+                self._net.poll(timeout_ms=0)
+            self._net.poll(timeout_ms=max(0.0, timeout_s) * 1000)
+
+    def wait(self, pending: Pending, deadline: Deadline) -> None:
+        """Drive the loop until ``pending`` is done or the deadline has passed."""
+        with library_log.quiet(self._events):
+            while not pending.is_done and not deadline.passed:
+                self._net.poll(timeout_ms=deadline.remaining_s * 1000, future=pending)
+
+    # --- one broker ----------------------------------------------------------------------------------------------
+
+    def ready(self, node_id: int | str) -> bool:
+        """True when a request to this broker would be written now; else a connection is on its way, or it is busy.
+
+        Raises:
+            NodeUnavailableError: connecting failed a moment ago.
+            AuthorizationError: the broker refused the credentials.
+        """
+        connection = self._connection(node_id)
+        return bool(connection.connected and not connection.paused)
+
+    def send(self, node_id: int | str, request: KafkaRequest) -> Pending:
+        """Hand a request to the connection of a broker that is `ready`.
+
+        The answer, or the failure, shows in the result after some `poll`; a failure never says whether the broker
+        has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
+        fails every request on it.
+
+        Raises:
+            NodeUnavailableError: the request was not sent.
+        """
+        connection = self._connection(node_id)
+        if not connection.connected or connection.paused:
+            raise NodeUnavailableError(f"broker {node_id} cannot take a request now")
+        with library_log.quiet(self._events):
+            pending: Pending = connection.send_request(request)
+        return pending
+
+    def request(self, node_id: int | str, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
+        """Ask one broker once and wait for the answer.
+
+        Raises:
+            NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
+            AuthorizationError: the broker refused the credentials.
+        """
+        self._connect(node_id, deadline)
+        pending = self.send(node_id, request)
+        self.wait(pending, deadline)
+        if not pending.is_done:
+            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
+        if pending.exception is not None:
+            raise _unavailable(node_id, pending.exception)
+        return pending.value
+
+    def call(
+        self,
+        api: Api,
+        choose_node: Callable[[Deadline], int],
+        build: Callable[[int], KafkaRequest],
+        deadline: Deadline,
+        *,
+        version_max: int | None = None,
+    ) -> KafkaResponse:
+        """Ask until some broker answers, whatever it answers.
+
+        Args:
+            api: what is asked, for the version and for error texts.
+            choose_node: says whom to ask, anew for each attempt.
+            build: makes the request for a version.
+            deadline: when to give up.
+            version_max: the newest version to use.
+
+        Raises:
+            KafkaTimeoutError: no answer within the deadline.
+            KafkaError: the broker and this package have no version in common (code 35).
+            AuthorizationError: a broker refused the credentials.
+        """
+        last_error = self._events.last_error
+        while not deadline.passed:
+            try:
+                node_id = choose_node(deadline)
+                version = self.version(node_id, api, deadline, at_most=version_max)
+                return self.request(node_id, build(version), deadline)
+            except NodeUnavailableError as error:
+                last_error = str(error)
+            deadline.pause()
+        raise KafkaTimeoutError(operation=api.name, deadline_ms=deadline.limit_ms, last_error=last_error)
+
+    def api_versions(self, node_id: int | str, deadline: Deadline) -> ApiVersionsReply:
+        """What this broker offers, asked once per broker and again after `forget_features`.
+
+        Raises:
+            NodeUnavailableError: no answer.
+        """
+        known = self._versions.get(node_id)
+        if known is None:
+            request = messages.api_versions_request(
+                version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
+            )
+            known = messages.read_api_versions(self.request(node_id, request, deadline))
+            if known.error_code != Code.NONE:
+                raise kafka_error("ApiVersions", known.error_code)
+            self._versions[node_id] = known
+        return known
+
+    def version(self, node_id: int | str, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
+        """The newest version of ``api`` that this broker and this package speak.
+
+        Raises:
+            KafkaError: there is none (code 35).
+            NodeUnavailableError: the broker did not say what it offers.
+        """
+        return messages.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _connection(self, node_id: int | str) -> Any:
+        """The connection to a broker, new or old, in whatever state.
+
+        Raises:
+            NodeUnavailableError: the one before could not be made; or it is too early for a new one.
+        """
+        with library_log.quiet(self._events):
+            self._raise_failure(node_id)
+            try:
+                connection = self._manager.get_connection(node_id, refresh_metadata_on_err=False)
+            except kafka_errors.NodeNotReadyError as error:
+                raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id}: {error}")) from error
+            except kafka_errors.KafkaError as error:
+                raise _unavailable(node_id, error) from error
+            known, since_s = self._connecting.get(node_id, (None, 0.0))
+            if known is not connection:
+                self._connecting[node_id] = (connection, time.monotonic())
+                connection.init_future.add_errback(partial(self._failures.__setitem__, node_id))
+            elif connection.initializing and time.monotonic() - since_s > self._connect_s_max:
+                # A TLS handshake that hangs has no time-out of its own, and would be found again for ever.
+                connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))
+                self._raise_failure(node_id)
+        return connection
+
+    def _connect(self, node_id: int | str, deadline: Deadline) -> None:
+        """Wait until the broker can take a request.
+
+        Raises:
+            NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
+        """
+        connection = self._connection(node_id)
+        self.wait(connection.init_future, self.deadline(int(min(deadline.remaining_s, self._connect_s_max) * 1000)))
+        if not connection.init_future.is_done:
+            with library_log.quiet(self._events):
+                connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))
+        self._raise_failure(node_id)
+        while connection.paused and not connection.closed and not deadline.passed:
+            self.poll(deadline.remaining_s)
+
+    def _raise_failure(self, node_id: int | str) -> None:
+        """Report, once, that the last connection to this broker could not be made.
+
+        kafka-python forgets such a connection, and makes another one when asked again.
+        """
+        failure = self._failures.pop(node_id, None)
+        if failure is not None:
+            error = _unavailable(node_id, failure)
+            self._reasons[node_id] = str(error)
+            raise error
+
+
+def _unavailable(node_id: int | str, error: BaseException) -> NodeUnavailableError | KafkaError:
+    """What a failure of kafka-python means: ask again, except where the credentials were refused."""
+    refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
+    if isinstance(error, refused):
+        return AuthorizationError(
+            api="SaslAuthenticate", code=error.errno, name=error.message, detail=f"broker {node_id}: {error}"
+        )
+    return NodeUnavailableError(f"broker {node_id}: {error}")

@@ -1,0 +1,239 @@
+"""A Kafka cluster, asked synchronously and with a deadline on every wait.
+
+Metadata, coordinators and features are asked for here, explicitly, because kafka-python's own refresh would create
+topics, retry for ever, and hide why it failed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer import library_log
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.replies import ApiVersionsReply, MetadataReply
+
+#: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
+#: one, because a broker learns of a new topic a moment after the controller has made it.
+UNKNOWN_TOPIC_REFRESHES_MAX: Final = 5
+_TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
+
+
+@dataclass(frozen=True)
+class BrokerFeatures:
+    """What the cluster is and can do, as the broker said that was asked.
+
+    Args:
+        cluster_id: names the cluster for ever.
+        transaction_version: the finalized level of the feature transaction.version, 0 where it is absent (KIP-1022).
+        versions: the offered versions of every API.
+    """
+
+    cluster_id: str
+    transaction_version: int
+    versions: ApiVersionsReply
+
+
+class Cluster(BrokerConnections):
+    """The brokers of one cluster, and what they know of topics and coordinators. Close it, or use ``with``.
+
+    The first question connects, within the deadline of that question.
+
+    Args:
+        options: addresses, security, time-outs and back-off.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        super().__init__(options)
+        self._metadata: MetadataReply | None = None
+        self._metadata_until_s = 0.0
+        self._leaders: dict[TopicPartition, int] = {}
+        self._coordinators: dict[str, int] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def features(self, deadline: Deadline | None = None) -> BrokerFeatures:
+        """The cluster's id and its transaction.version.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
+        """
+        deadline = deadline or self.deadline()
+        last_error = self._events.last_error
+        while not deadline.passed:
+            metadata = self._known(deadline)
+            try:
+                versions = self.api_versions(self.any_node(deadline), deadline)
+            except NodeUnavailableError as error:
+                last_error = str(error)
+                deadline.pause()
+                continue
+            return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version, versions)
+        raise KafkaTimeoutError(operation="API_VERSIONS", deadline_ms=deadline.limit_ms, last_error=last_error)
+
+    def forget_features(self) -> None:
+        """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""
+        self._versions.clear()
+
+    def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
+        """The brokers of the cluster."""
+        return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
+
+    def any_node(self, deadline: Deadline) -> int:
+        """A broker to ask what any broker knows, connected ones first."""
+        return int(self._candidates(self.node_ids(deadline))[0])
+
+    def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
+        """How many partitions each topic has.
+
+        Raises:
+            UnknownTopicError: a topic does not exist. It is never created.
+            AuthorizationError: a topic may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        deadline = deadline or self.deadline()
+        wanted = tuple(sorted(set(topics)))
+        if not wanted:
+            return {}
+        for _ in range(UNKNOWN_TOPIC_REFRESHES_MAX - 1):
+            counts = self._counts(wanted, deadline)
+            if all(counts.values()):
+                return counts
+            deadline.pause()
+        counts = self._counts(wanted, deadline)
+        missing = [topic for topic, count in counts.items() if not count]
+        if missing:
+            raise unknown_topic(missing[0], "the brokers know no such topic")
+        return counts
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The broker that leads ``partition`` as far as is known; None: `refresh` first, or nobody leads it now."""
+        return self._leaders.get(partition)
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """The leader turned out to be another one."""
+        self._leaders.pop(partition, None)
+
+    def refresh(self, topics: Iterable[str], deadline: Deadline) -> MetadataReply:
+        """Ask for brokers and for the leaders of ``topics``.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
+            AuthorizationError: the credentials were refused.
+        """
+        wanted = tuple(sorted(set(topics)))
+        while not deadline.passed:
+            known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
+            bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
+            for node_id in (*self._candidates(known), *self._candidates(bootstrap)):
+                try:
+                    return self._refresh_from(node_id, wanted, deadline)
+                except NodeUnavailableError as error:
+                    self._events.last_error = str(error)
+            deadline.pause()
+        verb = "connecting" if self._metadata is None else "connecting again"
+        raise KafkaTimeoutError(
+            operation=f"{verb} to bootstrap.servers={','.join(self.options.bootstrap_servers)}",
+            deadline_ms=deadline.limit_ms,
+            last_error=self._events.last_error,
+        )
+
+    def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
+        """The broker that coordinates ``transactional_id``, remembered until `forget_coordinator`.
+
+        Raises:
+            NodeUnavailableError: nobody knows it now.
+            AuthorizationError: the transactional id may not be described (code 53).
+        """
+        known = self._coordinators.get(transactional_id)
+        if known is not None:
+            return known
+        node_id = self.any_node(deadline)
+        version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
+        request = messages.find_coordinator_request(transactional_id, version=version)
+        found = messages.read_find_coordinator(self.request(node_id, request, deadline))
+        if found.error_code != Code.NONE:
+            if describe_error(found.error_code).retriable:
+                raise NodeUnavailableError(f"FindCoordinator answered {describe_error(found.error_code)}")
+            raise kafka_error("FindCoordinator", found.error_code, found.error_message or f"id {transactional_id!r}")
+        if found.node_id not in self.node_ids(deadline):
+            self.refresh((), deadline)
+        self._coordinators[transactional_id] = found.node_id
+        return found.node_id
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """The coordinator turned out to be another one, or is gone."""
+        self._coordinators.pop(transactional_id, None)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _known(self, deadline: Deadline) -> MetadataReply:
+        if self._metadata is None or time.monotonic() > self._metadata_until_s:
+            return self.refresh((), deadline)
+        return self._metadata
+
+    def _counts(self, topics: tuple[str, ...], deadline: Deadline) -> dict[str, int]:
+        counts = {}
+        for topic in self.refresh(topics, deadline).topics:
+            if topic.error_code in _TOPIC_REFUSALS:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+            counts[topic.name] = len(topic.partitions) if topic.error_code == Code.NONE else 0
+        return {topic: counts.get(topic, 0) for topic in topics}
+
+    def _refresh_from(self, node_id: int | str, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
+        version = self.version(node_id, Api.METADATA, deadline)
+        response = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
+        reply = messages.read_metadata(response)
+        if not reply.brokers:
+            raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
+        with library_log.quiet(self._events):
+            self._manager.cluster.update_metadata(response)  # where kafka.net takes addresses from
+        self._metadata = reply
+        self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
+        if isinstance(node_id, str):
+            with library_log.quiet(self._events):
+                self._manager.close(node_id)  # it is known by its number now, and connected to under that
+        for topic in reply.topics:
+            for part in topic.partitions:
+                key = TopicPartition(topic.name, part.partition)
+                if part.leader_id >= 0:
+                    self._leaders[key] = part.leader_id
+                else:
+                    self._leaders.pop(key, None)
+        return reply
+
+    def _candidates(self, nodes: tuple[int, ...] | tuple[str, ...]) -> list[Any]:
+        """The nodes in random order, those with a connection first."""
+        connected = {connection.node_id for connection in self._manager.least_used_connections()}
+        shuffled = random.sample(nodes, len(nodes))
+        first = [node_id for node_id in shuffled if node_id in connected]
+        return first or shuffled
+
+
+def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
+    """The error for a topic or partition that is not there."""
+    code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return UnknownTopicError(
+        api="Metadata",
+        code=code.code,
+        name=code.name,
+        detail=f"topic {topic!r}: {detail}; topics are never created here, create it first",
+    )

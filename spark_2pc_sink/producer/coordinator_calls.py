@@ -1,0 +1,102 @@
+"""Asking the coordinator of one transactional id until it gives an answer that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, COORDINATOR_MOVED
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
+
+_Reply = TypeVar("_Reply")
+
+
+class _CoordinatorBusyError(NodeUnavailableError):
+    """The right broker answered "ask again"."""
+
+
+class CoordinatorCalls:
+    """Finds the coordinator, and finds it again when it has moved, is loading, or does not answer.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: whose coordinator.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+
+    def forget(self) -> None:
+        """Find the coordinator again with the next question."""
+        self._cluster.forget_coordinator(self._transactional_id)
+
+    def at_coordinator(self, operation: str, ask: Callable[[int], _Reply], deadline: Deadline) -> _Reply:
+        """Run ``ask`` with the coordinator's node id until it does not raise `NodeUnavailableError`.
+
+        Args:
+            operation: what is asked, for the error.
+            ask: one attempt.
+            deadline: when to give up.
+
+        Raises:
+            KafkaTimeoutError: every attempt within the deadline failed.
+            KafkaError: the coordinator cannot be found, for good.
+        """
+        last_error = "no coordinator was found"
+        while not deadline.passed:
+            try:
+                return ask(self._cluster.coordinator(self._transactional_id, deadline))
+            except _CoordinatorBusyError as error:
+                last_error = str(error)
+            except NodeUnavailableError as error:
+                last_error = str(error)
+                self.forget()
+            deadline.pause()
+        raise KafkaTimeoutError(
+            operation=f"{operation} for {self._transactional_id!r}",
+            deadline_ms=deadline.limit_ms,
+            last_error=last_error,
+        )
+
+    def ask(
+        self,
+        api: Api,
+        build: Callable[[int], KafkaRequest],
+        read: Callable[[KafkaResponse], _Reply],
+        code_of: Callable[[_Reply], int],
+        deadline: Deadline,
+        *,
+        version_max: int | None = None,
+    ) -> _Reply:
+        """Send a request until the answer is not "ask again".
+
+        Args:
+            api: what is asked.
+            build: makes the request for a version.
+            read: reads the answer.
+            code_of: the error code in what was read.
+            deadline: when to give up.
+            version_max: the newest version to use.
+
+        Raises:
+            KafkaTimeoutError: no such answer within the deadline; the last request may have been carried out.
+            KafkaError: no version in common, or the coordinator cannot be found.
+        """
+
+        def attempt(node_id: int) -> _Reply:
+            version = self._cluster.version(node_id, api, deadline, at_most=version_max)
+            reply = read(self._cluster.request(node_id, build(version), deadline))
+            code = code_of(reply)
+            if code in COORDINATOR_MOVED:
+                raise NodeUnavailableError(f"{api.name} was answered {describe_error(code)}")
+            if code in COORDINATOR_BUSY:
+                raise _CoordinatorBusyError(f"{api.name} was answered {describe_error(code)}")
+            return reply
+
+        return self.at_coordinator(api.name, attempt, deadline)

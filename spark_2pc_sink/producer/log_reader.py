@@ -1,0 +1,139 @@
+"""How a transaction ended, read from the log of one partition that it wrote.
+
+The coordinator remembers only the last transaction of an id, and forgets the id after seven days. The partitions keep
+the end marker as long as they keep the data: it is the first control batch of the producer behind the transaction's
+records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that of the transaction + 1, KIP-890).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.partition_lookup import ask_leader, end_offset
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind, decode_record_batches
+from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition
+
+#: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.
+FETCH_BYTES_MAX: Final = 1024 * 1024
+#: What is asked for exists already, so the broker need not wait for more.
+_FETCH_WAIT_MS: Final = 100
+
+
+class Marker(Enum):
+    """What the log says of a transaction."""
+
+    COMMIT = "committed"
+    ABORT = "aborted"
+    OPEN = "not ended yet"
+    MISSING = "no marker, and nothing open: deleted, compacted, or never written"
+
+
+def find_marker(
+    cluster: Cluster,
+    partition: TopicPartition,
+    *,
+    from_offset: int,
+    producer_id: int,
+    epochs: frozenset[int],
+    deadline: Deadline,
+) -> Marker:
+    """Read forward from ``from_offset`` to the first end marker of the producer.
+
+    Args:
+        cluster: where to read.
+        partition: one that the transaction wrote.
+        from_offset: one past the last offset of the transaction in this partition.
+        producer_id: of the transaction.
+        epochs: that the marker may carry: the transaction's, and the one after it.
+        deadline: when to give up.
+
+    Raises:
+        KafkaTimeoutError: the end of the log was not reached in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
+    # In this order: a marker that comes between the two looks is below the end, so it is read.
+    was_open = _is_open(cluster, partition, producer_id, deadline)
+    end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
+    offset = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
+    while offset < end:
+        if deadline.passed:
+            raise KafkaTimeoutError(
+                operation=f"reading {partition} for an end marker of producer {producer_id}",
+                deadline_ms=deadline.limit_ms,
+                last_error=f"reached offset {offset} of {end}",
+            )
+        began_at = offset
+        fetched = _fetch(cluster, partition, offset, deadline)
+        for batch in decode_record_batches(fetched.records):
+            ended = _ended(batch, producer_id, epochs)
+            if ended is not None:
+                return ended
+            offset = batch.last_offset + 1
+        if offset == began_at:
+            deadline.pause()
+    return Marker.OPEN if was_open else Marker.MISSING
+
+
+def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Marker | None:
+    if not batch.control or batch.producer_id != producer_id or batch.producer_epoch not in epochs:
+        return None
+    marker = batch.marker
+    if marker is None:
+        return None
+    return Marker.COMMIT if marker.kind is MarkerKind.COMMIT else Marker.ABORT
+
+
+def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> FetchedPartition:
+    """Whole batches from ``offset`` on, at least one."""
+
+    def read(response: messages.KafkaResponse) -> tuple[int, FetchedPartition]:
+        found = messages.read_fetch(response).partitions[partition]
+        return found.error_code, found
+
+    code, fetched = ask_leader(
+        cluster,
+        partition,
+        Api.FETCH,
+        lambda version: messages.fetch_request(
+            {partition: offset},
+            version=version,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+            max_wait_ms=_FETCH_WAIT_MS,
+            partition_bytes_max=FETCH_BYTES_MAX,
+        ),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("Fetch", code, f"partition {partition} at offset {offset}")
+    return fetched
+
+
+def _is_open(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> bool:
+    """Whether the producer has a transaction open on the partition (KIP-664, DescribeProducers)."""
+
+    def read(response: messages.KafkaResponse) -> tuple[int, DescribedProducers]:
+        found = messages.read_describe_producers(response)[partition]
+        return found.error_code, found
+
+    code, described = ask_leader(
+        cluster,
+        partition,
+        Api.DESCRIBE_PRODUCERS,
+        lambda version: messages.describe_producers_request([partition], version=version),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("DescribeProducers", code, f"partition {partition}")
+    return any(state.producer_id == producer_id and state.txn_start_offset >= 0 for state in described.producers)

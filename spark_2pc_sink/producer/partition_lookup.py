@@ -1,0 +1,183 @@
+"""Questions to the leader of one partition, and to any broker about a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse, OffsetSpec
+
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_CREATE_TIME: Final = "CreateTime"
+#: After these the leader is looked up again; the first three are answered while a leader changes.
+_LEADER_MOVED: Final = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.KAFKA_STORAGE_ERROR,
+    }
+)
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What a topic allows; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
+
+    Args:
+        message_bytes_max: the largest record batch, compressed (max.message.bytes).
+        create_time: True where records keep the timestamp that the producer gave them.
+    """
+
+    message_bytes_max: int | None
+    create_time: bool | None
+
+
+class LeaderFinder:
+    """Finds the leader of a partition, and decides when one that nobody knows does not exist.
+
+    Args:
+        cluster: whom to ask.
+        partition: whose leader.
+    """
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._refreshes_in_vain = 0
+
+    def find(self, deadline: Deadline) -> int | None:
+        """The leader, asking the brokers when it is not known; None while the partition has none.
+
+        Raises:
+            UnknownTopicError: several refreshes in a row did not show the partition.
+            AuthorizationError: the topic may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        leader = self._cluster.leader(self._partition)
+        if leader is not None:
+            return leader
+        topic, index = self._partition.topic, self._partition.partition
+        found = next((item for item in self._cluster.refresh([topic], deadline).topics if item.name == topic), None)
+        code = Code.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
+        exists = found is not None and any(part.partition == index for part in found.partitions)
+        if exists or (describe_error(code).retriable and code != Code.UNKNOWN_TOPIC_OR_PARTITION):
+            self._refreshes_in_vain = 0
+            return self._cluster.leader(self._partition)
+        if code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+            raise kafka_error("Metadata", code, f"topic {topic!r}")
+        self._refreshes_in_vain += 1
+        if self._refreshes_in_vain >= UNKNOWN_TOPIC_REFRESHES_MAX:
+            raise unknown_topic(topic, f"there is no partition {index}")
+        return None
+
+
+def ask_leader(
+    cluster: Cluster,
+    partition: TopicPartition,
+    api: Api,
+    build: Callable[[int], KafkaRequest],
+    read: Callable[[KafkaResponse], tuple[int, _Found]],
+    *,
+    deadline: Deadline,
+) -> tuple[int, _Found]:
+    """Ask the leader of ``partition``, whoever that is, until it answers.
+
+    Args:
+        cluster: whom to ask.
+        partition: whose leader.
+        api: what is asked.
+        build: makes the request for a version.
+        read: the error code and the content of the answer.
+        deadline: when to give up.
+
+    Returns:
+        The code, never one that only says "ask another broker", and the content.
+
+    Raises:
+        KafkaTimeoutError: no leader answered in time.
+        UnknownTopicError: the partition does not exist.
+    """
+    finder = LeaderFinder(cluster, partition)
+    last_error = "the partition has no leader"
+    while not deadline.passed:
+        node_id = finder.find(deadline)
+        if node_id is not None:
+            try:
+                version = cluster.version(node_id, api, deadline)
+                code, found = read(cluster.request(node_id, build(version), deadline))
+            except NodeUnavailableError as error:
+                last_error = str(error)
+            else:
+                if code not in _LEADER_MOVED:
+                    return code, found
+                last_error = f"broker {node_id} answered {describe_error(code)}"
+            cluster.forget_leader(partition)
+        deadline.pause()
+    raise KafkaTimeoutError(
+        operation=f"{api.name} for {partition}", deadline_ms=deadline.limit_ms, last_error=last_error
+    )
+
+
+def end_offset(cluster: Cluster, partition: TopicPartition, end: OffsetSpec, deadline: Deadline) -> int:
+    """One past the last offset (LATEST) or the first offset (EARLIEST), transactions still open included.
+
+    Raises:
+        KafkaError, KafkaTimeoutError: the leader refused, or did not answer.
+    """
+
+    def read(response: KafkaResponse) -> tuple[int, int]:
+        found = messages.read_list_offsets(response)[partition]
+        return found.error_code, found.offset
+
+    code, offset = ask_leader(
+        cluster,
+        partition,
+        Api.LIST_OFFSETS,
+        lambda version: messages.list_offsets_request(
+            {partition: end}, version=version, isolation=IsolationLevel.READ_UNCOMMITTED
+        ),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("ListOffsets", code, f"partition {partition}")
+    return offset
+
+
+def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
+    """What the topic allows, as far as we may know it.
+
+    Raises:
+        KafkaTimeoutError: no broker answered.
+    """
+    response = cluster.call(
+        Api.DESCRIBE_CONFIGS,
+        cluster.any_node,
+        lambda version: messages.describe_configs_request(
+            ConfigResource.TOPIC, topic, [_MAX_MESSAGE_BYTES, _TIMESTAMP_TYPE], version=version
+        ),
+        deadline,
+    )
+    found = messages.read_describe_configs(response).get(topic)
+    if found is None or found.error_code != Code.NONE:
+        return TopicLimits(message_bytes_max=None, create_time=None)
+    bytes_max, kind = found.values.get(_MAX_MESSAGE_BYTES), found.values.get(_TIMESTAMP_TYPE)
+    return TopicLimits(
+        message_bytes_max=None if bytes_max is None else int(bytes_max),
+        create_time=None if kind is None else kind == _CREATE_TIME,
+    )

@@ -1,0 +1,428 @@
+"""The transaction coordinator of one transactional id: InitProducerId, EndTxn, and a look at the transaction.
+
+The client sends, retries what cannot have taken effect or may safely be sent again, and reports. It never guesses: an
+answer to EndTxn that no retry can change is returned as it is, because only somebody who knows the other side of a
+dual write can say what it means (apache/kafka KAFKA-9346 and kin; Java's javadoc of ``commitTransaction``: after a
+time-out the commit may be repeated, aborting instead is not possible).
+
+On transaction.version 2 (KIP-890) every EndTxn bumps the epoch, so that a pair names one transaction. Below, it does
+not: the caller takes a new pair with `TransactionClient.init_producer_id` before every transaction, adds partitions
+with `TransactionClient.add_partitions`, and aborts with InitProducerId too, whose markers carry the next epoch and so
+fence stragglers, which those of EndTxn v4 do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition, check_transactional_id
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
+from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.messages import Api, ConfigResource, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire.replies import (
+    AddPartitionsReply,
+    DescribedConfig,
+    DescribedTransaction,
+    EndTxnReply,
+    InitProducerIdReply,
+)
+
+#: What a coordinator stores and shows as the timeout of transactions that never time out (KIP-939; Integer.MAX_VALUE).
+TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
+#: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
+DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
+#: The state that `TransactionClient.describe` shows for a transactional id that the coordinator has never seen, or
+#: has forgotten (TRANSACTIONAL_ID_NOT_FOUND).
+UNKNOWN_STATE: Final = "Unknown"
+
+#: From this transaction.version on every EndTxn bumps the epoch, and Produce adds partitions by itself (KIP-890).
+BUMPING_TRANSACTION_VERSION: Final = 2
+
+#: First pause after "ask again"; Java's ADD_PARTITIONS_RETRY_BACKOFF_MS, for the same reason.
+BUSY_BACKOFF_MS: Final = 20
+
+_TIMEOUT_OPTION: Final = "transaction.timeout.ms"
+_MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
+#: InitProducerId can carry enable2Pc and keepPreparedTxn from this version on (KIP-939).
+_TWO_PHASE_VERSION: Final = 6
+#: EndTxn bumps the epoch from this version on (KIP-890).
+_BUMPING_END_VERSION: Final = 5
+
+
+@dataclass(frozen=True)
+class InitializedProducer:
+    """What InitProducerId granted.
+
+    Args:
+        producer: the pair to use next.
+        ongoing: the prepared transaction that was kept, '' for none (KIP-939).
+        two_phase_commit: True when transactions of this id never time out.
+        timeout_ms: how long a transaction may last before the broker aborts it.
+    """
+
+    producer: ProducerIdAndEpoch
+    ongoing: PreparedTxnState
+    two_phase_commit: bool
+    timeout_ms: int
+
+
+@dataclass(frozen=True)
+class TransactionDescription:
+    """What the coordinator says of a transactional id (KIP-664, DescribeTransactions).
+
+    Args:
+        state: Kafka's name of the state, or `UNKNOWN_STATE`.
+        producer: the pair, None for an unknown id.
+        timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
+        start_time_ms: of the current or the last transaction, -1 if there was none.
+        partitions: those whose end marker is still to be written.
+    """
+
+    state: str
+    producer: ProducerIdAndEpoch | None
+    timeout_ms: int
+    start_time_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class EndTxnAnswer:
+    """What the coordinator answered to EndTxn. Success is ``code == 0``, and durable.
+
+    Args:
+        code: the error code.
+        name: its name.
+        producer: the pair for the next transaction (transaction.version 2 only).
+    """
+
+    code: int
+    name: str
+    producer: ProducerIdAndEpoch | None
+
+
+class TransactionClient:
+    """Talks to the coordinator of one transactional id. Making one does no I/O.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: whose transactions.
+        options: time-outs, back-off, and the transaction timeout to ask for.
+
+    Raises:
+        ConfigurationError: the transactional id cannot be one.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
+        self.transactional_id = check_transactional_id(transactional_id)
+        self._cluster = cluster
+        self._options = options
+        self._calls = CoordinatorCalls(cluster, transactional_id)
+        self._features: BrokerFeatures | None = None
+        self._two_phase_refused = False
+        self._keep_refused = False
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, asked once."""
+        return self._known_features().cluster_id
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized transaction.version, as of the first use or the last `refresh`."""
+        return self._known_features().transaction_version
+
+    @property
+    def offers_keep_prepared(self) -> bool:
+        """True while the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
+        return not self._keep_refused and self._offers_two_phase(self._deadline())
+
+    def refresh(self) -> None:
+        """Ask for versions and features again, and forget what was refused: a cluster changes under a running job.
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        self._cluster.forget_features()
+        self._calls.forget()
+        self._two_phase_refused = self._keep_refused = False
+        self._features = self._cluster.features()
+
+    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
+        """Take the next pair, which fences every older one (KIP-98, KIP-939).
+
+        Asks for two-phase commit where the coordinator offers it, and goes on without where it is refused. An
+        explicit transaction timeout counts only then. No pair is passed along: whoever calls this takes over.
+
+        Args:
+            keep_prepared: leave an ongoing transaction as it is. Otherwise it is aborted.
+
+        Raises:
+            KafkaError: ``keep_prepared`` is not supported (code 35), or any other refusal. Nothing was changed.
+            ConfigurationError: the broker does not allow the transaction timeout (code 50).
+            AuthorizationError: no WRITE on the transactional id.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``. An epoch may have been used up.
+        """
+        deadline = self._deadline()
+        offered = self._offers_two_phase(deadline)
+        if keep_prepared and not offered:
+            raise kafka_error(
+                "InitProducerId", Code.UNSUPPORTED_VERSION, "the broker offers no version with keepPreparedTxn"
+            )
+        timeout_ms = self._timeout_ms(deadline)
+        two_phase = offered and not self._two_phase_refused
+        reply = self._init(deadline, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
+        if two_phase and _refuses_two_phase(reply.error_code, keep_prepared=keep_prepared):
+            # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
+            self._two_phase_refused, two_phase = True, False
+            reply = self._init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
+        if reply.error_code != Code.NONE or reply.producer is None:
+            raise self._init_refused(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
+        ongoing = PreparedTxnState() if reply.ongoing is None else PreparedTxnState.of(reply.ongoing)
+        if two_phase:
+            # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
+            timeout_ms = self.describe().timeout_ms
+        return InitializedProducer(reply.producer, ongoing, timeout_ms == TWO_PHASE_TIMEOUT_MS, timeout_ms)
+
+    def usable_producer(self) -> InitializedProducer:
+        """Take a pair that can begin a transaction, aborting an ongoing one.
+
+        No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and then the pair that
+        a database remembers would no longer match what the coordinator shows (KIP-890, "Epoch overflow").
+
+        Raises:
+            KafkaError: as `init_producer_id`; or the epochs stay exhausted.
+        """
+        # A pair at epoch 32766 is replaced by (new id, 0) at the next InitProducerId, so two calls always suffice.
+        initialized = self.init_producer_id()
+        if initialized.producer.exhausted:
+            initialized = self.init_producer_id()
+        if not initialized.producer.exhausted:
+            return initialized
+        raise kafka_error(
+            "InitProducerId", Code.UNKNOWN_SERVER_ERROR, f"answers {initialized.producer}, whose epochs are used up"
+        )
+
+    def describe(self) -> TransactionDescription:
+        """Look at the transaction, changing nothing.
+
+        Raises:
+            KafkaError: any refusal but "no such transactional id", which is a state.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        described = self._calls.ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda version: messages.describe_transactions_request([self.transactional_id], version=version),
+            self._read_description,
+            lambda found: found.error_code,
+            self._deadline(),
+        )
+        if described.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+        if described.error_code != Code.NONE:
+            raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
+        return TransactionDescription(
+            described.state,
+            described.producer,
+            described.timeout_ms,
+            described.start_time_ms,
+            described.partitions,
+        )
+
+    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
+
+        Raises:
+            FencedError: the pair is not the newest.
+            UnknownTopicError: a partition does not exist; none was added.
+            AuthorizationError: a topic may not be written; none was added.
+            KafkaError: any other refusal.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        wanted = tuple(sorted(set(partitions)))
+        if not wanted:
+            return
+        deadline = self._deadline()
+        for _ in range(UNKNOWN_TOPIC_REFRESHES_MAX - 1):
+            partition, code = self._add(producer, wanted, deadline)
+            if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                break
+            deadline.pause()
+        else:
+            partition, code = self._add(producer, wanted, deadline)
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            raise unknown_topic(partition.topic, f"there is no partition {partition.partition}")
+        if code != Code.NONE:
+            raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        """Send the same EndTxn until it is answered, and return the answer without judging it.
+
+        "The coordinator moved", "markers are still being written", a lost connection and a time-out are no answers.
+        Everything else is, also INVALID_TXN_STATE, which may mean that it was done long ago, or that the opposite
+        was.
+
+        Args:
+            producer: the pair of the transaction to end.
+            commit: False to abort.
+
+        Raises:
+            OutcomeUnknownError: no answer within ``max_block_ms``. Only the coordinator can tell what happened.
+        """
+        deadline = self._deadline()
+        kind = "commit" if commit else "abort"
+        try:
+            reply = self._end(producer, deadline, commit=commit)
+        except KafkaTimeoutError as error:
+            raise OutcomeUnknownError(
+                operation=f"EndTxn({kind}) of {producer} of {self.transactional_id!r}",
+                deadline_ms=deadline.limit_ms,
+                last_error=error.last_error,
+            ) from error
+        return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
+
+    def find_marker(
+        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
+    ) -> Marker:
+        """Read how a transaction ended from a partition's log; see `spark_2pc_sink.producer.log_reader`."""
+        return find_marker(
+            self._cluster,
+            partition,
+            from_offset=from_offset,
+            producer_id=producer_id,
+            epochs=epochs,
+            deadline=self._cluster.deadline(),
+        )
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> Deadline:
+        """``max_block_ms``, beginning with short pauses: most often markers are being written, which takes little."""
+        return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))
+
+    def _known_features(self) -> BrokerFeatures:
+        if self._features is None:
+            self._features = self._cluster.features()
+        return self._features
+
+    def _add(
+        self, producer: ProducerIdAndEpoch, wanted: tuple[TopicPartition, ...], deadline: Deadline
+    ) -> tuple[TopicPartition, int]:
+        return self._calls.ask(
+            Api.ADD_PARTITIONS_TO_TXN,
+            lambda version: messages.add_partitions_request(self.transactional_id, producer, wanted, version=version),
+            lambda response: _worst(messages.read_add_partitions(response)),
+            lambda worst: worst[1],
+            deadline,
+        )
+
+    def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
+        bumps = self.transaction_version >= BUMPING_TRANSACTION_VERSION
+
+        def build(version: int) -> KafkaRequest:
+            if bumps and version < _BUMPING_END_VERSION:
+                # Ended without the bump, the pair would no longer name one transaction.
+                raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
+            return messages.end_txn_request(self.transactional_id, producer, commit=commit, version=version)
+
+        return self._calls.ask(
+            Api.END_TXN,
+            build,
+            messages.read_end_txn,
+            lambda found: found.error_code,
+            deadline,
+            version_max=_BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1,
+        )
+
+    def _init(
+        self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool
+    ) -> InitProducerIdReply:
+        return self._calls.ask(
+            Api.INIT_PRODUCER_ID,
+            lambda version: messages.init_producer_id_request(
+                self.transactional_id,
+                version=version,
+                timeout_ms=timeout_ms,
+                enable_two_phase_commit=two_phase,
+                keep_prepared=keep_prepared,
+            ),
+            messages.read_init_producer_id,
+            lambda found: found.error_code,
+            deadline,
+        )
+
+    def _init_refused(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
+        if keep_prepared and code == Code.UNSUPPORTED_VERSION:
+            self._keep_refused = True
+        if code == Code.INVALID_TRANSACTION_TIMEOUT:
+            allowed = self._broker_max_timeout_ms(deadline)
+            limit = "less" if allowed is None else f"{allowed} ms"
+            return ConfigurationError(
+                option=_TIMEOUT_OPTION,
+                value=timeout_ms,
+                rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
+                remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
+            )
+        return kafka_error("InitProducerId", code, f"transactional id {self.transactional_id!r}")
+
+    def _offers_two_phase(self, deadline: Deadline) -> bool:
+        """Whether the coordinator speaks InitProducerId v6; asked of it, because brokers may differ."""
+        newest = self._calls.at_coordinator(
+            "versions of the coordinator",
+            lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
+            deadline,
+        )
+        return newest >= _TWO_PHASE_VERSION
+
+    def _timeout_ms(self, deadline: Deadline) -> int:
+        """The option, else as much as the broker allows: a crash may last as long as the transaction may."""
+        if self._options.transaction_timeout_ms is not None:
+            return self._options.transaction_timeout_ms
+        allowed = self._broker_max_timeout_ms(deadline)
+        return DEFAULT_MAX_TIMEOUT_MS if allowed is None else allowed
+
+    def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
+        """transaction.max.timeout.ms of the coordinator, None where we may not read it (no DESCRIBE_CONFIGS)."""
+
+        def ask(node_id: int) -> DescribedConfig | None:
+            version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
+            request = messages.describe_configs_request(
+                ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
+            )
+            return messages.read_describe_configs(self._cluster.request(node_id, request, deadline)).get(str(node_id))
+
+        found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
+        value = None if found is None or found.error_code != Code.NONE else found.values.get(_MAX_TIMEOUT_CONFIG)
+        return None if value is None else int(value)
+
+    def _read_description(self, response: KafkaResponse) -> DescribedTransaction:
+        found = messages.read_describe_transactions(response).get(self.transactional_id)
+        if found is None:
+            raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
+        return found
+
+
+def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
+    """Whether a refusal is about enable2Pc. 35 is about keepPreparedTxn where that was asked for too."""
+    return code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or (
+        code == Code.UNSUPPORTED_VERSION and not keep_prepared
+    )
+
+
+def _worst(reply: AddPartitionsReply) -> tuple[TopicPartition, int]:
+    """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, which only says "not me"."""
+    explained = sorted(
+        reply.error_codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item)
+    )
+    for partition, code in explained:
+        if code != Code.NONE:
+            return partition, code
+    return explained[0]

@@ -1,0 +1,387 @@
+"""Java's transactional producer for one process: the whole of KIP-98, KIP-890 and KIP-939's client side.
+
+`TransactionalWriter` has the methods of ``KafkaProducer`` with Java's meaning, and takes Arrow columns instead of
+single records. It is built of `spark_2pc_sink.producer.transaction_client.TransactionClient`, one
+`spark_2pc_sink.producer.produce_session.ProduceSession` per transaction, and the table of
+`spark_2pc_sink.producer.writer_states`.
+
+::
+
+    with TransactionalWriter(options, "orders", topic="orders") as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(pa.table({"key": ["a"], "value": ["1"]}))
+        state = writer.prepare_transaction()      # … store str(state) with the data it belongs to …
+        writer.complete_transaction(state)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from spark_2pc_sink.errors import (
+    AbortableError,
+    AuthorizationError,
+    DualWriteError,
+    FencedError,
+    KafkaError,
+    KafkaTimeoutError,
+    LocalProtocolError,
+    OutcomeUnknownError,
+)
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.partition_queue import PartitionReceipt
+from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.producer.routing import ArrowRows, Router
+from spark_2pc_sink.producer.transaction_client import (
+    BUMPING_TRANSACTION_VERSION,
+    TWO_PHASE_TIMEOUT_MS,
+    TransactionClient,
+)
+from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
+from spark_2pc_sink.wire.error_codes import Code
+
+_ONGOING = "Ongoing"
+#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
+_ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+class TransactionalWriter:
+    """Writes transactions of one transactional id, one after the other, from one process.
+
+    Every call has a deadline: ``max_block_ms`` for the coordinator, ``delivery_timeout_ms`` for records.
+
+    Args:
+        options: where to and how.
+        transactional_id: stable across restarts; a second writer with the same id fences the first.
+        topic: of rows without a column ``topic``.
+        resume: finish prepared transactions on brokers without keepPreparedTxn and without two-phase commit, which
+            is every released one or any that did not grant it: ``init_transactions(keep_prepared_txn=True)`` then
+            looks at the transaction instead of taking it over, and EndTxn is sent with its own pair. Nobody is fenced
+            until the transaction is completed, and the broker may abort it after ``transaction.timeout.ms``: whoever
+            sets this has another way to keep old writers out, and to notice a lost transaction.
+    """
+
+    def __init__(
+        self, options: KafkaOptions, transactional_id: str, *, topic: str | None = None, resume: bool = False
+    ) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._client = TransactionClient(self._cluster, transactional_id, options)
+        self._router = Router(self._cluster, topic)
+        self._resume = resume
+        self._state = WriterState.UNINITIALISED
+        self._producer: ProducerIdAndEpoch | None = None
+        self._producer_is_fresh = False
+        self._resumed = False
+        self._two_phase_commit = False
+        self._prepared = PreparedTxnState()
+        self._session: ProduceSession | None = None
+        self._started = False
+        self._added: set[TopicPartition] = set()
+
+    def __enter__(self) -> TransactionalWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def state(self) -> WriterState:
+        """Where the writer stands."""
+        return self._state
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch | None:
+        """The pair in use; None before `init_transactions`."""
+        return self._producer
+
+    @property
+    def two_phase_commit(self) -> bool:
+        """True when the broker never aborts a transaction of this id by itself."""
+        return self._two_phase_commit
+
+    def init_transactions(self, *, keep_prepared_txn: bool = False) -> None:
+        """Take over the transactional id (KIP-98), keeping a prepared transaction if asked to (KIP-939).
+
+        Args:
+            keep_prepared_txn: leave an ongoing transaction for `complete_transaction`, `commit_transaction` or
+                `abort_transaction`. Otherwise it is aborted.
+
+        Raises:
+            LocalProtocolError: called before.
+            KafkaError: the broker has no keepPreparedTxn (code 35) and the writer is not in resume mode.
+            ConfigurationError, AuthorizationError, KafkaTimeoutError: as `TransactionClient.init_producer_id`.
+        """
+        rule = rule_for(self._state, Operation.INIT_KEEPING if keep_prepared_txn else Operation.INIT)
+        with self._following(rule):
+            if keep_prepared_txn:
+                self._keep_prepared()
+            else:
+                self._take_pair()
+        if keep_prepared_txn and not self._prepared.has_transaction:
+            self._state = WriterState.KEPT_NOTHING
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction. The broker learns of it with the first records.
+
+        Raises:
+            LocalProtocolError: not now.
+            KafkaError, KafkaTimeoutError: a new pair was needed (below transaction.version 2, and when the epochs
+                of the producer id are used up), and not granted.
+        """
+        rule = rule_for(self._state, Operation.BEGIN)
+        with self._following(rule):
+            if not self._producer_is_fresh or self._pair().exhausted:
+                self._take_pair()
+            self._session, self._started, self._prepared = None, False, PreparedTxnState()
+            self._added.clear()
+            self._router.new_transaction()
+
+    def append(self, rows: ArrowRows) -> None:
+        """Append rows to the transaction; they are acknowledged when `flush` returns.
+
+        Args:
+            rows: a pyarrow RecordBatch or Table with the column ``value`` (binary or string) and, if there are any,
+                ``key`` (the same), ``headers`` (list<struct<key: string, value: binary>>), ``topic`` (string) and
+                ``partition`` (integer). A null partition, or none, is chosen as Java's producer does: by the key,
+                or, where that is null too, one partition for all such rows of this call.
+
+        Raises:
+            LocalProtocolError: not now, or the columns are not those above; nothing happened.
+            Everything that `ProduceSession.append` raises. The transaction must then be aborted.
+        """
+        rule = rule_for(self._state, Operation.APPEND)
+        columns = self._router.columns(rows)
+        with self._following(rule):
+            routed = self._router.route(columns)
+            if routed and self._client.transaction_version < BUMPING_TRANSACTION_VERSION:
+                new = {item.partition for item in routed} - self._added
+                self._started = True
+                self._client.add_partitions(self._pair(), new)
+                self._added |= new
+            for item in routed:
+                self._started = True
+                self._open_session().append(item.partition, item.key, item.value, item.headers)
+
+    def flush(self) -> dict[TopicPartition, PartitionReceipt]:
+        """Wait until everything appended is acknowledged, and say where it is.
+
+        Raises:
+            LocalProtocolError: not now.
+            Everything that `ProduceSession.flush` raises. The transaction must then be aborted.
+        """
+        rule = rule_for(self._state, Operation.FLUSH)
+        with self._following(rule):
+            return {} if self._session is None else self._session.flush()
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush, and allow nothing but the end of the transaction from here on (KIP-939).
+
+        Returns:
+            What to store in the database, in the database transaction that decides.
+
+        Raises:
+            LocalProtocolError: not now; or the broker did not grant two-phase commit and the writer is not in
+                resume mode (KIP-939: "If the 2PC is not enabled, we return the INVALID_TXN_STATE error").
+            Everything that `flush` raises.
+        """
+        rule = rule_for(self._state, Operation.PREPARE)
+        if not self._two_phase_commit and not self._resume:
+            raise LocalProtocolError(
+                operation=Operation.PREPARE.value,
+                state=self._state.value,
+                rule="the broker did not grant two-phase commit, so it may abort what is prepared (INVALID_TXN_STATE)",
+            )
+        with self._following(rule):
+            if self._session is not None:
+                self._session.flush()
+            self._prepared = PreparedTxnState.of(self._pair())
+        return self._prepared
+
+    def complete_transaction(self, state: PreparedTxnState) -> None:
+        """Commit where ``state`` names the prepared transaction, else abort it (KIP-939).
+
+        With nothing kept there is nothing to do: the transaction that ``state`` names has ended before. How, the
+        coordinator or the log can tell.
+
+        Args:
+            state: what the database says.
+
+        Raises:
+            LocalProtocolError: neither prepared nor kept.
+            Everything that `commit_transaction` raises.
+        """
+        rule = rule_for(self._state, Operation.COMPLETE)
+        if self._state is WriterState.KEPT_NOTHING:
+            self._state = rule.done
+            return
+        if state == self._prepared:
+            self.commit_transaction()
+        else:
+            self.abort_transaction()
+
+    def commit_transaction(self) -> None:
+        """Flush and commit. Without records there is nothing to commit, and nothing is sent.
+
+        Raises:
+            LocalProtocolError: not now.
+            OutcomeUnknownError: no answer; call this again, or look at the coordinator with another client.
+            FencedError: another writer owns the transactional id; what became of the transaction is unknown.
+            AbortableError: the transaction must be aborted.
+            KafkaError: the coordinator refused, with INVALID_TXN_STATE where it has aborted the transaction.
+            Everything that `flush` raises.
+        """
+        rule = rule_for(self._state, Operation.COMMIT)
+        with self._following(rule):
+            if self._session is not None and self._state is WriterState.IN_TRANSACTION:
+                self._session.flush()
+            self._end(commit=True)
+
+    def abort_transaction(self) -> None:
+        """Abort. Without records there is nothing to abort, and nothing is sent.
+
+        Raises:
+            LocalProtocolError: not now.
+            OutcomeUnknownError: no answer; call this again.
+            FencedError, KafkaError, KafkaTimeoutError: as `commit_transaction`.
+        """
+        rule = rule_for(self._state, Operation.ABORT)
+        with self._following(rule):
+            self._end(commit=False)
+
+    def close(self) -> None:
+        """Close the connections. An open transaction stays open: the next writer, or its timeout, ends it."""
+        self._state = rule_for(self._state, Operation.CLOSE).done
+        self._drop_session()
+        self._cluster.close()
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _following(self, rule: Rule) -> Iterator[None]:
+        """Move to where the rule says, by how the block ends."""
+        try:
+            yield
+        except OutcomeUnknownError:
+            self._state = rule.unknown
+            raise
+        except (FencedError, AuthorizationError):
+            self._state = WriterState.FATAL
+            raise
+        except _EndRefusedError as refused:
+            self._state = WriterState.FATAL
+            raise refused.error from None
+        except DualWriteError:
+            self._state = rule.failed
+            raise
+        except BaseException:
+            # An interrupt, or a defect: what was sent is not known any more.
+            self._state = rule.failed if rule.operation in _HARMLESS else rule.unknown
+            raise
+        self._state = rule.done
+
+    def _pair(self) -> ProducerIdAndEpoch:
+        if self._producer is None:
+            raise AssertionError("every state but UNINITIALISED has a pair")
+        return self._producer
+
+    def _take_pair(self) -> None:
+        initialized = self._client.usable_producer()
+        self._producer, self._producer_is_fresh, self._resumed = initialized.producer, True, False
+        self._two_phase_commit = initialized.two_phase_commit
+
+    def _keep_prepared(self) -> None:
+        if self._client.offers_keep_prepared or not self._resume:
+            try:
+                initialized = self._client.init_producer_id(keep_prepared=True)
+            except KafkaError as error:
+                if not (self._resume and error.code == Code.UNSUPPORTED_VERSION):
+                    raise
+            else:
+                self._producer, self._prepared = initialized.producer, initialized.ongoing
+                self._producer_is_fresh = not self._prepared.has_transaction
+                self._two_phase_commit = initialized.two_phase_commit
+                self._started = self._prepared.has_transaction
+                return
+        self._look_for_prepared()
+
+    def _look_for_prepared(self) -> None:
+        """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
+        deadline = self._cluster.deadline()
+        described = self._client.describe()
+        while described.state in _ENDING:
+            if deadline.passed:
+                raise KafkaTimeoutError(
+                    operation="init_transactions", deadline_ms=deadline.limit_ms, last_error=f"still {described.state}"
+                )
+            deadline.pause()
+            described = self._client.describe()
+        if described.state != _ONGOING or described.producer is None:
+            self._take_pair()
+            return
+        self._producer, self._producer_is_fresh, self._resumed = described.producer, False, True
+        self._prepared = PreparedTxnState.of(described.producer)
+        self._two_phase_commit = described.timeout_ms == TWO_PHASE_TIMEOUT_MS
+        self._started = True
+
+    def _open_session(self) -> ProduceSession:
+        if self._session is None:
+            self._session = ProduceSession(
+                self._cluster,
+                transactional_id=self._client.transactional_id,
+                producer=self._pair(),
+                transaction_version=self._client.transaction_version,
+                options=self._options,
+                timestamp_ms=time.time_ns() // 1_000_000,
+            )
+        return self._session
+
+    def _drop_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _end(self, *, commit: bool) -> None:
+        if not self._started:
+            return
+        bumps = self._client.transaction_version >= BUMPING_TRANSACTION_VERSION
+        if not commit and not bumps:
+            # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
+            self._take_pair()
+        else:
+            answer = self._client.end(self._pair(), commit=commit)
+            if answer.code != Code.NONE:
+                raise _end_error(answer.code, self._pair(), commit=commit)
+            # Whoever prepared a resumed transaction is answered the same pair when it repeats its EndTxn.
+            self._producer_is_fresh = bumps and not self._resumed
+            self._producer = answer.producer or self._producer
+        self._started = False
+        self._drop_session()
+
+
+class _EndRefusedError(Exception):
+    """EndTxn was refused for good; carries what to raise."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+#: Calls that send nothing by which the transaction could have ended.
+_HARMLESS = frozenset({Operation.APPEND, Operation.FLUSH, Operation.PREPARE, Operation.BEGIN})
+
+
+def _end_error(code: int, producer: ProducerIdAndEpoch, *, commit: bool) -> Exception:
+    error = kafka_error("EndTxn", code, f"{'commit' if commit else 'abort'} of {producer}")
+    if code == Code.TRANSACTION_ABORTABLE:
+        return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
+    return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)

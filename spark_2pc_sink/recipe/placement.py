@@ -1,0 +1,77 @@
+"""What a batch id means beside the state row: run it, skip it, resend its Kafka half, or refuse.
+
+Spark calls ``foreachBatch`` with ids 0, 1, 2, … of one query, and after a crash calls again with an id that it has
+not recorded as finished. So the only ids that may come are the row's own (a replay) and the one after it. Any other
+id means that a checkpoint or a database was replaced, which no code can repair by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_2pc_sink.recipe.resolve import RowStatus
+
+
+class Placement(Enum):
+    """What to do with a batch."""
+
+    RUN = "write it to both sides"
+    SKIP = "both sides have it already"
+    RESEND = "the database has it; only the Kafka half is written"
+    HALT = "refuse: the id fits neither a replay nor the next batch"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement and, for HALT, the reason and what settles it."""
+
+    placement: Placement
+    reason: str = ""
+    remedies: tuple[str, ...] = ()
+
+
+_ADOPT = "adopt=True on the sink (once): take this query's batches from here on, whatever the state row says"
+_RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
+
+
+def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placed:
+    """Say what to do with a batch.
+
+    Args:
+        status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
+        row_batch_id: the last batch in the row, None before the first.
+        batch_id: the id that Spark passed, 0 or more.
+        adopt: the user has said that a gap is meant.
+
+    Raises:
+        ValueError: the row is ``DECIDED``; recovery must come first.
+    """
+    if status is RowStatus.DECIDED:
+        message = "a decided row must be recovered before a batch is placed beside it"
+        raise ValueError(message)
+    if status is RowStatus.OWED:
+        return _place_beside_owed(row_batch_id, batch_id)
+    if row_batch_id is not None and batch_id == row_batch_id:
+        return Placed(Placement.SKIP)
+    expected = 0 if row_batch_id is None else row_batch_id + 1
+    if batch_id == expected or adopt:
+        return Placed(Placement.RUN)
+    if row_batch_id is None:
+        reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
+    else:
+        reason = (
+            f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
+        )
+    return Placed(Placement.HALT, reason, (_RESTORE, _ADOPT))
+
+
+def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placed:
+    if batch_id == row_batch_id:
+        return Placed(Placement.RESEND)
+    owed = "a batch of another query" if row_batch_id is None else f"batch {row_batch_id}"
+    return Placed(
+        Placement.HALT,
+        f"batch {batch_id} came, while Kafka is still owed {owed}",
+        (_RESTORE, "spark-2pc recover --drop: give up the Kafka half of the owed batch (its rows stay in the table)"),
+    )

@@ -1,0 +1,222 @@
+"""What to do about two sides that a crash left apart: one pure function over a table.
+
+``resolve(row, kafka)`` sees the state row that a claim has just returned and what Kafka's transaction coordinator
+says of the transactional id, and answers with one verdict. Carrying it out is the business of ``recovery``.
+
+Three facts carry the table:
+
+* The row is written in the transaction that writes the data, so a pair in a *decided* row must be committed, and a
+  pair that no row ever named was never decided and must be aborted (KIP-939, "Recovery recipe").
+* On transaction.version 2 the coordinator bumps the epoch at the end of each transaction, so (P, E+1) in a Complete
+  state is the outcome of exactly the transaction (P, E) (KIP-890, "Bump epoch on each transaction"). Below version 2
+  the outcome is shown at (P, E) itself, and an abort there cannot be told from a later one.
+* Where the coordinator no longer shows that transaction, the control marker in the log of any partition that it
+  wrote still does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+
+
+class RowStatus(Enum):
+    """Status of a state row. ``none → decided → done | owed``, ``owed → decided``."""
+
+    NONE = "none"
+    DECIDED = "decided"
+    DONE = "done"
+    OWED = "owed"
+
+
+class TransactionState(Enum):
+    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105)."""
+
+    UNKNOWN = "Unknown"
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+class Verdict(Enum):
+    """What recovery must do next."""
+
+    COMMIT = "commit the transaction of the row's pair"
+    ABORT = "abort the open transaction, which was never decided"
+    NOTHING = "do nothing: nothing is in doubt"
+    MARK_DONE = "note that Kafka has committed it"
+    MARK_OWED = "note that Kafka has aborted it, and is owed the batch"
+    ASK_THE_LOG = "read the control marker, as the coordinator no longer shows the transaction"
+    WAIT = "wait for an end that is under way"
+    HALT = "refuse to choose"
+
+
+@dataclass(frozen=True)
+class RowView:
+    """The part of a claimed state row that decides.
+
+    Attributes:
+        status: the row's status.
+        prepared: the pair of the last decision; '' before the first.
+        settled: the pair that Kafka showed or answered when the row last became settled; '' for a row that no
+            recovery has finished with, which is how a row that was only just created is known.
+        cluster_id: the Kafka cluster that the row belongs to; None before the first claim.
+    """
+
+    status: RowStatus
+    prepared: PreparedTxnState = NO_TRANSACTION
+    settled: PreparedTxnState = NO_TRANSACTION
+    cluster_id: str | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """True until a recovery has once finished with this row."""
+        return self.status is RowStatus.NONE and not self.settled.has_transaction
+
+    def __str__(self) -> str:
+        pair = f" {self.prepared}" if self.prepared.has_transaction else ""
+        settled = f", settled at {self.settled}" if self.settled.has_transaction else ""
+        return f"{self.status.value}{pair}{settled}"
+
+
+@dataclass(frozen=True)
+class KafkaView:
+    """What the coordinator says of a transactional id.
+
+    Attributes:
+        state: DescribeTransactions' state.
+        producer: the pair shown with it; None when unknown.
+        transaction_version: the finalised feature transaction.version, 0 to 2.
+        cluster_id: the cluster that answered.
+    """
+
+    state: TransactionState
+    producer: ProducerIdAndEpoch | None
+    transaction_version: int
+    cluster_id: str
+
+    def __str__(self) -> str:
+        return self.state.value if self.producer is None else f"{self.state.value} {self.producer}"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A verdict and why: ``reason`` is a sentence for the report, and ``remedies`` what a person can do on HALT."""
+
+    verdict: Verdict
+    reason: str
+    remedies: tuple[str, ...] = ()
+
+
+_NOTHING_ONGOING = frozenset(
+    {
+        TransactionState.UNKNOWN,
+        TransactionState.EMPTY,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+        TransactionState.DEAD,
+    }
+)
+_ENDING = frozenset(
+    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
+)
+_COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+_ABORTED = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
+_ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
+
+
+def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution:
+    """Decide what recovery does next.
+
+    Args:
+        row: the row as the claim returned it.
+        kafka: what the coordinator says now; asked for after the claim (a look before it may be stale, because an
+            older driver could still have decided in between).
+        adopt: the user has said that the row may take over an id of which Kafka knows more than the row does.
+
+    Returns:
+        The verdict. ``HALT`` never changes anything in Kafka.
+    """
+    if row.cluster_id is not None and row.cluster_id != kafka.cluster_id:
+        return Resolution(
+            Verdict.HALT,
+            f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}",
+            ("connect to the cluster that the row names", _ADOPT),
+        )
+    if row.status is RowStatus.DECIDED:
+        return _resolve_decided(row, kafka)
+    if row.status is RowStatus.DONE:
+        return _resolve_done(row, kafka, adopt=adopt)
+    return _resolve_undecided(row, kafka, adopt=adopt)
+
+
+def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
+    if row.fresh and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
+        return Resolution(
+            Verdict.HALT,
+            "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
+            "was lost",
+            ("choose a transactional id that nothing else uses", "restore the state row", _ADOPT),
+        )
+    if kafka.state is TransactionState.ONGOING:
+        return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
+    if kafka.state in _ENDING:
+        return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
+    return Resolution(Verdict.NOTHING, "no transaction is open")
+
+
+def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
+    own = _outcome_pairs(row, kafka) | {row.settled.producer}
+    if kafka.state is TransactionState.ONGOING:
+        if kafka.producer == row.prepared.producer:
+            return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
+        return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
+    if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
+        return Resolution(
+            Verdict.HALT,
+            "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
+            "(a restored backup, or a failover that lost commits), or another application uses this id",
+            (
+                "restore the database to its newest state",
+                "compare both sides, repair the table by hand, then " + _ADOPT,
+            ),
+        )
+    if kafka.state in _ENDING:
+        return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
+    return Resolution(Verdict.NOTHING, "the last decision is settled")
+
+
+def _resolve_decided(row: RowView, kafka: KafkaView) -> Resolution:
+    if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
+        return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
+    if kafka.producer in _outcome_pairs(row, kafka):
+        if kafka.state is TransactionState.COMPLETE_COMMIT:
+            return Resolution(Verdict.MARK_DONE, "Kafka has committed the decided transaction")
+        if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS:
+            return Resolution(Verdict.MARK_OWED, "Kafka has aborted the decided transaction")
+        if kafka.state is TransactionState.PREPARE_COMMIT or (
+            kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+        ):
+            return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
+    return Resolution(
+        Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
+    )
+
+
+#: From this transaction.version on a Complete state carries the epoch after that of its transaction (KIP-890).
+_VERSION_OF_EPOCH_BUMPS = 2
+
+
+def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | None]:
+    """The pairs at which the coordinator shows the end of the row's own transaction."""
+    producer = row.prepared.producer
+    if producer is None:
+        return set()
+    return {producer.bumped() if kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS else producer}

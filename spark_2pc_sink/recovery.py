@@ -1,0 +1,416 @@
+"""One recovery for every case: claim, look at both sides, resolve, act, and take a fresh pair.
+
+A start, a driver that was fenced or stuck in mid-run, a COMMIT whose outcome is unknown, a batch that is tried
+again, and the command line all come through here (KIP-939, "Recovery recipe"). The order is fixed:
+
+1. **claim** the state row. From here on no older driver can decide, whatever it still does.
+2. **look** at what Kafka's transaction coordinator says. A look before the claim could be stale.
+3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve`, and act on the verdict, until nothing is
+   in doubt.
+4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
+   was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, TransactionState, Verdict, resolve
+from spark_2pc_sink.wire.error_codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+
+_log = logging.getLogger(__name__)
+
+#: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal.
+_KEEP_PREPARED_REFUSED = frozenset({Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+
+
+class OperatorDecision(Enum):
+    """What a person has decided about a batch that the database has and Kafka may lack."""
+
+    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
+    DROP = "leave Kafka without the batch"
+
+
+class KafkaSide(Protocol):
+    """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster, asked once per connection."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalised feature transaction.version, 0 to 2, as of the last `refresh`."""
+
+    @property
+    def offers_keep_prepared(self) -> bool:
+        """True while the broker has not refused keepPreparedTxn and offers the request version that has it."""
+
+    def refresh(self) -> None:
+        """Ask the broker for its versions and features again."""
+
+    def describe(self) -> TransactionDescription:
+        """Ask the coordinator for the state of the transactional id."""
+
+    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
+        """Send InitProducerId until it is answered."""
+
+    def usable_producer(self) -> InitializedProducer:
+        """Send InitProducerId until the pair can begin a transaction (epoch below 32766)."""
+
+    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions to the transaction; needed below transaction.version 2 only."""
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
+
+    def find_marker(
+        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
+    ) -> Marker:
+        """Read the control marker of a transaction from one partition's log."""
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What a recovery found and did, for people and for exit codes.
+
+    Attributes:
+        transactional_id: the sink's id.
+        database_before: the state row as the claim returned it.
+        kafka_before: what the coordinator said first.
+        actions: what was done, or would be done by a dry run, in order; empty when nothing was in doubt.
+        database_after: the state row afterwards; for a dry run the same as before.
+        settled: True when nothing is in doubt any more.
+        reason: why the last verdict was reached.
+        remedies: what a person can do when it is not settled.
+    """
+
+    transactional_id: str
+    database_before: str
+    kafka_before: str
+    actions: tuple[str, ...]
+    database_after: str
+    settled: bool
+    reason: str
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The state from which the next batch may start.
+
+    Attributes:
+        row: the claimed state row, never ``decided``.
+        initialized: the pair to use next, whether it never times out (2PC), and its timeout otherwise.
+        report: what was done.
+    """
+
+    row: StateRow
+    initialized: InitializedProducer
+    report: RecoveryReport
+
+
+@dataclass
+class _Findings:
+    """What one recovery has seen and done so far."""
+
+    before: StateRow
+    kafka_before: KafkaView | None = None
+    actions: list[str] = field(default_factory=list)
+    reason: str = ""
+
+
+def view_of(row: StateRow) -> RowView:
+    """The part of a state row that `resolve` decides by."""
+    return RowView(
+        status=RowStatus(row.status),
+        prepared=PreparedTxnState(row.prepared_transaction_state),
+        settled=PreparedTxnState(row.settled),
+        cluster_id=row.cluster_id,
+    )
+
+
+class Recovery:
+    """Recovers one transactional id, as often as it is asked to.
+
+    Args:
+        transactional_id: the sink's id.
+        kafka: the coordinator and the log.
+        store: the state rows.
+        clock: measures and waits.
+        settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, in milliseconds.
+        adopt: the user has said that the row takes over whatever is there.
+        decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+    """
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        kafka: KafkaSide,
+        store: StateStore,
+        clock: Clock,
+        settle_deadline_ms: int,
+        adopt: bool = False,
+        decision: OperatorDecision | None = None,
+    ) -> None:
+        self._transactional_id = transactional_id
+        self._kafka = kafka
+        self._store = store
+        self._clock = clock
+        self._settle_deadline_ms = settle_deadline_ms
+        self._adopt = adopt
+        self._decision = decision
+
+    def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
+        """Claim, settle, and take a fresh pair.
+
+        Args:
+            query_id: Spark's id of the query, None from the command line.
+            run_id: Spark's id of this run of it, None from the command line.
+            expected_generation: the claim that this driver holds already; None for the first claim of a run.
+
+        Raises:
+            ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
+            SupersededError: a newer driver has claimed since.
+            HaltError: the two sides disagree in a way that must not be settled by code; Kafka was left as it is.
+            InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
+            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+        """
+        self._kafka.refresh()
+        self._store.prepare_schema()
+        row = self._store.claim(
+            transactional_id=self._transactional_id,
+            cluster_id=self._kafka.cluster_id,
+            query_id=query_id,
+            run_id=run_id,
+            adopt=self._adopt,
+            expected_generation=expected_generation,
+        )
+        findings = _Findings(before=row)
+        row = self._decide_owed(self._settle(row, findings), findings)
+        initialized = self._kafka.usable_producer()
+        if view_of(row).fresh:
+            row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
+        report = self._report(findings, row)
+        if report.actions:
+            _log.warning("recovered %s: %s", self._transactional_id, "; ".join(report.actions))
+        return Recovered(row=row, initialized=initialized, report=report)
+
+    def look(self) -> RecoveryReport:
+        """Say what `run` would do, without claiming and without changing either side.
+
+        Raises:
+            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+        """
+        self._kafka.refresh()
+        row = self._store.read(self._transactional_id)
+        if row is None:
+            kafka = self._view_kafka()
+            resolution = resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
+            return self._dry_report("no state row", kafka, resolution)
+        kafka = self._view_kafka()
+        view = view_of(row)
+        resolution = resolve(view, kafka, adopt=self._adopt)
+        if resolution.verdict is Verdict.ASK_THE_LOG:
+            resolution = self._ask_the_log(row)
+        return self._dry_report(str(view), kafka, resolution)
+
+    def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
+        """Act until the row and Kafka agree; returns the row as it is then."""
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        while True:
+            kafka = self._view_kafka()
+            if findings.kafka_before is None:
+                findings.kafka_before = kafka
+            resolution = resolve(view_of(row), kafka, adopt=self._adopt)
+            if resolution.verdict is Verdict.ASK_THE_LOG:
+                resolution = self._ask_the_log(row)
+            findings.reason = resolution.reason
+            settled = self._act(row, kafka, resolution, findings)
+            if settled is not None:
+                return settled
+            if deadline.passed:
+                raise InDoubtError(
+                    transactional_id=self._transactional_id,
+                    prepared=row.prepared_transaction_state,
+                    detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
+                )
+            deadline.pause()
+
+    def _act(self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings) -> StateRow | None:
+        """Carry out one verdict; None means: look again."""
+        verdict = resolution.verdict
+        if verdict is Verdict.WAIT:
+            return None
+        if verdict is Verdict.HALT:
+            if self._decision is None or row.status != RowStatus.DECIDED.value:
+                raise self._halt(row, kafka, resolution)
+            return self._apply_decision(row, findings)
+        if verdict is Verdict.COMMIT:
+            settled = self._commit(row)
+            if settled is not None:
+                findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+            return None if settled is None else self._note_done(row, settled)
+        if verdict is Verdict.MARK_DONE:
+            findings.actions.append(f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
+            return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)
+        if verdict is Verdict.MARK_OWED:
+            findings.actions.append(f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
+            return self._store.mark_owed(self._transactional_id, row.generation)
+        if verdict is Verdict.ABORT:
+            # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
+            findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
+        return row
+
+    def _commit(self, row: StateRow) -> PreparedTxnState | None:
+        """End the row's transaction with COMMIT; None when the answer was anything but success."""
+        prepared = PreparedTxnState(row.prepared_transaction_state)
+        producer = prepared.producer
+        if producer is None:
+            message = "a decided row always names a pair"
+            raise AssertionError(message)
+        if self._kafka.offers_keep_prepared:
+            kept = self._keep_prepared(prepared)
+            if kept is None:
+                return None
+            producer = kept
+        try:
+            answer = self._kafka.end(producer, commit=True)
+        except KafkaTimeoutError as error:
+            raise InDoubtError(
+                transactional_id=self._transactional_id, prepared=str(prepared), detail=str(error)
+            ) from error
+        if answer.code != Code.NONE:
+            _log.info("EndTxn(commit, %s) answered %s; looking again", producer, answer.name)
+            return None
+        return PreparedTxnState.of(answer.producer or producer)
+
+    def _keep_prepared(self, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
+        """Take the prepared transaction over (KIP-939); the pair that can end it, or None to look again.
+
+        Only ever called when the coordinator has just shown the transaction as ongoing: with nothing ongoing,
+        InitProducerId would replace the outcome that the coordinator still shows.
+        """
+        try:
+            initialized = self._kafka.init_producer_id(keep_prepared=True)
+        except KafkaError as error:
+            if error.code not in _KEEP_PREPARED_REFUSED:
+                raise
+            return prepared.producer
+        return initialized.producer if initialized.ongoing == prepared else None
+
+    def _ask_the_log(self, row: StateRow) -> Resolution:
+        """Read the control marker of the row's transaction from one of the partitions that it wrote."""
+        producer = PreparedTxnState(row.prepared_transaction_state).producer
+        if producer is None or not row.kafka_offsets:
+            return Resolution(
+                Verdict.HALT, "the decided row names no partition whose log could be read", _LOST_REMEDIES
+            )
+        partition, (_, last_offset) = min(row.kafka_offsets.items())
+        marker = self._kafka.find_marker(
+            parse_partition(partition),
+            from_offset=last_offset + 1,
+            producer_id=producer.producer_id,
+            epochs=frozenset({producer.epoch, producer.epoch + 1}),
+        )
+        where = f"the control marker of {producer} in {partition} after offset {last_offset}"
+        if marker is Marker.COMMIT:
+            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT")
+        if marker is Marker.ABORT:
+            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT")
+        if marker is Marker.OPEN:
+            return Resolution(Verdict.WAIT, f"{where} is not written yet")
+        return Resolution(Verdict.HALT, f"{where} is missing: the log was deleted or compacted", _LOST_REMEDIES)
+
+    def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
+        """Carry out what a person has decided about an owed batch."""
+        if self._decision is None or row.status != RowStatus.OWED.value:
+            return row
+        return self._apply_decision(row, findings)
+
+    def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
+        if self._decision is OperatorDecision.DROP:
+            findings.actions.append(f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
+            return self._store.drop_batch(self._transactional_id, row.generation, row.prepared_transaction_state)
+        findings.actions.append(f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator")
+        return self._store.accept_replay(self._transactional_id, row.generation)
+
+    def _note_done(self, row: StateRow, settled: PreparedTxnState) -> StateRow:
+        if row.status == RowStatus.DONE.value:
+            return row
+        return self._store.mark_done(self._transactional_id, row.generation, str(settled))
+
+    def _view_kafka(self) -> KafkaView:
+        described = self._kafka.describe()
+        return KafkaView(
+            state=TransactionState(described.state),
+            producer=described.producer,
+            transaction_version=self._kafka.transaction_version,
+            cluster_id=self._kafka.cluster_id,
+        )
+
+    def _halt(self, row: StateRow, kafka: KafkaView, resolution: Resolution) -> HaltError:
+        return HaltError(
+            transactional_id=self._transactional_id,
+            database_side=f"batch {row.batch_id}, {view_of(row)}",
+            kafka_side=str(kafka),
+            reason=resolution.reason,
+            remedies=resolution.remedies,
+        )
+
+    def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
+        owed = row.status == RowStatus.OWED.value
+        return RecoveryReport(
+            transactional_id=self._transactional_id,
+            database_before=str(view_of(findings.before)),
+            kafka_before=str(findings.kafka_before),
+            actions=tuple(findings.actions),
+            database_after=str(view_of(row)),
+            settled=not owed,
+            reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
+            remedies=_OWED_REMEDIES if owed else (),
+        )
+
+    def _dry_report(self, database: str, kafka: KafkaView, resolution: Resolution) -> RecoveryReport:
+        quiet = resolution.verdict is Verdict.NOTHING
+        return RecoveryReport(
+            transactional_id=self._transactional_id,
+            database_before=database,
+            kafka_before=str(kafka),
+            actions=() if quiet else (f"would {resolution.verdict.value}",),
+            database_after=database,
+            settled=quiet and not database.startswith(RowStatus.OWED.value),
+            reason=resolution.reason,
+            remedies=resolution.remedies,
+        )
+
+
+_LOST_REMEDIES = (
+    "read the topic and the table, and settle by hand which of them has the batch; then",
+    "spark-2pc recover --accept-replay: Kafka lacks it, send what Spark replays now",
+    "spark-2pc recover --drop: Kafka has it, or is to go without it",
+)
+_OWED_REMEDIES = (
+    "start the job: it sends the Kafka half of the batch again",
+    "spark-2pc recover --drop: give up the Kafka half (its rows stay in the table)",
+)
+
+
+def parse_partition(text: str) -> TopicPartition:
+    """Read ``topic-partition``, the form in which a state row keeps its partitions."""
+    topic, _, partition = text.rpartition("-")
+    return TopicPartition(topic, int(partition))

@@ -1,0 +1,117 @@
+"""Recovery for operators: `recover` and `status`, without Spark. The command line is made of them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.recovery import OperatorDecision, Recovery, RecoveryReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def recover(
+    *,
+    transactional_id: str,
+    kafka: Mapping[str, object],
+    database: str,
+    dry_run: bool = False,
+    take_over: bool = True,
+    decision: OperatorDecision | None = None,
+    **options: Any,
+) -> RecoveryReport:
+    """Settle what a crashed job left: the same that the sink does before its first batch of a run.
+
+    It claims the sink's row, so a job that still runs with this transactional id is stopped by it (its next batch
+    raises `SupersededError`; restarting it goes on where it was). It is safe to run twice.
+
+    Args:
+        transactional_id: of the sink.
+        kafka: Kafka client properties, as for the sink.
+        database: SQLAlchemy URL, as for the sink.
+        dry_run: only say what would be done; nothing is claimed or changed.
+        take_over: False to leave a row alone that was touched within ``takeover_grace_s``: its job probably runs.
+        decision: what a person has decided about a batch that Kafka may lack.
+        **options: the other options of `RecoveryOptions`, such as ``adopt`` or ``state_schema``.
+
+    Returns:
+        What was found and done; ``settled`` is False while something is in doubt.
+
+    Raises:
+        ConfigurationError: an option is unknown or wrong.
+        ClaimRefusedError, HaltError, InDoubtError: see `Recovery.run`.
+        KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+    """
+    chosen = RecoveryOptions.parse(transactional_id=transactional_id, kafka=kafka, database=database, **options)
+    with (
+        Cluster(chosen.kafka) as cluster,
+        closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
+    ):
+        recovery = Recovery(
+            transactional_id=transactional_id,
+            kafka=TransactionClient(cluster, transactional_id, chosen.kafka),
+            store=store,
+            clock=SystemClock(),
+            settle_deadline_ms=chosen.settle_deadline_ms,
+            adopt=chosen.adopt,
+            decision=decision,
+        )
+        row = store.read(transactional_id)
+        if dry_run or (row is None and not chosen.adopt):
+            return recovery.look()
+        if row is not None and not take_over and row.age_s < chosen.takeover_grace_s:
+            return _left_alone(recovery.look(), row.age_s)
+        return recovery.run(query_id=None, run_id=None).report
+
+
+def status(
+    *, kafka: Mapping[str, object], database: str, transactional_id: str | None = None, **options: Any
+) -> list[RecoveryReport]:
+    """Look at both sides of one sink, or of every sink in the state table; nothing is claimed or changed.
+
+    Args:
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL.
+        transactional_id: one sink; None for all.
+        **options: the other options of `RecoveryOptions`.
+
+    Raises:
+        ConfigurationError: an option is unknown or wrong.
+        KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+    """
+    any_id = transactional_id or "status"
+    chosen = RecoveryOptions.parse(transactional_id=any_id, kafka=kafka, database=database, **options)
+    with (
+        Cluster(chosen.kafka) as cluster,
+        closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
+    ):
+        ids = [transactional_id] if transactional_id else [row.transactional_id for row in store.read_all()]
+        return [
+            Recovery(
+                transactional_id=one,
+                kafka=TransactionClient(cluster, one, chosen.kafka),
+                store=store,
+                clock=SystemClock(),
+                settle_deadline_ms=chosen.settle_deadline_ms,
+            ).look()
+            for one in ids
+        ]
+
+
+def _left_alone(report: RecoveryReport, age_s: float) -> RecoveryReport:
+    """A report of a row that was too young to be taken over."""
+    if report.settled:
+        return report
+    return replace(
+        report,
+        actions=(),
+        reason=f"{report.reason}; the state row was touched {age_s:.0f} s ago, so its job may still be running",
+        remedies=("spark-2pc recover --take-over: stop that job, if it runs, and settle it now", *report.remedies),
+    )

@@ -1,0 +1,485 @@
+"""The driver's part of one micro-batch: the steps of the recipe, in order, against any work.
+
+Nothing here knows Spark. What the tasks do is behind `BatchWork`, Kafka is behind `KafkaSide`, the database behind
+`StateStore`: a simulation puts its own in their place and runs this very code.
+
+The types carry the one-way street: an `OpenTransaction` can only be prepared, a `PreparedBatch` can be decided, and
+a `DecidedBatch` has `complete()` and nothing that would abort.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from jdbc_state import Decision
+from jdbc_state.sessions import application_name
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    BatchAttemptsExhaustedError,
+    BatchRetryError,
+    ClaimRefusedError,
+    ConfigurationError,
+    DataError,
+    DualWriteError,
+    HaltError,
+    InDoubtError,
+    LocalProtocolError,
+    SupersededError,
+    TransactionExpiredError,
+)
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.dual_write import Observer, Step
+from spark_2pc_sink.recipe.placement import Placement, place_batch
+from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.wire.error_codes import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sqlalchemy import Connection
+
+    from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.recovery import KafkaSide, Recovered, Recovery
+
+_log = logging.getLogger(__name__)
+
+#: Errors that running the batch again cannot change.
+_PERMANENT = (
+    AuthorizationError,
+    ClaimRefusedError,
+    ConfigurationError,
+    DataError,
+    HaltError,
+    InDoubtError,
+    LocalProtocolError,
+    TransactionExpiredError,
+)
+#: From this transaction.version on a produce request adds its partitions by itself, and EndTxn answers the next pair.
+_VERSION_OF_IMPLICIT_PARTITIONS = 2
+
+
+@dataclass(frozen=True)
+class TransactionTicket:
+    """What tasks need to write into the transaction of this attempt.
+
+    Attributes:
+        transactional_id: the sink's id.
+        producer: the pair of the transaction.
+        transaction_version: 0 to 2.
+        generation: the claim under which it is written.
+        transaction: number of the transaction within the claim, from 1; no two attempts of any batch share one.
+        application_name: what database sessions of this claim call themselves, so that a newer claim can end them.
+        kafka_only: True for a resend: the database has the rows already.
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    transaction_version: int
+    generation: int
+    transaction: int
+    application_name: str
+    kafka_only: bool
+
+
+@dataclass(frozen=True)
+class ProducedBatch:
+    """What all tasks of one attempt have written to Kafka and encoded for the database.
+
+    Attributes:
+        row_count: rows that the tasks read.
+        record_count: records that Kafka has acknowledged.
+        digest: 32 hexadecimal digits over the records, '' when there are none.
+        offsets: first and last offset per partition.
+    """
+
+    row_count: int
+    record_count: int
+    digest: str
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+
+class BatchWork(Protocol):
+    """What a batch consists of; `SparkBatchWork` is the real one."""
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Every partition that `produce` may write; asked only below transaction.version 2."""
+
+    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+        """Run the tasks: every record acknowledged and every row encoded, or an exception."""
+
+    def copy_into(self, connection: Connection | None) -> int:
+        """Write the encoded rows of the last `produce` through ``connection``; the number of rows written."""
+
+    def run_to_nowhere(self) -> None:
+        """Evaluate the batch without writing, so that stateful operators of the plan advance."""
+
+    def discard(self) -> None:
+        """Forget what the last `produce` left in memory."""
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch.
+
+    Attributes:
+        batch_id: Spark's id.
+        placement: run, skipped as done, or resent to Kafka only.
+        row_count: rows in the table, 0 when skipped.
+        record_count: records in Kafka, 0 when skipped.
+        attempts: how many transactions were begun for it in this call.
+    """
+
+    batch_id: int
+    placement: Placement
+    row_count: int = 0
+    record_count: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class DecidedBatch:
+    """A batch that the database has. It can only be completed: there is no way back."""
+
+    driver: BatchDriver
+    producer: ProducerIdAndEpoch
+
+    def complete(self) -> None:
+        """Commit in Kafka and note it.
+
+        Raises:
+            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret.
+            OutcomeUnknownError: EndTxn was not answered in time.
+        """
+        self.driver.complete(self.producer)
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A batch whose records are all acknowledged and invisible; nothing is decided yet."""
+
+    driver: BatchDriver
+    batch_id: int
+    producer: ProducerIdAndEpoch
+    produced: ProducedBatch
+    begun_s: float
+
+    def decide(self, work: BatchWork, *, kafka_only: bool) -> DecidedBatch:
+        """Write rows and state row in one transaction and COMMIT.
+
+        Raises:
+            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            SupersededError: a newer driver has claimed; nothing was written.
+            BatchRetryError: not all rows arrived; nothing was written.
+            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
+        """
+        self.driver.decide(self, work, kafka_only=kafka_only)
+        return DecidedBatch(self.driver, self.producer)
+
+
+class BatchDriver:
+    """Takes the batches of one run of one query through the recipe.
+
+    Args:
+        transactional_id: the sink's id.
+        recovery: claims and settles; called once at the start, and after every failed attempt.
+        kafka: the coordinator.
+        store: the state rows.
+        clock: measures how much of the transaction timeout is left.
+        query_id: Spark's id of the query.
+        run_id: Spark's id of this run.
+        attempts_max: how many transactions one batch may begin in one call.
+        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
+        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
+        adopt: accept a gap in the batch ids.
+        accept_replay: resend an owed batch as it is now, although it differs from what the database has.
+        stopping: True when the query was told to stop, so that another attempt would only delay it.
+        observer: told of every step reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        recovery: Recovery,
+        kafka: KafkaSide,
+        store: StateStore,
+        clock: Clock,
+        query_id: str,
+        run_id: str,
+        attempts_max: int,
+        decision_margin_ms: int,
+        restore_deadline_ms: int,
+        adopt: bool,
+        accept_replay: bool,
+        stopping: Callable[[], bool],
+        observer: Observer,
+    ) -> None:
+        self._transactional_id = transactional_id
+        self._recovery = recovery
+        self._kafka = kafka
+        self._store = store
+        self._clock = clock
+        self._query_id = query_id
+        self._run_id = run_id
+        self._attempts_max = attempts_max
+        self._decision_margin_ms = decision_margin_ms
+        self._adopt = adopt
+        self._accept_replay = accept_replay
+        self._stopping = stopping
+        self._observer = observer
+        self._restore_deadline_ms = restore_deadline_ms
+        self._transactions = 0
+        self._row: StateRow | None = None
+        self._initialized: InitializedProducer | None = None
+        self._producer: ProducerIdAndEpoch | None = None
+        # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
+        self._decided: str | None = None
+
+    def recover(self) -> Recovered:
+        """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery`)."""
+        expected = None if self._row is None else self._row.generation
+        self._producer = None
+        recovered = self._recovery.run(query_id=self._query_id, run_id=self._run_id, expected_generation=expected)
+        self._row = recovered.row
+        self._initialized = recovered.initialized
+        self._producer = recovered.initialized.producer
+        self._decided = None
+        self._observer(Step.RECOVER)
+        return recovered
+
+    def write(self, batch_id: int, work: BatchWork) -> BatchReport:
+        """Take one batch through steps 1 to 7; returns when both sides have it.
+
+        Args:
+            batch_id: Spark's id of the batch.
+            work: what it consists of.
+
+        Raises:
+            DataError, ConfigurationError, …: running it again would not help; both sides are as before it.
+            BatchAttemptsExhaustedError: it failed as often as it may; both sides are as before it.
+            HaltError: a person has to decide; see its remedies.
+            SupersededError: a newer driver has taken over.
+            InDoubtError: decided, and Kafka could not be brought to follow; a restart settles it.
+        """
+        first = placement = self._place(batch_id)
+        if first is Placement.SKIP:
+            work.run_to_nowhere()
+            return BatchReport(batch_id, first)
+        error: Exception | None = None
+        for attempt in range(1, self._attempts_max + 1):
+            error = self._try(batch_id, work, attempt, placement)
+            if error is not None:
+                placement = self._place(batch_id)
+            if error is None or placement is Placement.SKIP:
+                row = self._claimed()
+                return BatchReport(batch_id, first, row.row_count, row.record_count, attempt)
+        raise BatchAttemptsExhaustedError(
+            batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
+        ) from error
+
+    def _try(self, batch_id: int, work: BatchWork, attempt: int, placement: Placement) -> Exception | None:
+        """Run one attempt; the error after which both sides were restored, or None for success."""
+        try:
+            self._attempt(batch_id, work, kafka_only=placement is Placement.RESEND)
+        except SupersededError:
+            raise
+        except _PERMANENT as error:
+            self._restore(error)
+            raise
+        except Exception as error:
+            _log.warning("batch %d, attempt %d of %d failed: %s", batch_id, attempt, self._attempts_max, error)
+            self._restore(error)
+            if self._stopping():
+                raise
+            return error
+        finally:
+            work.discard()
+        return None
+
+    def _restore(self, error: Exception) -> None:
+        """Recover after ``error``, waiting out a database or broker that is just restarting.
+
+        Raises:
+            InDoubtError: the batch was decided before ``error``, and recovery did not get through.
+            Exception: ``error`` itself, when nothing was decided and recovery did not get through.
+        """
+        decided = self._decided
+        deadline = Deadline(self._clock, self._restore_deadline_ms)
+        while True:
+            try:
+                self.recover()
+            except (SupersededError, HaltError, InDoubtError, ClaimRefusedError):
+                raise
+            except DualWriteError as second:
+                _log.warning("recovery after %r did not get through yet: %s", error, second)
+                if deadline.passed and decided is not None:
+                    raise InDoubtError(
+                        transactional_id=self._transactional_id, prepared=decided, detail=str(second)
+                    ) from second
+                if deadline.passed:
+                    raise error from second
+                deadline.pause()
+            else:
+                return
+
+    def _place(self, batch_id: int) -> Placement:
+        """Step 1."""
+        row = self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
+        placed = place_batch(
+            status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
+        )
+        if placed.placement is Placement.HALT:
+            raise HaltError(
+                transactional_id=self._transactional_id,
+                database_side=f"batch {row.batch_id}, {row.status}",
+                kafka_side="nothing in doubt",
+                reason=placed.reason,
+                remedies=placed.remedies,
+            )
+        self._observer(Step.PLACE)
+        return placed.placement
+
+    def _attempt(self, batch_id: int, work: BatchWork, *, kafka_only: bool) -> None:
+        """Steps 2 to 7, once."""
+        begun_s = self._clock.now_s()
+        generation = self._claimed().generation
+        self._transactions += 1
+        producer = self._begin(work)
+        self._observer(Step.BEGIN)
+        produced = work.produce(
+            TransactionTicket(
+                transactional_id=self._transactional_id,
+                producer=producer,
+                transaction_version=self._kafka.transaction_version,
+                generation=generation,
+                transaction=self._transactions,
+                application_name=application_name(self._transactional_id, generation),
+                kafka_only=kafka_only,
+            )
+        )
+        self._observer(Step.PRODUCE)
+        if produced.row_count != produced.record_count:
+            raise BatchRetryError(
+                reason=f"the tasks read {produced.row_count} rows, Kafka acknowledged {produced.record_count} records"
+            )
+        if kafka_only:
+            self._check_resend(batch_id, produced)
+        if produced.record_count == 0:
+            self._take_empty(batch_id, producer)
+            return
+        prepared = PreparedBatch(self, batch_id, producer, produced, begun_s)
+        self._observer(Step.PREPARE)
+        decided = prepared.decide(work, kafka_only=kafka_only)
+        self._observer(Step.DECIDE)
+        decided.complete()
+
+    def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:
+        """No record was acknowledged, so there is nothing to be committed in Kafka: only the row moves on.
+
+        An owed batch can only come here when a person has accepted a replay without records.
+        """
+        row = self._claimed()
+        if row.status == RowStatus.OWED.value:
+            self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled)
+        else:
+            self._row = self._store.take_empty_batch(self._transactional_id, row.generation, batch_id)
+        if self._kafka.transaction_version >= _VERSION_OF_IMPLICIT_PARTITIONS:
+            self._producer = producer
+        else:
+            # Adding its partitions has opened a transaction all the same: the next pair, due anyway, aborts it now.
+            self._initialized = self._kafka.usable_producer()
+            self._producer = self._initialized.producer
+
+    def _begin(self, work: BatchWork) -> ProducerIdAndEpoch:
+        """Step 2: the pair of this transaction, and below transaction.version 2 its partitions."""
+        producer = self._producer
+        # A pair begins one transaction: it is taken out here, and the next one comes from EndTxn or from recover().
+        self._producer = None
+        if producer is None or producer.exhausted:
+            self._initialized = self._kafka.usable_producer()
+            producer = self._initialized.producer
+        if self._kafka.transaction_version < _VERSION_OF_IMPLICIT_PARTITIONS:
+            self._kafka.add_partitions(producer, work.partitions())
+        return producer
+
+    def _check_resend(self, batch_id: int, produced: ProducedBatch) -> None:
+        """A resend must be what the database has, or a person decides (an empty digest was accepted by one)."""
+        row = self._claimed()
+        accepted = self._accept_replay or row.digest == ""
+        if accepted or (row.digest, row.record_count) == (produced.digest, produced.record_count):
+            return
+        raise HaltError(
+            transactional_id=self._transactional_id,
+            database_side=f"batch {batch_id} with {row.record_count} records, digest {row.digest}",
+            kafka_side="its records were aborted there, and what Spark replays now is "
+            f"{produced.record_count} records, digest {produced.digest}",
+            reason="the replay of the owed batch is not the batch that the database has",
+            remedies=(
+                "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
+                "spark-2pc recover --drop: leave Kafka without this batch",
+            ),
+        )
+
+    def decide(self, batch: PreparedBatch, work: BatchWork, *, kafka_only: bool) -> None:
+        """Step 5; called by `PreparedBatch.decide` only."""
+        generation = self._claimed().generation
+        produced = batch.produced
+        with self._store.deciding(self._transactional_id, generation) as transaction:
+            if not kafka_only:
+                rows = work.copy_into(transaction.connection)
+                if rows != produced.row_count:
+                    raise BatchRetryError(
+                        reason=f"{produced.row_count} rows were sent to Kafka, {rows} arrived in the table"
+                    )
+            self._check_time_left(batch)
+            self._decided = str(batch.producer)
+            transaction.decide(
+                Decision(
+                    prepared=str(PreparedTxnState.of(batch.producer)),
+                    batch_id=batch.batch_id,
+                    row_count=produced.row_count,
+                    record_count=produced.record_count,
+                    digest=produced.digest,
+                    kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
+                )
+            )
+
+    def _check_time_left(self, batch: PreparedBatch) -> None:
+        initialized = self._initialized
+        if initialized is None or initialized.two_phase_commit:
+            return
+        elapsed_ms = int((self._clock.now_s() - batch.begun_s) * 1000)
+        if elapsed_ms + self._decision_margin_ms > initialized.timeout_ms:
+            raise TransactionExpiredError(
+                batch_id=batch.batch_id,
+                elapsed_ms=elapsed_ms,
+                timeout_ms=initialized.timeout_ms,
+                margin_ms=self._decision_margin_ms,
+            )
+
+    def complete(self, producer: ProducerIdAndEpoch) -> None:
+        """Steps 6 and 7; called by `DecidedBatch.complete` only."""
+        answer = self._kafka.end(producer, commit=True)
+        if answer.code != Code.NONE:
+            raise BatchRetryError(
+                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
+            )
+        self._observer(Step.COMPLETE)
+        settled = answer.producer or producer
+        self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(settled))
+        # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
+        self._producer = answer.producer
+        self._decided = None
+        self._observer(Step.NOTE)
+
+    def _claimed(self) -> StateRow:
+        if self._row is None:
+            raise LocalProtocolError(
+                operation="write", state="not recovered", rule="recover() comes first in each run of a query"
+            )
+        return self._row

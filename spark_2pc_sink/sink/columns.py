@@ -1,0 +1,322 @@
+"""The plan of a batch's columns: made once on the driver, carried out in every task.
+
+The driver compares the batch's schema with the table (`plan_columns`), applies each column's ``expression`` in the
+JVM, and sends the plan to the tasks, where a `CopyEncoder` follows it. A column that cannot be stored is refused
+here, before anything is written, by name and with both types.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.create_table import column_of
+from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.refusals import incompatible, unsupported
+from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.target import TargetColumn, TargetTable
+from spark_2pc_sink.sink.type_rules import Storage, arrow_type, json_storage, scalar_storage
+
+#: The name under which the value of upsert_order_by is staged beside the table's columns.
+ORDER_COLUMN = "_2pc_order"
+#: What the names of columns begin with that are the sink's own and not the table's.
+OWN_PREFIX = "_2pc_"
+
+# to_json alone leaves out fields that are null.
+_JSON_NULLS = "'ignoreNullFields', 'false'"
+# It also writes timestamps with three digits of their fraction, and zones without their seconds: it would lose
+# microseconds, and be off by seconds before about 1900.
+_JSON_TIMESTAMPS = (
+    "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
+    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'timeZone', 'UTC'"
+)
+_JSON_COLUMNS = ("json", "jsonb")
+_COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
+_TIMESTAMP_TYPES = ("TimestampType", "TimestampNTZType")
+# to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
+_JSON_KEY_TYPES = (
+    "StringType",
+    "CharType",
+    "VarcharType",
+    "ByteType",
+    "ShortType",
+    "IntegerType",
+    "LongType",
+    "DecimalType",
+    "BooleanType",
+)
+
+
+@dataclass(frozen=True)
+class PlannedColumn:
+    """How one column of the batch gets into one column of the table.
+
+    Attributes:
+        name: in the batch and in the table.
+        expression: Spark SQL over the batch that the driver selects under this name: the column itself, or its JSON.
+        arrow_type: what the task sees; its large_ variants and other time zones will do.
+        nullable: False where a null is refused.
+        storage: of the value, or of each element of an array.
+        target: the table's column.
+    """
+
+    name: str
+    expression: str
+    arrow_type: Any
+    nullable: bool
+    storage: Storage
+    target: TargetColumn
+
+    @property
+    def element_oid(self) -> int:
+        """For an array, the type that its elements must name; 0 for a scalar."""
+        return self.target.element_oid if self.target.is_array else 0
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """What a batch writes. Holds no connection and can be pickled.
+
+    Attributes:
+        table: the target, with its schema.
+        columns: in the order of the batch.
+        upsert_keys: in the order of the unique index; empty for append.
+        order: where upsert_order_by is given, the column that carries it; it is copied last and never stored.
+    """
+
+    table: TableName
+    columns: tuple[PlannedColumn, ...]
+    upsert_keys: tuple[str, ...] = ()
+    order: PlannedColumn | None = None
+
+    @property
+    def copied(self) -> tuple[PlannedColumn, ...]:
+        """All columns that a task encodes, in order."""
+        return self.columns if self.order is None else (*self.columns, self.order)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table's columns that are written."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def copied_names(self) -> tuple[str, ...]:
+        """The columns of a task's stream, and of a staging table."""
+        return tuple(column.name for column in self.copied)
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Of `copied`, the Spark SQL that the driver selects, each with its name."""
+        return tuple(f"{column.expression} AS {quoted(column.name)}" for column in self.copied)
+
+
+def plan_columns(
+    fields: Iterable[tuple[str, DataType]],
+    target: TargetTable,
+    *,
+    upsert_keys: Sequence[str] = (),
+    order: DataType | None = None,
+) -> ColumnPlan:
+    """Match the columns of a batch with those of the table.
+
+    Args:
+        fields: name and Spark type of each column to write. Names are compared exactly.
+        target: from `read_target`.
+        upsert_keys: columns that make a row the same row; empty for append.
+        order: the Spark type of the column `ORDER_COLUMN`, where the batch has one (upsert_order_by).
+
+    Raises:
+        ConfigurationError: the first column, or key, that does not go together; nothing was written.
+    """
+    fields = list(fields)
+    names = [name for name, _ in fields]
+    _check_names(names, target)
+    keys = _unique_key(upsert_keys, names, target)
+    columns = []
+    for name, spark_type in fields:
+        column = target.column(name)
+        if column is None:
+            raise AssertionError(f"column {name} was not checked")
+        columns.append(_planned(name, spark_type, column, refuse_null=name in keys))
+    return ColumnPlan(
+        table=target.table,
+        columns=tuple(columns),
+        upsert_keys=keys,
+        order=None if order is None else _planned_order(order),
+    )
+
+
+# --- names and keys ----------------------------------------------------------------------------------------------
+
+
+def _check_names(names: list[str], target: TargetTable) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if not names or twice:
+        raise ConfigurationError(
+            option="columns",
+            value=names,
+            rule=f"column {twice[0]!r} occurs twice" if twice else "there is no column to write",
+            remedy="name each column of the table once, with columns={'name': 'expression'}",
+        )
+    for name in names:
+        column = target.column(name)
+        if column is None:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"table {target.table} has no column of this name (names are compared exactly)",
+                remedy=_nearest_column(name, target),
+            )
+        if column.unwritable:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"in table {target.table} it is {column.unwritable}, which only the database writes",
+                remedy="leave it out of columns={...}",
+            )
+    for column in target.columns:
+        if column.name not in names and not (column.nullable or column.has_default or column.unwritable):
+            raise ConfigurationError(
+                option="columns",
+                value=names,
+                rule=f"column {column.name!r} ({column.type_name}) of {target.table} is NOT NULL without a default",
+                remedy=f"write it too, with columns={{..., {column.name!r}: 'expression'}}, or give it a default",
+            )
+
+
+def _nearest_column(name: str, target: TargetTable) -> str:
+    known = {column.name.lower(): column.name for column in target.columns}
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    if close:
+        nearest = known[close[0]]
+        return f"did you mean {nearest!r}? Select it with columns={{{nearest!r}: '{quoted(name)}'}}"
+    there = ", ".join(known.values())
+    return f"add the column to the table, or choose with columns={{...}} what to write; the table has {there}"
+
+
+def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTable) -> tuple[str, ...]:
+    """The upsert keys in the order of their index."""
+    if not upsert_keys:
+        return ()
+    for key in upsert_keys:
+        if key not in names:
+            raise ConfigurationError(
+                option="upsert_keys",
+                value=list(upsert_keys),
+                rule=f"{key!r} is not among the columns that are written",
+                remedy=f"the columns are {', '.join(names)}",
+            )
+    for unique_key in target.unique_keys:
+        if sorted(unique_key.columns) == sorted(upsert_keys):
+            return unique_key.columns
+    there = "; ".join(f"({', '.join(key.columns)})" for key in target.unique_keys) or "none"
+    raise ConfigurationError(
+        option="upsert_keys",
+        value=list(upsert_keys),
+        rule=f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
+        "deferrable, partial and expression indexes do not count",
+        remedy=f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(upsert_keys)})",
+    )
+
+
+# --- types -------------------------------------------------------------------------------------------------------
+
+
+def _planned(name: str, spark_type: DataType, column: TargetColumn, *, refuse_null: bool) -> PlannedColumn:
+    nullable = column.nullable and not refuse_null
+    if type(spark_type).__name__ in _COMPLEX_TYPES and not column.is_array:
+        if column.base_type not in _JSON_COLUMNS:
+            raise incompatible(name, spark_type, column)
+        _check_json(name, spark_type)
+        return PlannedColumn(
+            name=name,
+            expression=_to_json(name, spark_type),
+            arrow_type=pa.string(),
+            nullable=nullable,
+            storage=json_storage(column),
+            target=column,
+        )
+    arrives = arrow_type(spark_type)
+    if arrives is None and not column.is_array:
+        raise unsupported(name, spark_type)
+    storage = _storage(spark_type, column)
+    if storage is None or arrives is None:
+        raise incompatible(name, spark_type, column)
+    return PlannedColumn(
+        name=name,
+        expression=quoted(name),
+        arrow_type=arrives,
+        nullable=nullable,
+        storage=storage,
+        target=column,
+    )
+
+
+def _planned_order(spark_type: DataType) -> PlannedColumn:
+    if _class(spark_type) in _COMPLEX_TYPES:
+        raise ConfigurationError(
+            option="upsert_order_by",
+            value=spark_type.simpleString(),
+            rule="it is a number, a text, a date or a timestamp: something with one order everywhere",
+            remedy="order by a field of it",
+        )
+    return _planned(ORDER_COLUMN, spark_type, column_of(ORDER_COLUMN, spark_type), refuse_null=False)
+
+
+def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    if not column.is_array:
+        return scalar_storage(spark_type, column)
+    if not isinstance(spark_type, ArrayType) or column.base_type in _JSON_COLUMNS:
+        return None
+    return scalar_storage(spark_type.elementType, column)
+
+
+def _to_json(name: str, spark_type: DataType) -> str:
+    timestamps = any(_class(part) in _TIMESTAMP_TYPES for part in _parts(spark_type))
+    options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
+    return f"to_json({quoted(name)}, map({options}))"
+
+
+def _check_json(name: str, spark_type: DataType) -> None:
+    """Refuse what to_json would write in a way that loses something."""
+    for part in _parts(spark_type):
+        if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
+                f"{part.keyType.simpleString()} in its internal form",
+                remedy=f"say how with columns={{{name!r}: "
+                f"'transform_keys({quoted(name)}, (k, v) -> cast(k as string))'}}",
+            )
+        if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last",
+                remedy="rename the fields",
+            )
+
+
+def _parts(spark_type: DataType) -> Iterable[DataType]:
+    """The type itself and every type in it."""
+    yield spark_type
+    if isinstance(spark_type, ArrayType):
+        yield from _parts(spark_type.elementType)
+    elif isinstance(spark_type, MapType):
+        yield from _parts(spark_type.keyType)
+        yield from _parts(spark_type.valueType)
+    elif isinstance(spark_type, StructType):
+        for field in spark_type.fields:
+            yield from _parts(field.dataType)
+
+
+def _class(spark_type: DataType) -> str:
+    return type(spark_type).__name__

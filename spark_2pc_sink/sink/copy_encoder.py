@@ -1,0 +1,199 @@
+"""Rows of a Spark task, as Arrow, into PostgreSQL's COPY BINARY format; every value checked first.
+
+The format itself is pgpq's work, except for what `payloads` explains. What is checked here would otherwise fail the
+COPY of the whole batch on the driver, without saying which row it was, or pass and change the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pgpq import ArrowToPostgresBinaryEncoder
+from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
+from pgpq.schema import Jsonb
+
+from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.sink.columns import OWN_PREFIX, ColumnPlan, PlannedColumn
+from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER
+from spark_2pc_sink.sink.payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
+from spark_2pc_sink.sink.type_rules import Encoding
+
+#: Of a value or key in an error message; messages travel to the driver and into logs.
+SHOWN_CHARACTERS_MAX = 80
+
+
+class CopyEncoder:
+    """Encodes the batches of one task; what it returns, put together in order, is one complete stream.
+
+    Call `encode` for each batch and then `finish` once: rows are held back until then. The state is the order of
+    these calls; anything else is refused.
+
+    Args:
+        plan: from the driver.
+        row_key: name of the Arrow column that tells rows apart in messages; default: the upsert keys, and where there
+            are none, the row's number in its task.
+        prefix: what the names of the plan's columns begin with in the Arrow batches, where they would clash with
+            others.
+    """
+
+    def __init__(self, plan: ColumnPlan, *, row_key: str | None = None, prefix: str = "") -> None:
+        self._plan = plan
+        self._prefix = prefix
+        self._row_keys = tuple(prefix + key for key in plan.upsert_keys) if row_key is None else (row_key,)
+        self._schema: Any = None
+        self._encoder: ArrowToPostgresBinaryEncoder | None = None
+        self._finished = False
+        self._rows = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows taken so far."""
+        return self._rows
+
+    def encode(self, batch: Any) -> bytes:
+        """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
+
+        The first answer begins with the header. Later ones may be empty: pgpq hands out about a MiB at a time, always
+        whole rows.
+
+        Raises:
+            UnstorableValueError: a value cannot be stored; nothing of this batch was encoded.
+            LocalProtocolError: called after `finish`, or the batch is not of the plan.
+        """
+        if self._finished:
+            raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
+        arrays = [self._prepared(batch, column) for column in self._plan.copied]
+        header = b""
+        if self._encoder is None:
+            self._schema, self._encoder = self._start(arrays)
+            header = bytes(self._encoder.write_header())
+        encoded = self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows += batch.num_rows
+        return header + encoded
+
+    def finish(self) -> bytes:
+        """The rows held back, and the trailer. Without any row before it, a complete stream of no rows.
+
+        Raises:
+            LocalProtocolError: called twice.
+        """
+        if self._finished:
+            raise LocalProtocolError(operation="finish", state="finished", rule="a stream ends once")
+        self._finished = True
+        return HEADER + TRAILER if self._encoder is None else bytes(self._encoder.finish())
+
+    def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
+        schema = pa.schema(
+            [pa.field(column.name, array.type) for column, array in zip(self._plan.copied, arrays, strict=True)]
+        )
+        encoders = {
+            column.name: _builder(column, field) for column, field in zip(self._plan.copied, schema, strict=True)
+        }
+        return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
+
+    def _prepared(self, batch: Any, column: PlannedColumn) -> Any:
+        index = batch.schema.get_field_index(self._prefix + column.name)
+        if index < 0:
+            raise LocalProtocolError(
+                operation="encode",
+                state=f"a batch of {', '.join(batch.schema.names)}",
+                rule=f"it has each column of the plan once, {self._prefix + column.name} too",
+            )
+        values = batch.column(index)
+        if _usual(values.type) != column.arrow_type:
+            raise LocalProtocolError(
+                operation="encode",
+                state=f"column {column.name} arrives as {values.type}",
+                rule=f"it is {column.arrow_type}, as planned from the batch's schema",
+            )
+        if not column.nullable and values.null_count > 0:
+            rule = f"the table's column is {column.target.type_name} NOT NULL, or an upsert key"
+            raise self._refusal(batch, column, _first(values.is_null()), "null", rule)
+        scalars = pc.list_flatten(values) if column.element_oid else values
+        for check in column.storage.checks:
+            offenders = check.offenders(scalars)
+            if offenders is not None:
+                raise self._unstorable(batch, column, values, offenders, check.rule)
+        return _wire(column, values, scalars)
+
+    def _unstorable(
+        self, batch: Any, column: PlannedColumn, values: Any, offenders: Any, rule: str
+    ) -> UnstorableValueError:
+        first = _first(offenders)
+        scalars = pc.list_flatten(values) if column.element_oid else values
+        row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
+        return self._refusal(batch, column, row, _shown(scalars[first]), rule)
+
+    def _refusal(self, batch: Any, column: PlannedColumn, row: int, value: str, rule: str) -> UnstorableValueError:
+        keys = [
+            f"{_label(name.removeprefix(self._prefix))}={_shown(batch.column(name)[row])}" for name in self._row_keys
+        ]
+        return UnstorableValueError(
+            column=column.name,
+            row_key=", ".join(keys) or f"number {self._rows + row} of its task",
+            value=value,
+            rule=rule,
+        )
+
+
+def _label(name: str) -> str:
+    """A column's name in a message: without what marks the sink's own columns."""
+    return name.removeprefix(OWN_PREFIX)
+
+
+def _wire(column: PlannedColumn, values: Any, scalars: Any) -> Any:
+    """The array that pgpq encodes."""
+    storage = column.storage
+    if column.element_oid and column.element_oid not in PGPQ_ELEMENT_OIDS:
+        return array_payload(values, _element_payload(storage.encoding, scalars), element_oid=column.element_oid)
+    if storage.encoding is Encoding.UUID:
+        return uuid_payload(values)
+    if storage.wire is None:
+        return values
+    return values.cast(pa.list_(storage.wire) if column.element_oid else storage.wire)
+
+
+def _element_payload(encoding: Encoding, scalars: Any) -> Any:
+    if encoding is Encoding.UUID:
+        return uuid_payload(scalars)
+    if pa.types.is_timestamp(scalars.type):
+        return timestamp_payload(scalars)
+    return scalars  # text is its own payload
+
+
+def _builder(column: PlannedColumn, field: Any) -> Any:
+    if column.storage.encoding is not Encoding.JSONB:
+        return ArrowToPostgresBinaryEncoder.infer_encoder(field)
+    builder = LargeStringEncoderBuilder if field.type == pa.large_string() else StringEncoderBuilder
+    return builder.new_with_output(field, Jsonb())
+
+
+def _first(mask: Any) -> int:
+    index: int = pc.index(mask, value=True).as_py()
+    return index
+
+
+def _usual(arrived: Any) -> Any:
+    """The type without what a session's settings change: large_ variants, the time zone, nullability of elements."""
+    if pa.types.is_list(arrived) or pa.types.is_large_list(arrived):
+        return pa.list_(_usual(arrived.value_type))
+    if arrived == pa.large_string():
+        return pa.string()
+    if arrived == pa.large_binary():
+        return pa.binary()
+    if pa.types.is_timestamp(arrived) and arrived.tz is not None:
+        return pa.timestamp(arrived.unit, tz="UTC")
+    return arrived
+
+
+def _shown(scalar: Any) -> str:
+    """A value as a message shows it: cut, and never failing."""
+    try:
+        value = scalar.as_py()
+        text = repr(value) if isinstance(value, str | bytes) else str(value)
+    except (ValueError, OverflowError):
+        # Not UTF-8, or a time that Python's datetime cannot hold.
+        text = repr(scalar.as_buffer().to_pybytes()) if hasattr(scalar, "as_buffer") else str(scalar.value)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}… ({len(text)} characters)"

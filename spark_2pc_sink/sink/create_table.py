@@ -1,0 +1,94 @@
+"""The table that a batch would have, made from its Spark schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.refusals import unsupported
+from spark_2pc_sink.sink.target import TargetColumn
+
+#: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
+SCALAR_TYPES = {
+    "BooleanType": ("boolean", "bool"),
+    "ByteType": ("smallint", "int2"),
+    "ShortType": ("smallint", "int2"),
+    "IntegerType": ("integer", "int4"),
+    "LongType": ("bigint", "int8"),
+    "FloatType": ("real", "float4"),
+    "DoubleType": ("double precision", "float8"),
+    "DecimalType": ("numeric", "numeric"),
+    "StringType": ("text", "text"),
+    "CharType": ("text", "text"),
+    "VarcharType": ("text", "text"),
+    "BinaryType": ("bytea", "bytea"),
+    "DateType": ("date", "date"),
+    "TimestampType": ("timestamptz", "timestamptz"),
+    "TimestampNTZType": ("timestamp", "timestamp"),
+    "TimeType": ("time", "time"),
+    "DayTimeIntervalType": ("interval", "interval"),
+}
+_JSON_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
+
+
+def create_table_ddl(fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = ()) -> str:
+    """``CREATE TABLE IF NOT EXISTS`` for the columns of a batch.
+
+    The upsert keys become the primary key. A column is NOT NULL where the batch's schema says so, and where it is a
+    key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
+
+    Args:
+        fields: the columns to write.
+        table: as PostgreSQL reads it, see :meth:`TableName.parse`.
+        upsert_keys: names among ``fields``.
+
+    Raises:
+        ConfigurationError: a type without a counterpart, or a name that PostgreSQL cannot hold.
+    """
+    fields = list(fields)
+    missing = set(upsert_keys) - {field.name for field in fields}
+    if missing or not fields:
+        raise ConfigurationError(
+            option="upsert_keys" if missing else "columns",
+            value=list(upsert_keys),
+            rule=f"{min(missing)!r} is not among the columns that are written" if missing else "there is no column",
+            remedy=f"the columns are {', '.join(field.name for field in fields)}",
+        )
+    lines = []
+    for field in fields:
+        null = "" if field.nullable and field.name not in upsert_keys else " NOT NULL"
+        lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
+    if upsert_keys:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, upsert_keys))})")
+    return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+
+
+def sql_type(name: str, spark_type: DataType) -> str:
+    """The PostgreSQL type that holds each value of a Spark type.
+
+    Args:
+        name: of the column, for the message.
+        spark_type: its type.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if isinstance(spark_type, DecimalType):
+        return f"numeric({spark_type.precision},{spark_type.scale})"
+    if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in SCALAR_TYPES:
+        return f"{sql_type(name, spark_type.elementType)}[]"
+    if type(spark_type).__name__ in _JSON_TYPES:
+        return "jsonb"
+    if type(spark_type).__name__ not in SCALAR_TYPES:
+        raise unsupported(name, spark_type)
+    return SCALAR_TYPES[type(spark_type).__name__][0]
+
+
+def column_of(name: str, spark_type: DataType) -> TargetColumn:
+    """A scalar column of the type that `sql_type` gives, without limits of its own, as the catalog would show it."""
+    type_name = sql_type(name, spark_type)
+    base_type = SCALAR_TYPES.get(type(spark_type).__name__, (type_name, type_name))[1]
+    return TargetColumn(name=name, type_name=base_type if base_type == "numeric" else type_name, base_type=base_type)

@@ -1,0 +1,238 @@
+"""The batch as the tasks see it: Spark expressions, the shuffle, and one column per thing that a task needs.
+
+Everything here is lazy: a plan is built, nothing runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
+from spark_2pc_sink.sink.routing import balanced_salts, owner_sql, partition_column
+from spark_2pc_sink.sink.spark_sql import literal, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from spark_2pc_sink.options import SinkOptions
+
+TOPIC = "_2pc_topic"
+PARTITION = "_2pc_partition"
+KEY = "_2pc_key"
+VALUE = "_2pc_value"
+HEADERS = "_2pc_headers"
+ATTEMPT = "_2pc_attempt"
+
+_BYTES_TYPES = frozenset({"string", "binary"})
+#: Types whose text is unambiguous, so that a key of them may be written as text.
+_TEXT_TYPES = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "date"})
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+
+
+@dataclass(frozen=True)
+class RecordExpressions:
+    """SQL over the batch for each part of a record; None where there is none.
+
+    Attributes:
+        topic: a column of the batch, None when all rows go to the sink's topic.
+        key: null keys leave the partition to the sink.
+        value: string or binary.
+        headers: array<struct<key:string,value:binary>>.
+        partition: overrides the partitioner where it is not null.
+        columns: what goes into the table, by column name.
+    """
+
+    topic: str | None
+    key: str | None
+    value: str
+    headers: str | None
+    partition: str | None
+    columns: Mapping[str, str]
+
+
+def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpressions:
+    """Fill in what the user left out from the columns of the batch, by the conventions of Spark's Kafka sink.
+
+    Raises:
+        ConfigurationError: there is no topic, or nothing is left for the table.
+    """
+    names = schema.fieldNames()
+    taken = {
+        name
+        for name, given in (
+            ("topic", None),
+            ("key", options.key),
+            ("value", options.value),
+            ("headers", options.headers),
+            ("partition", options.partition),
+        )
+        if given is None and name in names
+    }
+
+    def choose(given: str | None, name: str) -> str | None:
+        return given if given is not None else (quoted(name) if name in taken else None)
+
+    topic = quoted("topic") if "topic" in taken else None
+    if topic is None and options.topic is None:
+        raise ConfigurationError(
+            option="topic",
+            value=None,
+            rule="the sink has no topic, and the batch has no column named topic",
+            remedy="pass topic='…', or add the column",
+        )
+    columns = options.columns or {name: quoted(name) for name in names if name not in taken}
+    if not columns:
+        raise ConfigurationError(
+            option="columns",
+            value=names,
+            rule="every column of the batch is one of Kafka's, so no column is left for the table",
+            remedy="pass columns={'payload': 'value'} or the like",
+        )
+    return RecordExpressions(
+        topic=None if topic is None else _with_default(topic, options.topic),
+        key=choose(options.key, "key"),
+        value=choose(options.value, "value") or "to_json(struct(*))",
+        headers=choose(options.headers, "headers"),
+        partition=choose(options.partition, "partition"),
+        columns=dict(columns),
+    )
+
+
+def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
+    """Check every expression against the batch's columns; a key of numbers or dates becomes its text.
+
+    Raises:
+        ConfigurationError: an expression does not parse, names a column that is not there, or has a type that
+            cannot become the bytes of a record.
+    """
+    kinds = {
+        option: _type_of(frame, option, sql) for option, sql in _named(expressions, order_by).items() if sql is not None
+    }
+    for option, kind in kinds.items():
+        _check_type(option, kind)
+    if expressions.key is not None and kinds["key"] not in _BYTES_TYPES:
+        return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
+    return expressions
+
+
+def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> DataFrame:
+    """Every expression of the sink over the batch: a plan to look at, never run."""
+    named = _named(expressions, order_by)
+    return frame.selectExpr(*(f"{sql} AS {quoted(option)}" for option, sql in named.items() if sql is not None))
+
+
+def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str | None]:
+    return {
+        "topic": expressions.topic,
+        "key": expressions.key,
+        "value": expressions.value,
+        "headers": expressions.headers,
+        "partition": expressions.partition,
+        **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
+        "upsert_order_by": order_by,
+    }
+
+
+def _type_of(frame: DataFrame, option: str, sql: str) -> str:
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
+
+    try:
+        return frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString()
+    except (AnalysisException, ParseException) as error:
+        raise ConfigurationError(
+            option=option,
+            value=sql,
+            rule=f"it is not an expression over the batch's columns {frame.columns}: {str(error).splitlines()[0]}",
+            remedy=nearest(sql, frame.columns),
+        ) from error
+
+
+def record_sql(expressions: RecordExpressions) -> list[str]:
+    """The SELECT list of everything that a task needs beside the table's columns."""
+    parts = {
+        TOPIC: expressions.topic,
+        PARTITION: expressions.partition and f"CAST({expressions.partition} AS INT)",
+        KEY: expressions.key,
+        VALUE: expressions.value,
+        HEADERS: expressions.headers,
+        ATTEMPT: ATTEMPT_SQL,
+    }
+    return [f"{sql} AS {name}" for name, sql in parts.items() if sql is not None]
+
+
+def record_columns(expressions: RecordExpressions) -> list[str]:
+    """The names of what `record_sql` selects."""
+    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
+
+
+def distribute(
+    frame: DataFrame,
+    expressions: RecordExpressions,
+    *,
+    topic: str | None,
+    tasks: int,
+    partition_count: Callable[[str], int],
+) -> DataFrame:
+    """Give each task the rows of the partitions that it owns.
+
+    Rows are shuffled before their values are built, so that each is moved once and small. Without a key, a partition
+    expression and a topic column nothing needs to move: each task writes its rows to partitions of its own.
+
+    Args:
+        frame: the batch.
+        expressions: of the sink.
+        topic: of the sink, None when there is a topic column only.
+        tasks: how many tasks write.
+        partition_count: picklable; how many partitions a topic has.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415 - Spark's convention, imported where it is needed
+
+    if not needs_shuffle(expressions):
+        return frame.coalesce(tasks)
+    key = F.expr(expressions.key) if expressions.key else F.lit(None).cast("string")
+    if expressions.topic is None and topic is not None:
+        single = partition_count(topic) == 1
+        by_key = F.lit(0) if single else partition_column(partition_count, topic, key)
+        topic_sql = literal(topic)
+    else:
+        topic_sql = expressions.topic or ""
+        by_key = partition_column(partition_count, F.expr(topic_sql), key)
+    partition = F.coalesce(F.expr(f"CAST({expressions.partition} AS INT)"), by_key) if expressions.partition else by_key
+    salts = ", ".join(str(salt) for salt in balanced_salts(frame.sparkSession, tasks))
+    with_partition = frame.withColumn(PARTITION, partition)
+    salt = F.expr(f"element_at(array({salts}), 1 + {owner_sql(topic_sql, PARTITION, tasks)})")
+    return with_partition.repartition(tasks, salt).drop(PARTITION)
+
+
+def needs_shuffle(expressions: RecordExpressions) -> bool:
+    """False when any task may write any row."""
+    return bool(expressions.key or expressions.partition or expressions.topic)
+
+
+def _with_default(topic: str, default: str | None) -> str:
+    return topic if default is None else f"coalesce({topic}, {literal(default)})"
+
+
+def _check_type(option: str, kind: str) -> None:
+    """Refuse a type that cannot become the bytes of a record."""
+    allowed = {
+        "topic": {"string"},
+        "key": _BYTES_TYPES | _TEXT_TYPES,
+        "value": _BYTES_TYPES,
+        "headers": {_HEADERS_TYPE},
+        "partition": {"tinyint", "smallint", "int", "bigint"},
+    }.get(option)
+    if allowed is None or kind in allowed or kind.startswith(("varchar(", "char(")):
+        return
+    raise ConfigurationError(
+        option=option,
+        value=kind,
+        rule=f"the type of a {option} is {' or '.join(sorted(allowed))}",
+        remedy="convert it in the expression, for example with to_json(…) or CAST(… AS STRING)",
+    )

@@ -1,0 +1,284 @@
+"""The database half of a batch: planned on the driver, encoded in tasks, loaded in the deciding transaction.
+
+Rows are encoded to COPY BINARY where they are. What fits goes back to the driver in memory; beyond that a task stages
+its rows in a table of its own, so that the driver's memory stays bounded whatever the size of a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+from jdbc_state.failures import translated
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.sink import frame as frames
+from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.create_table import create_table_ddl
+from spark_2pc_sink.sink.database import check_deferred, copy_inline, insert_from_staging, upsert
+from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.staging import (
+    StagedRows,
+    StagingName,
+    StagingSession,
+    StagingTable,
+    drop_leftover_staging,
+    owner_of,
+)
+from spark_2pc_sink.sink.target import read_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+    from sqlalchemy import Connection
+
+    from jdbc_state.database import Database
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.batch import TransactionTicket
+    from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.receipts import TaskResults
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What a task needs to know about the table. Can be pickled.
+
+    Attributes:
+        columns: how each column is checked and encoded.
+        staging: how a task connects to stage rows; its application_name is completed with the claim.
+        staging_schema: where staging tables are made.
+        inline_bytes_max: COPY bytes that one task may return through the driver.
+        row_key: the column that tells rows apart in error texts; None for the upsert keys.
+    """
+
+    columns: ColumnPlan
+    staging: StagingSession
+    staging_schema: str
+    inline_bytes_max: int
+    row_key: str | None
+
+
+class RowWriter:
+    """Encodes the rows of one task: first to be returned, and beyond ``inline_bytes_max`` into a staging table.
+
+    Args:
+        plan: from the driver.
+        ticket: names the claim and the transaction, and so the staging table.
+        task: the Spark partition id.
+    """
+
+    def __init__(self, plan: RowPlan, ticket: TransactionTicket, task: int) -> None:
+        self._plan = plan
+        self._name = StagingName(
+            owner=owner_of(ticket.transactional_id),
+            generation=ticket.generation,
+            attempt=ticket.transaction,
+            task=task,
+        )
+        self._application_name = ticket.application_name
+        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        self._inline_bytes = 0
+        self._stack = ExitStack()
+        self._stage: StagingTable | None = None
+        self._staged: StagedRows | None = None
+        self.inline_rows = 0
+
+    @property
+    def staging_table(self) -> str | None:
+        """The table that was filled, None when all rows were returned."""
+        return None if self._staged is None else self._staged.table.name
+
+    @property
+    def staging_rows(self) -> int:
+        """Rows in that table."""
+        return 0 if self._staged is None else self._staged.rows
+
+    def write(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """Encode a batch; yields what is to be returned to the driver.
+
+        Raises:
+            UnstorableValueError: a value that the table cannot hold.
+            DatabaseUnreachableError: rows were to be staged, and no connection could be made.
+        """
+        if self._stage is None and self._inline_bytes >= self._plan.inline_bytes_max:
+            yield from self._to_staging()
+        encoded = self._encoder.encode(batch)
+        if self._stage is not None:
+            self._stage.write(encoded)
+        elif encoded:
+            self._inline_bytes += len(encoded)
+            yield encoded
+
+    def finish(self) -> Iterator[bytes]:
+        """Everything that was held back; after it the rows are complete."""
+        tail = self._encoder.finish()
+        if self._stage is not None:
+            self._staged = self._stage.commit(tail)
+        else:
+            self.inline_rows = self._encoder.rows
+            yield tail
+
+    def close(self) -> None:
+        """Drop what was not finished, and close the connection."""
+        self._stack.close()
+
+    def _to_staging(self) -> Iterator[bytes]:
+        """End the inline stream and begin another one in a table."""
+        yield self._encoder.finish()
+        self.inline_rows = self._encoder.rows
+        self._encoder = CopyEncoder(self._plan.columns, row_key=self._plan.row_key)
+        session = replace(self._plan.staging, application_name=self._application_name)
+        stage = StagingTable(session, self._plan.columns, name=self._name, schema=self._plan.staging_schema)
+        self._stage = self._stack.enter_context(stage)
+
+
+class RowLoader:
+    """The driver's side: the plan for tasks, and the deciding transaction's COPY.
+
+    Args:
+        options: of the sink.
+        database: opens connections for everything that is not part of a decision.
+    """
+
+    def __init__(self, options: SinkOptions, database: Database) -> None:
+        self._options = options
+        self._database = database
+        self._schema: StructType | None = None
+        self._plan: ColumnPlan | None = None
+        self._selected: list[str] = []
+        self._row_key: str | None = None
+
+    def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
+        """Match the batch's schema with the table; done again only when the schema has changed.
+
+        Args:
+            batch: for its schema.
+            expressions: which columns are written.
+            create: make the table when it is missing. Without it, and with ``create_table`` set, a missing table is
+                left to a later call.
+
+        Raises:
+            ConfigurationError: the table is missing, or batch and table do not go together.
+        """
+        if self._plan is not None and batch.schema == self._schema:
+            return
+        order_by = self._options.upsert_order_by
+        selected = [f"{sql} AS {quoted(name)}" for name, sql in expressions.columns.items()]
+        ordered = [] if order_by is None else [f"{order_by} AS {ORDER_COLUMN}"]
+        fields = batch.selectExpr(*selected, *ordered).schema.fields
+        columns, order = (fields, None) if order_by is None else (fields[:-1], fields[-1].dataType)
+        with self._transaction("reading the target table") as connection:
+            if self._options.create_table and not _exists(connection, self._options.table):
+                if not create:
+                    return
+                connection.exec_driver_sql(
+                    create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
+                )
+            target = read_target(connection, self._options.table)
+        self._plan = plan_columns(
+            [(field.name, field.dataType) for field in columns],
+            target,
+            upsert_keys=self._options.upsert_keys,
+            order=order,
+        )
+        self._schema = batch.schema
+        self._selected = [*selected, *ordered]
+        self._row_key = frames.KEY if expressions.key and not self._options.upsert_keys else None
+
+    def column_sql(self) -> list[str]:
+        """The SELECT list over the batch, each column under its table name."""
+        return self._selected
+
+    def encoded_sql(self) -> list[str]:
+        """The SELECT list over the result of `column_sql`, in the form in which tasks encode it."""
+        return list(self._planned().expressions)
+
+    def row_plan(self, tasks: int) -> RowPlan:
+        """What each of ``tasks`` tasks needs; they share the inline limit equally."""
+        options = self._options
+        plan = self._planned()
+        return RowPlan(
+            columns=plan,
+            staging=StagingSession(
+                database=options.database,
+                application_name="",
+                connect_timeout_s=options.connect_timeout_s,
+                lock_timeout_ms=options.lock_timeout_ms,
+                statement_timeout_ms=options.statement_timeout_ms,
+                idle_in_transaction_timeout_ms=0,
+            ),
+            staging_schema=self._staging_schema(),
+            inline_bytes_max=options.inline_copy_bytes_max // tasks,
+            row_key=self._row_key,
+        )
+
+    def load(self, connection: Connection, results: TaskResults) -> int:
+        """Move all rows of an attempt into the table; the number of rows of the batch that arrived.
+
+        Raises:
+            DataError: the table refused a row.
+            BatchRetryError: a staging table has lost its rows.
+        """
+        plan = self._planned()
+        streams = [results.copy_payloads.get(receipt.task, ()) for receipt in results.receipts]
+        staged = [
+            StagedRows(
+                replace(plan.table, schema=self._staging_schema(), name=receipt.staging_table), receipt.staging_rows
+            )
+            for receipt in results.receipts
+            if receipt.staging_table is not None
+        ]
+        if self._options.mode == "upsert":
+            rows = upsert(connection, plan, streams, staged).rows_copied
+        else:
+            rows = copy_inline(connection, plan, streams) + insert_from_staging(connection, plan, staged)
+        check_deferred(connection, plan)
+        return rows
+
+    def forget(self) -> None:
+        """Match batch and table anew before the next attempt: the table may have been altered."""
+        self._schema = None
+
+    def drop_leftover_staging(self, generation: int) -> None:
+        """Drop the staging tables of older claims of this sink."""
+        if self._plan is None:
+            return
+        with self._transaction("dropping leftover staging tables") as connection:
+            dropped = drop_leftover_staging(
+                connection,
+                schema=self._staging_schema(),
+                transactional_id=self._options.transactional_id,
+                generation=generation,
+            )
+        if dropped:
+            _log.info("dropped %d staging tables that older attempts left", len(dropped))
+
+    @contextmanager
+    def _transaction(self, operation: str) -> Iterator[Connection]:
+        """A short transaction of its own."""
+        with closing(self._database.open(operation)) as connection, translated(operation), connection.begin():
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._options.lock_timeout_ms}")
+            yield connection
+
+    def _staging_schema(self) -> str:
+        return self._options.staging_schema or self._planned().table.schema or "public"
+
+    def _planned(self) -> ColumnPlan:
+        if self._plan is None:
+            raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
+        return self._plan
+
+
+def _exists(connection: Connection, table: str) -> bool:
+    name = str(TableName.parse(table))
+    return connection.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is not None

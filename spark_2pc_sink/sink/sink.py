@@ -1,0 +1,193 @@
+"""``DualWriteSink``: the object that a user passes to ``foreachBatch``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state.database import Database
+from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.sink import frame as frames
+from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.batch import BatchDriver, BatchReport
+from spark_2pc_sink.sink.rows import RowLoader
+from spark_2pc_sink.sink.spark_facts import (
+    QueryRun,
+    check_environment,
+    check_repeatable,
+    current_run,
+    is_stopping,
+    stream_execution,
+)
+from spark_2pc_sink.sink.work import SparkBatchWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+
+class DualWriteSink:
+    """Writes each micro-batch of a streaming query to Kafka and PostgreSQL, exactly once to both.
+
+    Pass it to ``writeStream.foreachBatch(sink)``. It can be pickled, and one object may be used by one query at a
+    time. A reader of the topic with isolation.level=read_committed and a reader of the table see the same rows, each
+    once, whatever died in between (KIP-939, "Normal processing recipe").
+
+    Args:
+        transactional_id: stable across restarts and different for each sink; both sides fence by it.
+        kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
+        database: SQLAlchemy URL, dialect postgresql.
+        topic: where rows go; a column named ``topic`` overrides it row by row.
+        key: SQL expression over the batch; default: the column ``key`` if there is one, else null.
+        value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
+        headers: SQL expression of type array<struct<key:string,value:binary>>; default: the column ``headers``.
+        partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
+        table: target table, ``table`` or ``schema.table``.
+        columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
+        mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
+        **options: everything else of `SinkOptions`, each with a documented default.
+
+    Raises:
+        ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = SinkOptions.parse(**options)
+        self._run: _Run | None = None
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; Spark calls this.
+
+        Raises:
+            DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
+        """
+        run = current_run(batch.sparkSession)
+        if self._run is None or self._run.query != run:
+            self._start(batch, run)
+        if self._run is None:
+            message = "a run was just started"
+            raise AssertionError(message)
+        report = self._run.write(batch, batch_id)
+        _log.info(
+            "batch %d: %s (%d rows, %d records)",
+            batch_id,
+            report.placement.value,
+            report.row_count,
+            report.record_count,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_run": None}
+
+    def __repr__(self) -> str:
+        options = self._options
+        return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
+
+    def _start(self, batch: DataFrame, query: QueryRun) -> None:
+        """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
+        started = _Run(self._options, query)
+        try:
+            started.start(batch)
+        except BaseException:
+            started.close()
+            raise
+        if self._run is not None:
+            self._run.close()
+        self._run = started
+
+
+class _Run:
+    """One run of one query: connections, the claim, and what was learnt of the batch's schema."""
+
+    def __init__(self, options: SinkOptions, query: QueryRun) -> None:
+        self.query = query
+        self._options = options
+        self._cluster = Cluster(options.kafka)
+        self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
+        settings = StoreSettings(**options.store_settings())
+        self._store = SqlStateStore(options.database, settings)
+        self._database = Database(options.database, settings)
+        self._loader = RowLoader(options, self._database)
+        clock = SystemClock()
+        self._driver = BatchDriver(
+            transactional_id=options.transactional_id,
+            recovery=Recovery(
+                transactional_id=options.transactional_id,
+                kafka=self._kafka,
+                store=self._store,
+                clock=clock,
+                settle_deadline_ms=options.settle_deadline_ms,
+                adopt=options.adopt,
+            ),
+            kafka=self._kafka,
+            store=self._store,
+            clock=clock,
+            query_id=query.query_id,
+            run_id=query.run_id,
+            attempts_max=options.batch_attempts_max,
+            decision_margin_ms=options.decision_margin_ms,
+            restore_deadline_ms=options.connect_deadline_ms,
+            adopt=options.adopt,
+            accept_replay=options.accept_replay,
+            stopping=lambda: is_stopping(self._execution),
+            observer=lambda step: observer.reached(step),  # noqa: PLW0108 - looked up at each call, so that it can be replaced
+        )
+        self._execution: Any | None = None
+        self._analyzed: tuple[StructType, frames.RecordExpressions] | None = None
+
+    def start(self, batch: DataFrame) -> None:
+        """Check everything that can be checked without writing, then claim and recover."""
+        spark = batch.sparkSession
+        execution = self._execution = stream_execution(spark, self.query)
+        check_environment(spark, execution)
+        expressions = self._expressions(batch)
+        check_repeatable(frames.expressions_frame(batch, expressions, self._options.upsert_order_by), execution)
+        if self._options.topic is not None:
+            self._cluster.partition_counts([self._options.topic])
+        self._loader.prepare(batch, expressions, create=False)
+        recovered = self._driver.recover()
+        self._loader.drop_leftover_staging(recovered.row.generation)
+        initialized = recovered.initialized
+        _log.warning(
+            "%s: claim %d, next pair %s; %s",
+            self._options.transactional_id,
+            recovered.row.generation,
+            initialized.producer,
+            "transactions never time out (two-phase commit is granted)"
+            if initialized.two_phase_commit
+            else f"transactions time out after {initialized.timeout_ms // 1000} s (two-phase commit is not granted): "
+            "after a longer crash between the two commits a batch is sent to Kafka again",
+        )
+
+    def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
+        """Take one batch through the recipe."""
+        expressions = self._expressions(batch)
+        work = SparkBatchWork(
+            frame=batch,
+            options=self._options,
+            expressions=expressions,
+            partition_counts=self._cluster.partition_counts,
+            loader=self._loader,
+        )
+        return self._driver.write(batch_id, work)
+
+    def close(self) -> None:
+        """Close the connections of this run."""
+        self._cluster.close()
+        self._store.close()
+        self._database.close()
+
+    def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
+        """The sink's expressions over this batch; analyzed again only when the schema has changed."""
+        schema = batch.schema
+        if self._analyzed is None or self._analyzed[0] != schema:
+            chosen = frames.choose_expressions(self._options, schema)
+            self._analyzed = (schema, frames.analyze(batch, chosen, self._options.upsert_order_by))
+        return self._analyzed[1]

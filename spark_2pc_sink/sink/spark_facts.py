@@ -1,0 +1,168 @@
+"""What Spark says about the query that calls the sink, and what the sink refuses to run under.
+
+PySpark passes a frame and a batch id to ``foreachBatch`` and nothing else. The query's id and run id are local
+properties of the calling thread; how the query is executed is known to its ``StreamExecution`` in the JVM, which is
+found by that id in the map that all sessions of the application share.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+_QUERY_ID = "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"
+#: Class names of StreamExecution under which several batches can come back as one batch id.
+_ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
+_REAL_TIME_TRIGGER = "RealTimeTrigger"
+#: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
+#: should a replay order them otherwise, the digest tells.
+_ORDER_DEPENDENT = frozenset(
+    {"AggregateExpression", "AnyValue", "CollectList", "CollectSet", "First", "Last", "ListAgg"}
+)
+
+
+@dataclass(frozen=True)
+class QueryRun:
+    """One run of one streaming query.
+
+    Attributes:
+        query_id: kept in the checkpoint, the same after a restart from it.
+        run_id: new at each start.
+    """
+
+    query_id: str
+    run_id: str
+
+
+def current_run(spark: SparkSession) -> QueryRun:
+    """The query on whose thread this is called.
+
+    Raises:
+        ConfigurationError: not called by a streaming query's foreachBatch.
+    """
+    context = spark.sparkContext
+    query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
+    if query_id is None or run_id is None:
+        raise ConfigurationError(
+            option="foreachBatch",
+            value="called outside a streaming query",
+            rule="a batch is only safe to replay under the id of its query",
+            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query",
+        )
+    return QueryRun(query_id, run_id)
+
+
+def stream_execution(spark: SparkSession, run: QueryRun) -> Any | None:
+    """The JVM's StreamExecution of the query, None where this Spark does not show it."""
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the running query from foreachBatch
+    active = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    return active.get(jvm.java.util.UUID.fromString(run.query_id))
+
+
+def check_environment(spark: SparkSession, execution: Any | None) -> None:
+    """Refuse what would let two attempts write, or several batches come back under one id.
+
+    Args:
+        spark: the session of the batch.
+        execution: what `stream_execution` found.
+
+    Raises:
+        ConfigurationError: speculation, asynchronous progress tracking or real-time mode is on.
+    """
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+        raise ConfigurationError(
+            option="spark.speculation",
+            value="true",
+            rule="a speculative copy of a task would write its records a second time",
+            remedy="set spark.speculation=false for this application",
+        )
+    if execution is None:
+        _log.warning("the running query is not visible: asynchronous progress tracking is not checked for")
+        return
+    if _ASYNC_EXECUTION in execution.getClass().getName():
+        raise ConfigurationError(
+            option="asyncProgressTrackingEnabled",
+            value="true",
+            rule="after a restart several batches would come back under one batch id",
+            remedy="remove the option from writeStream",
+        )
+    if _REAL_TIME_TRIGGER in execution.trigger().getClass().getName():
+        raise ConfigurationError(
+            option="trigger",
+            value="real-time mode",
+            rule="its batches have no end until they are recorded, so they cannot be decided one by one",
+            remedy="use the default trigger, processingTime or availableNow",
+        )
+
+
+def is_stopping(execution: Any | None) -> bool:
+    """True when the query was told to stop: another attempt of the batch would only delay that."""
+    return execution is not None and not execution.isActive()
+
+
+def check_repeatable(frame: DataFrame, execution: Any | None) -> None:
+    """Refuse expressions that give another result when a batch is replayed.
+
+    Args:
+        frame: the batch with the sink's own expressions selected.
+        execution: what `stream_execution` found; its plan is checked too when there is one.
+
+    Raises:
+        ConfigurationError: rand(), uuid(), current_timestamp() or the like.
+    """
+    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan is not public in PySpark
+    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
+    patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
+    if analyzed.containsPattern(patterns.CURRENT_LIKE()):
+        # Spark fixes the current time per batch in the stream's own plan, but not in what a sink adds to it.
+        raise _unrepeatable("an expression of the sink", "the current date or time")
+    for where, plan in (("an expression of the sink", analyzed), ("the stream", execution and execution.logicalPlan())):
+        culprit = None if plan is None else _culprit_in_plan(plan)
+        if culprit is not None:
+            raise _unrepeatable(where, culprit)
+
+
+def _unrepeatable(where: str, culprit: str) -> ConfigurationError:
+    return ConfigurationError(
+        option=where,
+        value=culprit,
+        rule="it gives another result each time, so a replayed batch would not be the same batch",
+        remedy="derive the value from the data: hash(columns) in place of rand() or uuid(), a column that the source "
+        "sets in place of the current time",
+    )
+
+
+def _culprit_in_plan(plan: Any) -> str | None:
+    """The first expression of a plan that differs from one evaluation to the next."""
+    if plan.deterministic():
+        return None
+    for expression in _elements(plan.expressions()):
+        culprit = _culprit(expression)
+        if culprit is not None:
+            return culprit
+    return next(filter(None, map(_culprit_in_plan, _elements(plan.children()))), None)
+
+
+def _culprit(expression: Any) -> str | None:
+    if expression.deterministic():
+        return None
+    inner = next(filter(None, map(_culprit, _elements(expression.children()))), None)
+    if inner is not None or expression.getClass().getSimpleName() in _ORDER_DEPENDENT:
+        return inner
+    return str(expression.toString())
+
+
+def _elements(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala Seq."""
+    return (sequence.apply(index) for index in range(sequence.size()))

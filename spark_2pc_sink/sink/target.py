@@ -1,0 +1,257 @@
+"""The target table as PostgreSQL's catalog describes it: what a batch is planned against.
+
+One query reads the columns, with domains resolved to the type below them, and one the unique indexes that
+``ON CONFLICT`` could use. Nothing here is kept open: a `TargetTable` is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.identifiers import TableName
+
+if TYPE_CHECKING:
+    import psycopg2.extensions
+    from sqlalchemy import Connection
+
+# The header of the varlena types that encode a length, or precision and scale, in their type modifier (VARHDRSZ).
+_TYPE_MODIFIER_OFFSET = 4
+
+_FIND = """
+SELECT c.oid, n.nspname, c.relname, c.relkind::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass(%s)
+"""
+
+# A domain is a type on top of a type, with constraints of its own: `layers` walks down to the type that is stored.
+_COLUMNS = """
+WITH RECURSIVE layers AS (
+  SELECT a.attnum, a.atttypid AS type_id, a.atttypmod AS type_modifier, a.attnotnull AS not_null,
+         a.atthasdef OR a.attidentity <> '' AS has_default, 0 AS depth
+  FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+  SELECT l.attnum, t.typbasetype, t.typtypmod, l.not_null OR t.typnotnull,
+         l.has_default OR t.typdefault IS NOT NULL, l.depth + 1
+  FROM layers l JOIN pg_catalog.pg_type t ON t.oid = l.type_id
+  WHERE t.typtype = 'd'
+), stored AS (
+  SELECT DISTINCT ON (attnum) * FROM layers ORDER BY attnum, depth DESC
+)
+SELECT a.attname,
+       pg_catalog.format_type(a.atttypid, a.atttypmod),
+       CASE WHEN base.typnamespace = 'pg_catalog'::regnamespace THEN base.typname ELSE '' END,
+       CASE WHEN element.oid IS NOT NULL THEN
+         CASE WHEN element.typnamespace = 'pg_catalog'::regnamespace AND element.typtype = 'b'
+           THEN element.typname ELSE '' END
+       END,
+       coalesce(element.oid, 0)::bigint,
+       s.type_modifier,
+       NOT s.not_null,
+       s.has_default,
+       CASE WHEN a.attgenerated <> '' THEN 'a generated column'
+            WHEN a.attidentity = 'a' THEN 'GENERATED ALWAYS AS IDENTITY' ELSE '' END
+FROM stored s
+JOIN pg_catalog.pg_attribute a ON a.attrelid = %(table)s::regclass AND a.attnum = s.attnum
+JOIN pg_catalog.pg_type base ON base.oid = s.type_id
+LEFT JOIN pg_catalog.pg_type element ON element.oid = base.typelem AND element.typarray = base.oid
+ORDER BY a.attnum
+"""
+
+# Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked at once.
+_UNIQUE_KEYS = """
+SELECT c.relname, i.indisprimary, ARRAY(
+  SELECT a.attname::text
+  FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(attnum, position)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+  WHERE k.position <= i.indnkeyatts ORDER BY k.position)
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+  AND i.indpred IS NULL AND i.indexprs IS NULL
+ORDER BY i.indisprimary DESC, c.relname
+"""
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a composite type",
+}
+_TABLE_KINDS = ("r", "p")
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """One column of the target table.
+
+    Attributes:
+        name: as the catalog spells it.
+        type_name: as ``format_type`` shows it, such as 'numeric(10,2)' or 'text[]'.
+        base_type: ``pg_type.typname`` of what is stored, of the element for an array, with domains resolved; '' for a
+            type that is not built in.
+        is_array: True for an array.
+        type_modifier: the length or precision, encoded as the catalog has it; -1 for none.
+        element_oid: of an array, the type that its binary form must name; else 0.
+        nullable: False where column or domain is NOT NULL.
+        has_default: True where a row may leave the column out.
+        unwritable: why no row may bring a value, such as 'a generated column'; '' where it may.
+    """
+
+    name: str
+    type_name: str
+    base_type: str
+    is_array: bool = False
+    type_modifier: int = -1
+    element_oid: int = 0
+    nullable: bool = True
+    has_default: bool = False
+    unwritable: str = ""
+
+    @property
+    def stored_as(self) -> tuple[str, bool, int, int]:
+        """What the binary form of a value depends on, and how it is checked."""
+        return self.base_type, self.is_array, self.type_modifier, self.element_oid
+
+    @property
+    def characters_max(self) -> int | None:
+        """The n of varchar(n) or char(n); None without one."""
+        return None if self.type_modifier < 0 else self.type_modifier - _TYPE_MODIFIER_OFFSET
+
+    @property
+    def precision_and_scale(self) -> tuple[int, int] | None:
+        """The (p, s) of numeric(p,s); None where any number fits. The scale may be negative from PostgreSQL 15 on."""
+        if self.type_modifier < 0:
+            return None
+        packed = self.type_modifier - _TYPE_MODIFIER_OFFSET
+        scale = packed & 0x7FF
+        return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
+
+    @property
+    def fraction_digits(self) -> int | None:
+        """The p of timestamp(p) or time(p); None for the full six digits."""
+        return None if self.type_modifier < 0 else self.type_modifier
+
+
+@dataclass(frozen=True)
+class UniqueKey:
+    """A primary key or unique index that ``ON CONFLICT`` can use."""
+
+    name: str
+    columns: tuple[str, ...]
+    primary: bool = False
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """The table that rows go to. Can be pickled and kept; read it again after the table has changed."""
+
+    table: TableName
+    columns: tuple[TargetColumn, ...]
+    unique_keys: tuple[UniqueKey, ...] = ()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key; empty without one."""
+        return next((key.columns for key in self.unique_keys if key.primary), ())
+
+    def column(self, name: str) -> TargetColumn | None:
+        """The column of exactly this name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def read_target(connection: Connection, table: str) -> TargetTable:
+    """Read columns and unique keys of a table.
+
+    Args:
+        connection: inside a transaction; nothing is changed.
+        table: as PostgreSQL reads it, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
+
+    Raises:
+        ConfigurationError: the name is no name, there is no such table, or it is a view or something else that takes
+            no COPY; or this connection would send text in another encoding than UTF-8.
+    """
+    wanted = TableName.parse(table)
+    with driver_connection(connection).cursor() as cursor:
+        cursor.execute(_FIND, (str(wanted),))
+        found = cursor.fetchone()
+        if found is None:
+            raise ConfigurationError(
+                option="table",
+                value=table,
+                rule="there is no such table in the database",
+                remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
+            )
+        oid, schema, name, kind = found
+        if kind not in _TABLE_KINDS:
+            raise ConfigurationError(
+                option="table",
+                value=table,
+                rule=f"it is {_KINDS.get(kind, 'no table')}; rows are copied into a plain or partitioned table",
+                remedy="name the table behind it",
+            )
+        columns = _columns(cursor, oid)
+        cursor.execute(_UNIQUE_KEYS, (oid,))
+        unique_keys = tuple(
+            UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()
+        )
+    return TargetTable(table=TableName(name=name, schema=schema), columns=columns, unique_keys=unique_keys)
+
+
+def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
+    """Say which of ``columns`` is no longer stored as it was read, None if all are.
+
+    COPY BINARY has no types: eight bytes that were encoded for a bigint are taken as they are by a column that has
+    become double precision since. The caller holds a lock on the table, so the answer stays true.
+    """
+    now = {column.name: column for column in _columns(cursor, str(table))}
+    for column in columns:
+        found = now.get(column.name)
+        if found is None or found.stored_as != column.stored_as:
+            return f"{column.name!r} of {table} was {column.type_name} and is {found.type_name if found else 'gone'}"
+    return None
+
+
+def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
+    """The psycopg2 connection below a SQLAlchemy one, in the same transaction.
+
+    COPY BINARY carries text as it is, and the server takes it to be in the client's encoding. psycopg2 adopts the
+    server's encoding, so with a LATIN1 database 'ü' would silently arrive as two letters.
+
+    Raises:
+        ConfigurationError: the client's encoding is not UTF-8.
+    """
+    driver: psycopg2.extensions.connection = connection.connection.driver_connection  # type: ignore[assignment]
+    if driver.encoding != "UTF8":
+        raise ConfigurationError(
+            option="database",
+            value=connection.engine.url.render_as_string(hide_password=True),
+            rule=f"its connections speak UTF-8, and this one speaks {driver.encoding}",
+            remedy="add client_encoding=utf8 to the URL's query; the server then converts by itself",
+        )
+    return driver
+
+
+def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[TargetColumn, ...]:
+    cursor.execute(_COLUMNS, {"table": table})
+    return tuple(_column(row) for row in cursor.fetchall())
+
+
+def _column(row: tuple[Any, ...]) -> TargetColumn:
+    name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable = row
+    return TargetColumn(
+        name=name,
+        type_name=type_name,
+        base_type=base_type if element_type is None else element_type,
+        is_array=element_type is not None,
+        type_modifier=type_modifier,
+        element_oid=element_oid,
+        nullable=nullable,
+        has_default=has_default,
+        unwritable=unwritable,
+    )

@@ -1,0 +1,239 @@
+"""Which Spark type goes into which PostgreSQL type, how, and what each value must satisfy on the way.
+
+`RULES` is the whole answer: a pair that is not in it is refused before anything is written. Three principles made it:
+a pair where every value fits is taken as it is; a pair where only some fit is taken, and each value is checked; a
+pair where a value would change its meaning (a time zone assumed, a binary fraction made decimal) is refused with the
+expression that says what is meant.
+
+Spark types are looked up by the name of their class, since some exist only in newer releases (TimeType).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, DecimalType
+
+from spark_2pc_sink.sink.target import TargetColumn
+from spark_2pc_sink.sink.value_checks import (
+    DATE_DAYS_MAX,
+    DATE_DAYS_MIN,
+    TIMESTAMP_MICROSECONDS_MIN,
+    Check,
+    DecimalRange,
+    JsonWithoutNul,
+    TextLength,
+    TextWithoutNul,
+    UuidText,
+    ValidText,
+    WholeMultiple,
+    WholeNumberRange,
+)
+
+_MICROSECOND_DIGITS = 6
+_NANOSECOND_DIGITS = 9
+_INT64_MAX = 2**63 - 1
+# Bits and decimal digits that each of Spark's integers may need.
+_INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
+_INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
+_FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
+_TEXT_COLUMNS = ("text", "varchar", "bpchar")
+
+
+class Encoding(Enum):
+    """Who turns a value into PostgreSQL's binary form, and which."""
+
+    PLAIN = "pgpq, by the Arrow type"
+    JSONB = "pgpq, text behind jsonb's version byte"
+    UUID = "ours, from text"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the values of a scalar type are stored.
+
+    Attributes:
+        wire: the Arrow type to cast to before encoding; None to encode what arrives.
+        checks: what each value must satisfy, in the order in which they are asked.
+        encoding: of the value itself.
+    """
+
+    wire: Any | None = None
+    checks: tuple[Check, ...] = ()
+    encoding: Encoding = Encoding.PLAIN
+
+
+Rule = Callable[[DataType, TargetColumn], "Storage | None"]
+
+#: The Arrow type in which Spark hands each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
+#: also come as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
+ARROW_TYPES: dict[str, Any] = {
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "StringType": pa.string(),
+    "CharType": pa.string(),
+    "VarcharType": pa.string(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", tz="UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+    "TimeType": pa.time64("ns"),
+    "DayTimeIntervalType": pa.duration("us"),
+}
+
+
+def arrow_type(spark_type: DataType) -> Any | None:
+    """The Arrow type of a scalar, or of an array of scalars; None for any other type."""
+    if isinstance(spark_type, DecimalType):
+        return pa.decimal128(spark_type.precision, spark_type.scale)
+    if isinstance(spark_type, ArrayType):
+        element = None if isinstance(spark_type.elementType, ArrayType) else arrow_type(spark_type.elementType)
+        return None if element is None else pa.list_(element)
+    return ARROW_TYPES.get(type(spark_type).__name__)
+
+
+def scalar_storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    """How a scalar of Spark goes into a column, or into one element of it; None if it does not."""
+    rule = RULES.get((type(spark_type).__name__, column.base_type))
+    return None if rule is None else rule(spark_type, column)
+
+
+def json_storage(column: TargetColumn) -> Storage:
+    """How JSON text goes into a json or jsonb column."""
+    checks = (ValidText(), TextWithoutNul(), JsonWithoutNul())
+    return Storage(checks=checks, encoding=Encoding.JSONB if column.base_type == "jsonb" else Encoding.PLAIN)
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(_: DataType, __: TargetColumn) -> Storage:
+    return Storage()
+
+
+def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
+    wire = _INTEGER_COLUMNS[column.base_type]
+    bits, _ = _INTEGERS[type(spark_type).__name__]
+    limit = 2 ** (wire.bit_width - 1)
+    checks = (WholeNumberRange(-limit, limit - 1, column.type_name),) if bits > wire.bit_width else ()
+    return Storage(wire=wire, checks=checks)
+
+
+def _integer_as_float(_: DataType, column: TargetColumn) -> Storage:
+    return Storage(wire=_FLOAT_COLUMNS[column.base_type])
+
+
+def _integer_as_numeric(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    _, digits = _INTEGERS[type(spark_type).__name__]
+    precision, scale = column.precision_and_scale or (digits, 0)
+    if scale < 0:
+        return None  # numeric(5,-2) rounds to hundreds
+    high = 10 ** max(precision - scale, 0) - 1
+    checks = (WholeNumberRange(-high, high, column.type_name),) if precision - scale < digits else ()
+    return Storage(wire=pa.decimal128(digits, 0), checks=checks)
+
+
+def _decimal(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    limits = column.precision_and_scale
+    if limits is None or not isinstance(spark_type, DecimalType):
+        return Storage()
+    precision, scale = limits
+    if scale < 0:
+        return None
+    if precision - scale >= spark_type.precision - spark_type.scale and scale >= spark_type.scale:
+        return Storage()
+    # From text, and negated by copy: arithmetic of decimal.Decimal rounds to 28 digits.
+    high = Decimal(f"{10**precision - 1}E-{scale}")
+    return Storage(checks=(DecimalRange(high.copy_negate(), high, scale, column.type_name),))
+
+
+def _decimal_as_integer(_: DataType, column: TargetColumn) -> Storage:
+    wire = _INTEGER_COLUMNS[column.base_type]
+    limit = 2 ** (wire.bit_width - 1)
+    return Storage(wire=wire, checks=(DecimalRange(Decimal(-limit), Decimal(limit - 1), 0, column.type_name),))
+
+
+def _text(_: DataType, column: TargetColumn) -> Storage:
+    checks: tuple[Check, ...] = (ValidText(), TextWithoutNul())
+    if column.characters_max is not None:
+        checks += (TextLength(column.characters_max, column.type_name),)
+    return Storage(checks=checks)
+
+
+def _json_text(_: DataType, column: TargetColumn) -> Storage:
+    return json_storage(column)
+
+
+def _uuid(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), UuidText()), encoding=Encoding.UUID)
+
+
+def _date(_: DataType, column: TargetColumn) -> Storage:
+    return Storage(checks=(WholeNumberRange(DATE_DAYS_MIN, DATE_DAYS_MAX, column.type_name),))
+
+
+def _timestamp(_: DataType, column: TargetColumn) -> Storage:
+    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX, column.type_name),)
+    return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
+
+
+def _time(_: DataType, column: TargetColumn) -> Storage:
+    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
+    return Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS))
+
+
+def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
+    kept = column.fraction_digits
+    if kept is None or kept >= _MICROSECOND_DIGITS:
+        return ()
+    return (WholeMultiple(10 ** (unit_digits - kept), column.type_name),)
+
+
+def _interval(_: DataType, column: TargetColumn) -> Storage | None:
+    # interval(p) and interval with fields round, or drop what the fields leave out.
+    return Storage() if column.type_modifier < 0 else None
+
+
+#: (class of the Spark type, pg_type.typname) to the rule that stores one in the other.
+RULES: dict[tuple[str, str], Rule] = {
+    ("BooleanType", "bool"): _as_it_is,
+    **{(integer, column): _integer for integer in _INTEGERS for column in _INTEGER_COLUMNS},
+    **{(integer, "numeric"): _integer_as_numeric for integer in _INTEGERS},
+    # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
+    ("ByteType", "float4"): _integer_as_float,
+    ("ShortType", "float4"): _integer_as_float,
+    ("ByteType", "float8"): _integer_as_float,
+    ("ShortType", "float8"): _integer_as_float,
+    ("IntegerType", "float8"): _integer_as_float,
+    ("FloatType", "float4"): _as_it_is,
+    ("FloatType", "float8"): _integer_as_float,
+    ("DoubleType", "float8"): _as_it_is,
+    ("DecimalType", "numeric"): _decimal,
+    **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
+    **{
+        (text, column): rule
+        for text in ("StringType", "CharType", "VarcharType")
+        for column, rule in (
+            *((name, _text) for name in _TEXT_COLUMNS),
+            ("json", _json_text),
+            ("jsonb", _json_text),
+            ("uuid", _uuid),
+        )
+    },
+    ("BinaryType", "bytea"): _as_it_is,
+    ("DateType", "date"): _date,
+    ("TimestampType", "timestamptz"): _timestamp,
+    ("TimestampNTZType", "timestamp"): _timestamp,
+    ("TimeType", "time"): _time,
+    ("DayTimeIntervalType", "interval"): _interval,
+}

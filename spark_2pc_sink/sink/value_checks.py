@@ -1,0 +1,230 @@
+"""What a value must satisfy to be stored unchanged, checked on whole Arrow arrays.
+
+A check that passes costs one pass over the array's buffers. Only when it fails does it say which values are to
+blame. Checks are values: they travel with the plan to Spark's tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# PostgreSQL's datetime.h: dates and timestamps begin with Julian day 0, 4713-11-24 BC; dates end before 5874898-01-01.
+DATE_DAYS_MIN = -2_440_588
+DATE_DAYS_MAX = 2_145_042_905
+# The end of PostgreSQL's timestamps, in the year 294276, lies beyond 2**63 microseconds after 1970: no bound needed.
+TIMESTAMP_MICROSECONDS_MIN = -210_866_803_200_000_000
+
+# The escape itself, that is behind an even number of backslashes: \\u0000 is a backslash and five characters.
+_ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
+_UUID = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+
+
+class Check(Protocol):
+    """A rule for values, and how to find those that break it."""
+
+    @property
+    def rule(self) -> str:
+        """The rule as the end of a sentence that begins 'x cannot be stored'."""
+        ...
+
+    def offenders(self, values: Any) -> Any | None:
+        """None when all of ``values`` (a pyarrow.Array) pass; else a boolean array, true where one does not."""
+        ...
+
+
+@dataclass(frozen=True)
+class ValidText:
+    """Text is UTF-8. Spark does not see to that: a cast from binary makes any bytes a string."""
+
+    rule: str = "it is not valid UTF-8"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            return pa.array([not _is_utf8(text) for text in _as_binary(values).to_pylist()])
+        return None
+
+
+@dataclass(frozen=True)
+class TextWithoutNul:
+    """Text has no U+0000, which PostgreSQL cannot hold. Leaving it out could make two keys one, so it is refused."""
+
+    rule: str = "PostgreSQL's text has no NUL character (U+0000)"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        data = text_bytes(values)
+        if data.size == 0 or data.min() > 0:
+            return None
+        # The byte may also lie in a slot that is null.
+        return _some(pc.match_substring(values, "\x00"))
+
+
+@dataclass(frozen=True)
+class JsonWithoutNul:
+    r"""JSON text has no escape ``\u0000``: jsonb refuses it, json fails whenever it is read as text."""
+
+    rule: str = r"PostgreSQL's JSON has no NUL character (\u0000)"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        if text_bytes(values).tobytes().find(rb"\u0000") < 0:
+            return None
+        return _some(pc.match_substring_regex(values, _ESCAPED_NUL))
+
+
+@dataclass(frozen=True)
+class TextLength:
+    """Text fits varchar(n) or char(n), counted in characters."""
+
+    characters_max: int
+    type_name: str
+
+    @property
+    def rule(self) -> str:
+        """See `Check.rule`."""
+        return f"it is longer than {self.type_name}"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        return _above(pc.utf8_length(values), self.characters_max)
+
+
+@dataclass(frozen=True)
+class UuidText:
+    """Text is a uuid in its canonical form, with hyphens and hexadecimal digits of either case."""
+
+    rule: str = "it is no uuid such as 123e4567-e89b-12d3-a456-426614174000"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        return _some(pc.invert(pc.match_substring_regex(values, _UUID)))
+
+
+@dataclass(frozen=True)
+class WholeNumberRange:
+    """An integer, or the integer behind a date or a timestamp, lies between two bounds, both inclusive."""
+
+    low: int
+    high: int
+    type_name: str
+
+    @property
+    def rule(self) -> str:
+        """See `Check.rule`."""
+        return f"it is out of the range of {self.type_name}"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        return _outside(whole_numbers(values), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class WholeMultiple:
+    """The integer behind a time is a multiple of ``step``: PostgreSQL would round the rest away."""
+
+    step: int
+    type_name: str
+
+    @property
+    def rule(self) -> str:
+        """See `Check.rule`."""
+        return f"{self.type_name} would round its fraction of a second"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        numbers = whole_numbers(values)
+        return _some(pc.not_equal(pc.multiply(pc.divide(numbers, self.step), self.step), numbers))
+
+
+@dataclass(frozen=True)
+class DecimalRange:
+    """A decimal lies between two bounds, both inclusive, and has no digit beyond ``scale``."""
+
+    low: Decimal
+    high: Decimal
+    scale: int
+    type_name: str
+
+    @property
+    def rule(self) -> str:
+        """See `Check.rule`."""
+        return f"it does not fit {self.type_name} without losing digits"
+
+    def offenders(self, values: Any) -> Any | None:
+        """See `Check.offenders`."""
+        bounds = pc.min_max(values)
+        low, high = bounds["min"].as_py(), bounds["max"].as_py()
+        if low is None or (self.low <= low and high <= self.high and self._exact(values)):
+            return None
+        return pa.array([value is not None and not self._fits(value) for value in values.to_pylist()])
+
+    def _exact(self, values: Any) -> bool:
+        if values.type.scale <= self.scale:
+            return True
+        try:
+            values.cast(pa.decimal128(values.type.precision, self.scale))
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    def _fits(self, value: Decimal) -> bool:
+        # Digit by digit: quantize() and its like round to 28 digits, or refuse to.
+        _, digits, exponent = value.as_tuple()
+        beyond = -int(exponent) - self.scale
+        return self.low <= value <= self.high and not (beyond > 0 and any(digits[-beyond:]))
+
+
+def text_bytes(values: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of all texts of a string or large_string array one after the other, as a view where it can be one."""
+    _, offsets_buffer, data_buffer = values.buffers()
+    if data_buffer is None or len(values) == 0:
+        return np.empty(0, np.uint8)
+    width = np.int64 if values.type in (pa.large_string(), pa.large_binary()) else np.int32
+    offsets = np.frombuffer(offsets_buffer, width)
+    return np.frombuffer(data_buffer, np.uint8)[offsets[values.offset] : offsets[values.offset + len(values)]]
+
+
+def whole_numbers(values: Any) -> Any:
+    """An integer array as it is; of dates, times, timestamps and durations the integers behind them."""
+    if pa.types.is_integer(values.type):
+        return values
+    return values.view(pa.int32() if values.type.bit_width == pa.int32().bit_width else pa.int64())
+
+
+def _outside(numbers: Any, low: int, high: int) -> Any | None:
+    bounds = pc.min_max(numbers)
+    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is None or (low <= least and greatest <= high):
+        return None
+    wide = numbers.cast(pa.int64())  # the bounds may be beyond the array's own type
+    return _some(pc.or_(pc.less(wide, low), pc.greater(wide, high)))
+
+
+def _above(numbers: Any, most: int) -> Any | None:
+    greatest = pc.max(numbers).as_py()
+    return None if greatest is None or greatest <= most else _some(pc.greater(numbers, most))
+
+
+def _some(mask: Any) -> Any | None:
+    """The mask without nulls, or None where nothing in it is true."""
+    return pc.fill_null(mask, False) if pc.any(mask).as_py() else None  # noqa: FBT003 - pyarrow's own signature
+
+
+def _as_binary(values: Any) -> Any:
+    return values.cast(pa.large_binary() if values.type == pa.large_string() else pa.binary())
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        return text is None or text.decode() is not None
+    except UnicodeDecodeError:
+        return False

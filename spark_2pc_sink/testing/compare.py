@@ -1,0 +1,73 @@
+"""Saying how two sides differ, as multisets: what is missing, and what is there too often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+#: How many elements of each kind a difference prints.
+SHOWN_MAX = 10
+
+
+@dataclass(frozen=True)
+class MultisetDifference:
+    """How a multiset differs from what was expected.
+
+    Args:
+        expected: number of elements expected.
+        actual: number of elements found.
+        missing: expected and not found, with how many.
+        duplicated: expected and found more often, with how many are too many.
+        foreign: found and never expected, with how many.
+    """
+
+    expected: int
+    actual: int
+    missing: Counter[Hashable]
+    duplicated: Counter[Hashable]
+    foreign: Counter[Hashable]
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.duplicated or self.foreign)
+
+    def __str__(self) -> str:
+        lines = [f"{self.actual} found, {self.expected} expected"]
+        for name, elements in (("missing", self.missing), ("twice", self.duplicated), ("foreign", self.foreign)):
+            if elements:
+                lines.append(f"{name}: {elements.total()} of {len(elements)} different")
+                lines += [f"  {count} x {element!r}" for element, count in elements.most_common(SHOWN_MAX)]
+                lines += ["  …"] * (len(elements) > SHOWN_MAX)
+        return "\n".join(lines)
+
+
+def multiset_difference(actual: Iterable[T], expected: Iterable[T]) -> MultisetDifference:
+    """Return how ``actual`` differs from ``expected``; false when they are equal, whatever the order."""
+    found, wanted = Counter[Hashable](actual), Counter[Hashable](expected)
+    surplus = found - wanted
+    return MultisetDifference(
+        expected=wanted.total(),
+        actual=found.total(),
+        missing=wanted - found,
+        duplicated=Counter({element: count for element, count in surplus.items() if element in wanted}),
+        foreign=Counter({element: count for element, count in surplus.items() if element not in wanted}),
+    )
+
+
+def assert_same_multiset(actual: Iterable[T], expected: Iterable[T], *, what: str) -> None:
+    """Check that both have the same elements, each as often.
+
+    Args:
+        actual: what was found.
+        expected: what should be there.
+        what: names the comparison in the error, such as "records in topic orders".
+
+    Raises:
+        AssertionError: they differ; the text lists what is missing, there twice, and foreign.
+    """
+    difference = multiset_difference(actual, expected)
+    if difference:
+        raise AssertionError(f"{what}: {difference}")

@@ -1,0 +1,60 @@
+"""Finding a Java runtime."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from spark_2pc_sink.testing.errors import CapabilityError
+
+#: Spark 4 and the Kafka 4 broker both ask for 17.
+JAVA_VERSION_MIN = 17
+_VERSION_DEADLINE_S = 30
+
+
+@cache
+def find_java_home() -> Path:
+    """Return the home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
+
+    The oldest that will do, because it is the one that most of Spark's releases know.
+
+    Raises:
+        CapabilityError: there is none.
+    """
+    for home in _candidates():
+        version = java_version(home)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return home
+    raise CapabilityError(
+        f"no Java {JAVA_VERSION_MIN} or later in JAVA_HOME, on PATH or in /usr/lib/jvm: "
+        f"install one (Debian: apt-get install openjdk-{JAVA_VERSION_MIN}-jre-headless)"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """Return the major version of the runtime in ``home``, or None if there is none that runs."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None
+    answer = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False
+    )
+    found = re.search(r'version "(\d+)', answer.stderr)
+    return int(found.group(1)) if found else None
+
+
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path).resolve().parent.parent
+    installed = Path("/usr/lib/jvm")
+    if installed.is_dir():
+        homes = [home for home in installed.iterdir() if (home / "bin" / "java").exists()]
+        yield from sorted(homes, key=lambda home: java_version(home) or 0)

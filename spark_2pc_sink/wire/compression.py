@@ -1,0 +1,184 @@
+"""The five ways in which the records of a batch are stored, as a Java consumer reads them.
+
+``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
+(``org.apache.kafka.common.record.CompressionType``).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import lz4.frame
+import pyarrow as pa
+
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+
+#: Levels are those that Java's producer uses unless told otherwise (GzipCompression, ZstdCompression in Kafka).
+_GZIP_LEVEL: Final = 6
+_ZSTD_LEVEL: Final = 3
+#: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer; plus 32 to read any of its headers.
+_GZIP_WINDOW_BITS: Final = 15 + 16
+_ANY_WINDOW_BITS: Final = 15 + 32
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+#: What ``SnappyOutputStream`` of xerial's snappy-java writes first: magic, version 1, compatible from version 1 on.
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+#: Bytes before compression in one block of the framing: snappy-java's default.
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_XERIAL_LENGTH_BYTES: Final = 4
+#: A raw snappy block begins with its size as an unsigned varint of 32 bits, seven in each byte.
+_SNAPPY_SIZE_BYTES_MAX: Final = 5
+_SIZE_CONTINUES: Final = 0x80
+
+
+class Compression(Enum):
+    """How the records of a batch are compressed; the value is the number in the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def named(cls, name: str) -> Compression:
+        """The compression that Kafka's ``compression.type`` calls ``name``.
+
+        Raises:
+            ConfigurationError: Kafka has none of that name.
+        """
+        for compression in cls:
+            if compression.name.lower() == name:
+                return compression
+        raise ConfigurationError(
+            option="compression.type",
+            value=name,
+            rule=f"it is one of {', '.join(compression.name.lower() for compression in cls)}",
+            remedy="choose one of these; zstd is small and fast",
+        )
+
+
+def compress(records: ArrowBuffer, compression: Compression) -> Any:
+    """Compress a records section.
+
+    Args:
+        records: a pyarrow.Buffer.
+        compression: how.
+
+    Returns:
+        bytes, or ``records`` itself for NONE.
+    """
+    return _COMPRESS[compression](records)
+
+
+def decompress(data: memoryview, compression: Compression) -> bytes:
+    """The records section that `compress` or any other producer compressed to ``data``.
+
+    Raises:
+        RemoteProtocolError: ``data`` is not what the compression makes.
+    """
+    try:
+        return _DECOMPRESS[compression](data)
+    except (zlib.error, RuntimeError, ValueError, OSError, EOFError) as error:
+        raise RemoteProtocolError(
+            peer="the writer of a record batch", detail=f"its {compression.name} data cannot be read: {error}"
+        ) from error
+
+
+def _compress_none(records: ArrowBuffer) -> Any:
+    return records
+
+
+def _compress_gzip(records: ArrowBuffer) -> bytes:
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+    return compressor.compress(memoryview(records)) + compressor.flush()
+
+
+def _compress_snappy(records: ArrowBuffer) -> bytes:
+    codec = pa.Codec("snappy")
+    parts = [_XERIAL_HEADER]
+    for start in range(0, records.size, _XERIAL_BLOCK_BYTES):
+        block = codec.compress(records.slice(start, min(_XERIAL_BLOCK_BYTES, records.size - start)), asbytes=True)
+        parts += [len(block).to_bytes(_XERIAL_LENGTH_BYTES, "big"), block]
+    return b"".join(parts)
+
+
+def _compress_lz4(records: ArrowBuffer) -> bytes:
+    # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which are what
+    # Arrow's lz4 writes. The block size and the absence of a content checksum are those of Java's producer.
+    compressed: bytes = lz4.frame.compress(
+        memoryview(records),
+        block_linked=False,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        content_checksum=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _compress_zstd(records: ArrowBuffer) -> bytes:
+    compressed: bytes = pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(records, asbytes=True)
+    return compressed
+
+
+def _decompress_none(data: memoryview) -> bytes:
+    return bytes(data)
+
+
+def _decompress_gzip(data: memoryview) -> bytes:
+    return zlib.decompress(data, _ANY_WINDOW_BITS)
+
+
+def _decompress_snappy(data: memoryview) -> bytes:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data)  # librdkafka and others write one raw block
+    blocks = []
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        start = position + _XERIAL_LENGTH_BYTES
+        position = start + int.from_bytes(data[position:start], "big")
+        blocks.append(_decompress_snappy_block(data[start:position]))
+    return b"".join(blocks)
+
+
+def _decompress_snappy_block(block: memoryview) -> bytes:
+    size = 0
+    for position, byte in enumerate(block[:_SNAPPY_SIZE_BYTES_MAX]):
+        size |= (byte & ~_SIZE_CONTINUES) << (7 * position)
+        if not byte & _SIZE_CONTINUES:
+            break
+    else:
+        raise ValueError("a snappy block does not begin with its size")
+    plain: bytes = pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
+    return plain
+
+
+def _decompress_lz4(data: memoryview) -> bytes:
+    plain: bytes = lz4.frame.decompress(data)
+    return plain
+
+
+def _decompress_zstd(data: memoryview) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
+        plain: bytes = stream.read()
+    return plain
+
+
+_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer], Any]]] = {
+    Compression.NONE: _compress_none,
+    Compression.GZIP: _compress_gzip,
+    Compression.SNAPPY: _compress_snappy,
+    Compression.LZ4: _compress_lz4,
+    Compression.ZSTD: _compress_zstd,
+}
+_DECOMPRESS: Final[Mapping[Compression, Callable[[memoryview], bytes]]] = {
+    Compression.NONE: _decompress_none,
+    Compression.GZIP: _decompress_gzip,
+    Compression.SNAPPY: _decompress_snappy,
+    Compression.LZ4: _decompress_lz4,
+    Compression.ZSTD: _decompress_zstd,
+}

@@ -1,0 +1,1 @@
+"""Tests; README.md says what is where and how they are run."""

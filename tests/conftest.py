@@ -1,0 +1,247 @@
+"""Fixtures: the servers, fresh databases and topics in them, and the Spark session. README.md lists them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing.spark import start_spark
+from tests.support.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, Database, Provider
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Examples take as long as the machine is busy: no deadline. What failed is tried first in the next run.
+settings.register_profile(
+    "dev",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis"),
+)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=200, print_blob=True)
+settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_000)
+
+# Fixtures by which a test is recognised to need a server; a marker follows, by which it can be selected.
+_MARKERS = {
+    "brokers": ("kafka", "java"),
+    "start_kafka": ("kafka", "java"),
+    "postgres": ("postgres",),
+    "start_postgres": ("postgres",),
+    "spark": ("spark", "java"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switches that say where servers come from."""
+    group = parser.getgroup("spark_2pc_sink")
+    group.addoption("--provider", choices=sorted(PROVIDERS), help="who provides servers (default: local processes)")
+    group.addoption("--kafka", metavar="HOST:PORT", help="a broker that runs already (implies --provider given)")
+    group.addoption("--kafka-transaction-version", type=int, default=2, metavar="N", help="of that broker (default 2)")
+    group.addoption("--kafka-two-phase-commit", action="store_true", help="that broker grants enable2Pc")
+    group.addoption("--postgres", metavar="URL", help="a server that runs already (implies --provider given)")
+    group.addoption("--no-skips", action="store_true", help="fail where a server is missing (implied by CI=true)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say who provides servers."""
+    return f"servers: {_provider_name(config)}; skips {'allowed' if _skips_allowed(config) else 'are failures'}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the servers that they use, and put those that use none first: a slip shows in seconds."""
+    for item in items:
+        for fixture, markers in _MARKERS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                for marker in markers:
+                    item.add_marker(marker)
+    # Stable, and after pytest-randomly: the order within each part stays random. By files, which xdist keeps together.
+    slow = {"slow", *(marker for markers in _MARKERS.values() for marker in markers)}
+    with_servers = {item.path for item in items if any(marker.name in slow for marker in item.iter_markers())}
+    items.sort(key=lambda item: item.path in with_servers)
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "") not in ("", "0", "false")
+
+
+def _skips_allowed(config: pytest.Config) -> bool:
+    return not (config.getoption("--no-skips") or _in_ci())
+
+
+def _provider_name(config: pytest.Config) -> str:
+    given = config.getoption("--kafka") or config.getoption("--postgres")
+    return config.getoption("--provider") or ("given" if given else "local")
+
+
+def _skip(config: pytest.Config, reason: str) -> NoReturn:
+    if _skips_allowed(config):
+        pytest.skip(reason)
+    pytest.fail(f"skips are not allowed in this run: {reason}", pytrace=False)
+
+
+def _or_skip(config: pytest.Config, start: Callable[[], T]) -> T:
+    try:
+        return start()
+    except CapabilityError as error:
+        _skip(config, str(error))
+
+
+# --- servers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def provider(pytestconfig: pytest.Config) -> Provider:
+    """Who provides the servers."""
+    return PROVIDERS[_provider_name(pytestconfig)](pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def brokers(provider: Provider) -> Iterator[BrokerPool]:
+    """The session's brokers, by kind."""
+    pool = BrokerPool(provider)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
+    """A broker at transaction.version 2 that grants enable2Pc. Shared: leave it running and unharmed."""
+    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True))
+
+
+@pytest.fixture(scope="session")
+def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
+    """A broker at transaction.version 2 as it is shipped: enable2Pc is refused. Shared."""
+    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=False))
+
+
+@pytest.fixture(scope="session", params=[0, 1, 2], ids=lambda version: f"tv{version}")
+def kafka_each_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> Broker:
+    """A broker at each transaction.version, without 2PC: the test runs once with each. Shared."""
+    version: int = request.param
+    return _or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
+
+
+class StartKafka(Protocol):
+    """The type of the fixture start_kafka."""
+
+    def __call__(
+        self,
+        *,
+        transaction_version: int = 2,
+        two_phase_commit: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> Broker:
+        """Start a broker that belongs to the test."""
+
+
+@pytest.fixture
+def start_kafka(pytestconfig: pytest.Config, provider: Provider) -> Iterator[StartKafka]:
+    """Start brokers of the test's own, to be killed and paused; they end with the test."""
+    started: list[Broker] = []
+
+    def start(
+        *, transaction_version: int = 2, two_phase_commit: bool = False, properties: Mapping[str, str] | None = None
+    ) -> Broker:
+        request = BrokerRequest(transaction_version, two_phase_commit, properties or {})
+        started.append(_or_skip(pytestconfig, lambda: provider.start_broker(request)))
+        return started[-1]
+
+    yield start
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Database]:
+    """A PostgreSQL server. Shared: leave it running and unharmed."""
+    server = _or_skip(pytestconfig, lambda: provider.start_postgres({}))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Callable[..., Database]]:
+    """Start PostgreSQL servers of the test's own, with settings as keyword arguments; they end with the test."""
+    started: list[Database] = []
+
+    def start(**settings: str) -> Database:
+        started.append(_or_skip(pytestconfig, lambda: provider.start_postgres(settings)))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+# --- what a test has for itself on a shared server ---------------------------------------------------------------
+
+
+def _unique(prefix: str) -> str:
+    # Not from `random`: parallel processes share its seed.
+    return f"{prefix}_{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def database(postgres: Database) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database; dropped afterwards, whoever is still connected."""
+    name = _unique("test")
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+class MakeTopic(Protocol):
+    """The type of the fixture topic."""
+
+    def __call__(
+        self, *, partitions: int = 4, broker: Broker | None = None, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic with a name of its own; on the broker ``kafka`` unless another is given."""
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> MakeTopic:
+    """Create fresh topics: ``topic()``, ``topic(partitions=1)``, ``topic(broker=kafka_each_version)``."""
+
+    def make(*, partitions: int = 4, broker: Broker | None = None, config: Mapping[str, str] | None = None) -> str:
+        on: Broker = broker if broker is not None else request.getfixturevalue("kafka")
+        return on.create_topic(_unique("topic"), partitions=partitions, config=config)
+
+    return make
+
+
+@pytest.fixture
+def transactional_id() -> str:
+    """A transactional id that no other test uses."""
+    return _unique("tx")
+
+
+# --- Spark -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session on two threads of this process, with Spark's Kafka connector and PostgreSQL's JDBC driver."""
+    # Workers import the functions of test modules by their full names, from the root.
+    directory = tmp_path_factory.mktemp("spark")
+    session = _or_skip(pytestconfig, lambda: start_spark(directory, python_path=ROOT))
+    yield session
+    session.stop()

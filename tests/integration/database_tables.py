@@ -1,0 +1,78 @@
+"""Rows through the whole path: planned, encoded, copied into a real table, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from pyspark.sql import types as t
+
+from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.create_table import create_table_ddl
+from spark_2pc_sink.sink.target import driver_connection, read_target
+
+#: The columns of most tests: the key, and something to overwrite.
+ORDERS = {"id": t.LongType(), "item": t.StringType()}
+
+
+@contextmanager
+def transaction(url: str, *, commit: bool = True) -> Iterator[sa.Connection]:
+    """A transaction on a connection of its own, which is closed afterwards."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as connection, connection.begin() as begun:
+        yield connection
+        if not commit:
+            begun.rollback()
+
+
+def run(url: str, *statements: str) -> None:
+    """Statements in one transaction."""
+    with transaction(url) as connection, driver_connection(connection).cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The answer of a query."""
+    with transaction(url) as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+
+def create(url: str, fields: Mapping[str, t.DataType], table: str = "orders", *, keys: Sequence[str] = ()) -> None:
+    """The table that the sink would create."""
+    run(url, create_table_ddl([t.StructField(*field) for field in fields.items()], table, upsert_keys=keys))
+
+
+def plan_of(
+    url: str,
+    fields: Mapping[str, t.DataType] = ORDERS,
+    table: str = "orders",
+    *,
+    keys: Sequence[str] = (),
+    order: t.DataType | None = None,
+) -> ColumnPlan:
+    """A plan against the table as it is."""
+    with transaction(url) as connection:
+        return plan_columns(list(fields.items()), read_target(connection, table), upsert_keys=keys, order=order)
+
+
+def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
+    """One task's stream, in the pieces in which its encoder returned it."""
+    encoder = CopyEncoder(plan)
+    return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
+
+
+def orders(plan: ColumnPlan, *values: tuple[Any, ...]) -> list[bytes]:
+    """One task's stream of such rows; the order is the third of a tuple."""
+    return stream(plan, orders_batch(plan, *values))
+
+
+def orders_batch(plan: ColumnPlan, *values: tuple[Any, ...]) -> Any:
+    """Rows of `ORDERS`, with the order where the plan has one."""
+    columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in plan.copied]
+    arrays = [pa.array(column, planned.arrow_type) for column, planned in zip(columns, plan.copied, strict=True)]
+    return pa.record_batch(arrays, names=[*ORDERS, *([ORDER_COLUMN] if plan.order else [])])

@@ -1,0 +1,75 @@
+"""Fixtures of the fault tests: a nursery of drivers, and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.support.driver_job import SMALL_INPUT, Job
+from tests.support.driver_process import Nursery
+from tests.support.providers import Broker
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Starts drivers in milliseconds."""
+    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
+        yield nursery
+
+
+class MakeJob(Protocol):
+    """The type of the fixture make_job."""
+
+    def __call__(
+        self,
+        broker: Broker,
+        *,
+        sizes: Sequence[int] = SMALL_INPUT,
+        primary_key: bool = True,
+        database: str | None = None,
+        spark: bool = False,
+    ) -> Job:
+        """A job on this broker, with batches of these sizes, on a fresh database unless another is given."""
+
+
+@pytest.fixture
+def make_job(
+    request: pytest.FixtureRequest, tmp_path: Path, nursery: Nursery, transactional_id: str, topic: Any
+) -> Iterator[MakeJob]:
+    """Makes jobs whose drivers end with the test.
+
+    How long the recoveries of restarted drivers took is noted as ``recovery_ms`` among the test's properties, which
+    ``--junitxml`` writes.
+    """
+    jobs: list[Job] = []
+
+    def make(
+        broker: Broker,
+        *,
+        sizes: Sequence[int] = SMALL_INPUT,
+        primary_key: bool = True,
+        database: str | None = None,
+        spark: bool = False,
+    ) -> Job:
+        folder = tmp_path / f"job-{len(jobs)}"
+        folder.mkdir()
+        job = Job(
+            broker=broker,
+            database=database or request.getfixturevalue("database"),
+            topic=topic(partitions=3, broker=broker),
+            transactional_id=transactional_id,
+            folder=folder,
+            nursery=nursery,
+            spark=spark,
+        )
+        jobs.append(job)
+        return job.create(sizes, primary_key=primary_key)
+
+    yield make
+    for job in jobs:
+        job.close()
+        for recovered in (recovered for driver in job.drivers[1:] for recovered in driver.recoveries[:1]):
+            request.node.user_properties.append(("recovery_ms", round(recovered["took_ms"], 1)))

@@ -1,0 +1,102 @@
+"""The coordinator does not show the decided transaction any more: its control marker in the log does.
+
+Each case begins with a decided row whose driver is dead, and somebody who has used the transactional id since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Offset
+from confluent_kafka.admin import AdminClient
+
+from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink.ids import PreparedTxnState
+from spark_2pc_sink.testing import read_topic
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import Job
+from tests.support.providers import Broker
+
+BATCH = 1
+
+
+def commit_as_somebody_else(job: Job) -> None:
+    """End the decided transaction with COMMIT, as an operator could by the pair in the state row."""
+    producer = PreparedTxnState(job.state("prepared_transaction_state")[0]).producer
+    assert producer is not None
+    with job.coordinator() as client:
+        assert client.end(producer, commit=True).code == 0
+
+
+def delete_log(job: Job) -> None:
+    """Delete every record that the topic has, and with it every control marker."""
+    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
+    deleted = admin.delete_records([Offset(job.topic, partition, -1) for partition in range(3)])
+    for future in deleted.values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("others", [1, 2], ids=["used once since", "used twice since"])
+def test_committed_and_replaced(others: int, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B6, B7, B28: committed by someone, then the coordinator's state was replaced: the marker is COMMIT."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    commit_as_somebody_else(job)
+    for _ in range(others):
+        job.terminate()
+    restarted = job.run()
+    assert "noted" in restarted.actions
+    assert "is COMMIT" in restarted.actions
+    assert restarted.placements[0] == (BATCH, "SKIP")
+    job.check()
+
+
+@pytest.mark.parametrize("others", [1, 2], ids=["used once since", "used twice since"])
+def test_aborted_and_replaced(others: int, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B7, B28: aborted by someone's InitProducerId, and the state replaced: the marker is ABORT."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    for _ in range(others):
+        job.terminate()
+    restarted = job.run()
+    assert "is ABORT" in restarted.actions
+    assert restarted.placements[0] == (BATCH, "RESEND")
+    job.check()
+
+
+def test_completed_by_the_driver_and_replaced(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A15, B6: the driver dies between EndTxn and its note, and somebody uses the id before the restart."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:COMPLETE", batch=BATCH)
+    job.terminate()
+    assert "is COMMIT" in job.run().actions
+    job.check()
+
+
+@pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
+def test_the_log_is_deleted(decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A11, B7: nothing tells any more how it ended. No guess: halt, change nothing, until a person decides."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    job.terminate()
+    delete_log(job)
+    described, row = job.describe(), job.state("status", "prepared_transaction_state", "settled", "batch_id")
+    for _ in range(2):
+        refused = job.fail()
+        assert refused.error == "HaltError"
+        assert "deleted or compacted" in refused.text
+        assert "--accept-replay" in refused.text
+        assert "--drop" in refused.text
+    assert job.describe() == described
+    assert job.state("status", "prepared_transaction_state", "settled", "batch_id") == row
+    sides: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
+    recover(decision=decision, **sides)
+    restarted = job.run()
+    sent_again = decision is OperatorDecision.ACCEPT_REPLAY
+    assert restarted.placements[0] == (BATCH, "RESEND" if sent_again else "SKIP")
+    # The topic's first batch was deleted with the log.
+    first_kept = BATCH if sent_again else BATCH + 1
+    rows = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
+    job.check(rows, table=[row for rows in job.input().values() for row in rows])
+    assert read_topic(job.broker.bootstrap, job.topic)

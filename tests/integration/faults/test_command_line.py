@@ -1,0 +1,191 @@
+"""``spark-2pc`` against real servers: what it says, what it changes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import Job, make_rows
+from tests.support.providers import Broker
+
+BATCH = 1
+ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation", "claimed_at", "settled_at")
+
+Run = Callable[..., tuple[int, str]]
+
+
+def words(job: Job, command: str, *options: str, named: bool = True) -> list[str]:
+    """The command line for this job."""
+    one = ("--transactional-id", job.transactional_id) if named else ()
+    kafka = f"bootstrap.servers={job.broker.bootstrap}"
+    return [command, *one, "--kafka", kafka, "--database", job.database, *options]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process; returns its exit code and all that it printed."""
+
+    def call(job: Job, command: str, *options: str, named: bool = True) -> tuple[int, str]:
+        capsys.readouterr()
+        code = cli.main(words(job, command, *options, named=named))
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return call
+
+
+@pytest.fixture
+def decided(kafka_without_2pc: Broker, make_job: MakeJob) -> Job:
+    """A job whose driver was killed right after its decision."""
+    job = make_job(kafka_without_2pc)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    return job
+
+
+def sides(job: Job) -> Any:
+    """All that a command could change."""
+    return job.state(*ROW), job.describe()
+
+
+def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
+    """D9: looking never claims, also many times. 3 says that something is in doubt."""
+    before = sides(decided)
+    for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
+        code, text = run(decided, *options)
+        assert code == cli.EXIT_IN_DOUBT
+        assert "IN DOUBT" in text
+        assert "would commit" in text
+    assert sides(decided) == before
+
+
+def test_recover_leaves_a_young_row_alone(decided: Job, run: Run) -> None:
+    """A12, D1: its driver was there a moment ago, so it may be at work. --take-over says that it is not."""
+    before = sides(decided)
+    code, text = run(decided, "recover")
+    assert code == cli.EXIT_IN_DOUBT
+    assert "--take-over" in text
+    assert sides(decided) == before
+    for _ in range(2):
+        code, text = run(decided, "recover", "--take-over")
+        assert code == cli.EXIT_SETTLED
+        assert "nothing is in doubt" in text
+    assert decided.state("status", "batch_id") == ("done", BATCH)
+    decided.run()
+    decided.check()
+
+
+def test_recover_settles_an_old_row(decided: Job, run: Run) -> None:
+    """B6, B27: nobody has touched it for an hour: no --take-over is needed."""
+    decided.sql("UPDATE kafka_transaction_state SET claimed_at = claimed_at - interval '1 hour'")
+    decided.sql("UPDATE kafka_transaction_state SET decided_at = decided_at - interval '1 hour', settled_at = NULL")
+    code, text = run(decided, "recover")
+    assert code == cli.EXIT_SETTLED
+    assert "committed" in text
+    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+    decided.run()
+    decided.check()
+
+
+def test_json(decided: Job, run: Run) -> None:
+    """Both commands print a list of objects with the same fields, whatever they found."""
+    code, text = run(decided, "status", "--json", named=False)
+    (report,) = json.loads(text)
+    assert (code, report["settled"], report["transactional_id"]) == (3, False, decided.transactional_id)
+    code, text = run(decided, "recover", "--take-over", "--json")
+    (report,) = json.loads(text)
+    assert (code, report["settled"]) == (0, True)
+    assert report["database_before"].startswith("decided")
+    assert report["database_after"].startswith("done")
+    assert report["kafka_before"].startswith("Ongoing")
+    assert report["actions"]
+
+
+def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, run: Run) -> None:
+    """B28: settled is what the job has sent again, or a person has dropped; the exit code says so."""
+    decided.terminate()
+    for options in (("recover", "--take-over"), ("status",), ("recover", "--take-over")):
+        code, text = run(decided, *options)
+        assert code == cli.EXIT_IN_DOUBT
+        assert "owed" in text
+    assert decided.state("status") == ("owed",)
+    assert run(decided, "recover", "--take-over", "--drop")[0] == cli.EXIT_SETTLED
+    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+    table = [row for rows in decided.input().values() for row in rows]
+    decided.run()
+    decided.check({BATCH: []}, table=table)
+
+
+def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
+    """A7, B28: still in doubt, because Kafka has it only when the job has sent it; then settled."""
+    table = [row for rows in decided.input().values() for row in rows]
+    decided.terminate()
+    changed = make_rows(BATCH, 19)
+    decided.write_batch(BATCH, changed)
+    assert decided.fail().error == "HaltError"
+    code, text = run(decided, "recover", "--take-over", "--accept-replay")
+    assert code == cli.EXIT_IN_DOUBT
+    assert "as decided by the operator" in text
+    decided.run()
+    decided.check({BATCH: changed}, table=table)
+    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+
+
+def test_recover_stops_a_job_that_runs(kafka_each_version: Broker, make_job: MakeJob, run: Run) -> None:
+    """A12, D1: with --take-over the running driver is superseded; started again it goes on where it was."""
+    job = make_job(kafka_each_version)
+    running = job.stop_at("step:PREPARE", batch=BATCH)
+    assert run(job, "recover")[0] == cli.EXIT_IN_DOUBT
+    code, text = run(job, "recover", "--take-over")
+    assert code == cli.EXIT_SETTLED
+    assert "aborted the open transaction" in text
+    job.superseded(running)
+    job.run()
+    job.check()
+
+
+def test_a_halt_names_both_sides(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+    """C5: 3, the sides, and what settles it; nothing was changed in Kafka."""
+    job = make_job(kafka_without_2pc)
+    job.run()
+    job.sql("UPDATE kafka_transaction_state SET settled = '1:1', prepared_transaction_state = '1:0'")
+    described = job.describe()
+    code, text = run(job, "recover", "--take-over")
+    assert code == cli.EXIT_IN_DOUBT
+    assert "the database is behind Kafka" in text
+    assert "database: batch 3, done 1:0, settled at 1:1" in text
+    assert "Kafka:    CompleteCommit" in text
+    assert job.describe() == described
+
+
+def test_nothing_there_yet(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+    """A database that no sink has used: nothing is in doubt, and no row or table is made."""
+    job = make_job(kafka_without_2pc)
+    assert run(job, "status", named=False) == (0, "the state table has no row: no sink has run against this database\n")
+    assert run(job, "recover", "--take-over")[0] == cli.EXIT_SETTLED
+    assert job.sql("SELECT to_regclass('kafka_transaction_state')") == [(None,)]
+
+
+def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
+    """1 when a side cannot be reached, 2 when the command line is wrong."""
+    decided.database += "_missing"
+    assert run(decided, "status")[0] == cli.EXIT_FAILED
+    code, text = run(decided, "status", "--kafka", "bootstrap.server=x:1")
+    assert code == cli.EXIT_USAGE
+    assert "bootstrap.servers" in text
+
+
+def test_as_a_program(decided: Job) -> None:
+    """The exit code is the process's, and errors go to stderr."""
+    program = [sys.executable, "-m", "spark_2pc_sink.cli"]
+    done = subprocess.run(
+        [*program, *words(decided, "status")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith(f"{decided.transactional_id}: IN DOUBT")

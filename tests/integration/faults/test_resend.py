@@ -1,0 +1,162 @@
+"""Kafka has lost a transaction that the database had decided: the batch is owed, and its Kafka half is sent again.
+
+Lost by transaction.timeout.ms on a broker that does not grant two-phase commit, or by somebody's InitProducerId
+(an operator's force-terminate, another application) on any broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.testing import wait_until
+from tests.conftest import StartKafka
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_config import Row
+from tests.support.driver_job import Job, make_rows
+from tests.support.providers import Broker
+
+BATCH = 1
+#: Long enough for a batch on a busy machine, short enough to wait for.
+TIMEOUT_MS = 6_000
+SOON: dict[str, Any] = {"kafka": {"transaction.timeout.ms": TIMEOUT_MS}, "decision_margin_ms": 100}
+#: How often the coordinator looks for transactions that have timed out; 10 s by default.
+CLEANUP = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+OWED = "noted that Kafka is owed batch 1"
+CHANGED = make_rows(BATCH, 19)
+
+
+def wait_for_time_out(job: Job) -> None:
+    """Wait until the coordinator has aborted the open transaction by itself."""
+    wait_until(
+        lambda: job.describe().state == "CompleteAbort",
+        deadline_s=30,
+        what="the time-out of the transaction",
+        interval_s=0.2,
+    )
+
+
+def owe(job: Job) -> None:
+    """Kill a driver right after its decision, and end its transaction by InitProducerId."""
+    job.kill_at("step:DECIDE", batch=BATCH)
+    job.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transaction_version", [0, 2], ids=["tv0", "tv2"])
+def test_timed_out_after_the_decision(transaction_version: int, start_kafka: StartKafka, make_job: MakeJob) -> None:
+    """B1, B7: the driver is dead for longer than transaction.timeout.ms."""
+    job = make_job(start_kafka(transaction_version=transaction_version, properties=CLEANUP))
+    job.kill_at("step:DECIDE", batch=BATCH, **SOON)
+    wait_for_time_out(job)
+    restarted = job.run()
+    assert OWED in restarted.actions
+    assert restarted.placements[0] == (BATCH, "RESEND")
+    job.check()
+
+
+@pytest.mark.slow
+def test_timed_out_while_the_driver_stood_still(start_kafka: StartKafka, make_job: MakeJob) -> None:
+    """A17, B1, B7: between the last look at the clock and COMMIT, and before that look."""
+    broker = start_kafka(properties=CLEANUP)
+    job = make_job(broker)
+    driver = job.stop_at("commit", batch=BATCH, **SOON)
+    wait_for_time_out(job)
+    driver.go_on()
+    job.finished(driver)
+    assert OWED in driver.actions
+    assert {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH] == 2
+    job.check()
+
+    job.write_batch(4, make_rows(4, 20))
+    job.batches = 5
+    driver = job.stop_at("step:PREPARE", batch=4, **SOON)
+    wait_for_time_out(job)
+    driver.go_on()
+    assert driver.outcome().error == "TransactionExpiredError"
+    assert job.state("status", "batch_id") == ("done", 3)
+    job.run()
+    job.check()
+
+
+@pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name)
+def test_killed_during_the_resend(step: Step, kafka: Broker, make_job: MakeJob) -> None:
+    """B1, B28: the driver that sends the owed half again is killed at each of its steps, with two-phase commit."""
+    job = make_job(kafka)
+    owe(job)
+    killed = job.kill_at(f"step:{step.name}", batch=BATCH)
+    assert OWED in killed.actions
+    assert job.state("status") == ("owed" if step < Step.DECIDE else "done" if step is Step.NOTE else "decided",)
+    restarted = job.run()
+    assert restarted.placements[0] == (BATCH, "RESEND" if step < Step.DECIDE else "SKIP")
+    job.check()
+
+
+def test_killed_at_every_step_of_the_resend_in_turn(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B1, B8, B28: the same on each transaction.version, without two-phase commit, and lost twice."""
+    job = make_job(kafka_each_version)
+    owe(job)
+    for step in Step:
+        if step <= Step.DECIDE:
+            job.kill_at(f"step:{step.name}", batch=BATCH)
+    assert job.state("status") == ("decided",)
+    job.terminate()
+    again = job.kill_at("step:COMPLETE", batch=BATCH)
+    assert OWED in again.actions
+    job.run()
+    job.check()
+
+
+def test_a_replay_that_differs_is_refused_until_a_person_decides(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A7, B28: a changed input file. The refusal names both ways out, and leaves nothing open in Kafka."""
+    job = make_job(kafka_each_version)
+    before = job.input()
+    owe(job)
+    job.write_batch(BATCH, CHANGED)
+    for _ in range(2):
+        refused = job.fail()
+        assert refused.error == "HaltError"
+        assert "spark-2pc recover --accept-replay" in refused.text
+        assert "spark-2pc recover --drop" in refused.text
+        assert job.state("status", "batch_id") == ("owed", BATCH)
+        assert job.describe().state != "Ongoing"
+    # What the database has is put back: no decision is needed any more.
+    job.write_batch(BATCH, before[BATCH])
+    job.run()
+    job.check()
+
+
+@pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
+def test_a_person_decides_about_an_owed_batch(
+    decision: OperatorDecision, kafka_without_2pc: Broker, make_job: MakeJob
+) -> None:
+    """A7, B28: Kafka gets what Spark has now, or goes without the batch; the table keeps what it has."""
+    job = make_job(kafka_without_2pc)
+    before = job.input()
+    table = [row for rows in before.values() for row in rows]
+    owe(job)
+    job.write_batch(BATCH, CHANGED)
+    assert job.fail().error == "HaltError"
+    report = recover(decision=decision, **_sides(job))
+    assert report.settled == (decision is OperatorDecision.DROP)
+    in_kafka: Mapping[int, list[Row]] = {BATCH: CHANGED if decision is OperatorDecision.ACCEPT_REPLAY else []}
+    job.run()
+    job.check(in_kafka, table=table)
+
+
+def test_a_sink_that_accepts_replays(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """A7: accept_replay=True on the sink is the same decision, made in advance."""
+    job = make_job(kafka_without_2pc)
+    table = [row for rows in job.input().values() for row in rows]
+    owe(job)
+    job.write_batch(BATCH, CHANGED)
+    job.run(accept_replay=True)
+    job.check({BATCH: CHANGED}, table=table)
+
+
+def _sides(job: Job) -> dict[str, Any]:
+    return {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}

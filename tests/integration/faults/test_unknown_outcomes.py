@@ -1,0 +1,184 @@
+"""Answers that never come, and servers that die: what was carried out is found out, never guessed.
+
+The driver lives on in all of these. COMMIT's outcome is settled by claiming again on a new connection, EndTxn's by
+sending the same request again or, when that fails too, by looking at both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import make_url
+
+from spark_2pc_sink.testing import TcpProxy, kafka_request, postgres_query, wait_until
+from tests.conftest import StartKafka
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import LARGE_INPUT, SMALL_INPUT, Job
+from tests.support.driver_process import DriverProcess
+from tests.support.providers import Broker, Database
+
+BATCH = 1
+#: EndTxn's key in Kafka's protocol.
+END_TXN = 26
+
+
+@contextmanager
+def behind_proxy(job: Job, server: Database) -> Iterator[tuple[TcpProxy, str]]:
+    """A proxy in front of the database, and the job's database URL through it."""
+    with server.proxy() as proxy:
+        yield proxy, server.database_url(str(make_url(job.database).database), port=proxy.port)
+
+
+def attempts(driver: DriverProcess) -> int:
+    """How many transactions the batch took."""
+    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
+    return found
+
+
+def settled_by_claiming_again(job: Job, driver: DriverProcess, *, committed: bool) -> None:
+    """The driver ends well; whether the batch took one transaction or two tells what it found."""
+    job.finished(driver)
+    assert [recovered["generation"] for recovered in driver.recoveries] == [1, 2]
+    assert ("committed" if committed else "aborted the open transaction") in driver.actions
+    assert attempts(driver) == (1 if committed else 2)
+    job.check()
+
+
+# --- COMMIT ------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_commit_is_lost(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+    """C1: the server has committed, the connection is reset before its answer arrives."""
+    job = make_job(kafka_each_version)
+    with behind_proxy(job, postgres) as (proxy, url):
+        driver = job.stop_at("commit", batch=BATCH, database=url)
+        proxy.lose_answer(postgres_query("COMMIT"))
+        driver.go_on()
+        settled_by_claiming_again(job, driver, committed=True)
+        assert proxy.answers_lost == 1
+
+
+def test_commit_itself_is_lost(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+    """C1: the same error for the client, but the server has never seen COMMIT."""
+    job = make_job(kafka_each_version)
+    with behind_proxy(job, postgres) as (proxy, url):
+        driver = job.stop_at("commit", batch=BATCH, database=url)
+        proxy.reset_connections()
+        driver.go_on()
+        settled_by_claiming_again(job, driver, committed=False)
+
+
+@pytest.mark.parametrize("place", ["copy", "commit"])
+def test_the_backend_is_terminated(
+    place: str, kafka_without_2pc: Broker, make_job: MakeJob, postgres: Database
+) -> None:
+    """C1, C7: pg_terminate_backend inside COPY and before COMMIT; 57P01 is no class 08, and not a definite failure."""
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
+    driver = job.stop_at(place, batch=BATCH)
+    assert job.sql(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE '2pc:%%'"
+    ) == [(True,)]
+    driver.go_on()
+    settled_by_claiming_again(job, driver, committed=False)
+
+
+@pytest.mark.parametrize("place", ["copy", "commit"])
+def test_postgresql_is_killed(
+    place: str, kafka_without_2pc: Broker, make_job: MakeJob, start_postgres: Callable[[], Database]
+) -> None:
+    """C1: PostgreSQL dies by SIGKILL inside COPY and before COMMIT, and comes back."""
+    server = start_postgres()
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT, database=server.create_database("job"))
+    driver = job.stop_at(place, batch=BATCH)
+    server.kill()
+    driver.go_on()
+    wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="the driver to notice")
+    server.start()
+    settled_by_claiming_again(job, driver, committed=False)
+
+
+def test_postgresql_is_killed_after_it_has_committed(
+    kafka_without_2pc: Broker, make_job: MakeJob, start_postgres: Callable[[], Database]
+) -> None:
+    """C1: COMMIT was carried out, and the server dies by SIGKILL before the driver reads the answer."""
+    server = start_postgres()
+    job = make_job(kafka_without_2pc, database=server.create_database("job"))
+    with behind_proxy(job, server) as (proxy, url):
+        driver = job.stop_at("commit", batch=BATCH, database=url)
+        proxy.hold_answers()
+        driver.go_on()
+        wait_until(lambda: job.state("status") == ("decided",), deadline_s=30, what="COMMIT to be carried out")
+        server.kill()
+        # In this order: what is held must be lost with its connection, and not be delivered first.
+        proxy.reset_connections()
+        proxy.restore()
+        server.start()
+        settled_by_claiming_again(job, driver, committed=True)
+
+
+# --- EndTxn ------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_end_txn_is_lost(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B4, B6: the coordinator has committed; the same EndTxn again says so, and nothing is committed twice."""
+    job = make_job(kafka_each_version)
+    with kafka_each_version.proxy() as proxy:
+        driver = job.stop_at("end", batch=BATCH, kafka={"bootstrap.servers": proxy.address})
+        proxy.lose_answer(kafka_request(END_TXN))
+        driver.go_on()
+        job.finished(driver)
+        assert proxy.answers_lost == 1
+    assert attempts(driver) == 1
+    job.check()
+
+
+def test_end_txn_finds_no_coordinator(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B4, B14, B25: no answer within max.block.ms. The driver looks again until the coordinator is back."""
+    job = make_job(kafka_each_version)
+    with kafka_each_version.proxy() as proxy:
+        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
+        driver = job.stop_at("end", batch=BATCH, kafka=kafka)
+        proxy.cut()
+        driver.go_on()
+        wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="EndTxn to be given up")
+        proxy.restore()
+        job.finished(driver)
+    assert "committed" in driver.actions
+    assert attempts(driver) == 1
+    job.check()
+
+
+def test_end_txn_finds_no_coordinator_for_too_long(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B4, D3: the driver ends with InDoubtError, which says that nothing is lost; the next start completes it."""
+    job = make_job(kafka_each_version)
+    with kafka_each_version.proxy() as proxy:
+        kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
+        driver = job.stop_at("end", batch=BATCH, kafka=kafka, connect_deadline_ms=0)
+        proxy.cut()
+        driver.go_on()
+        outcome = driver.outcome()
+    assert outcome.error == "InDoubtError"
+    assert "Nothing is lost" in outcome.text
+    assert job.state("status", "batch_id") == ("decided", BATCH)
+    assert "committed" in job.run().actions
+    job.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("two_phase_commit", [False, True], ids=["without-2pc", "2pc"])
+def test_the_broker_is_killed_between_decision_and_end(
+    two_phase_commit: bool, start_kafka: StartKafka, make_job: MakeJob
+) -> None:
+    """B4, B14: the broker dies by SIGKILL with the decided transaction prepared, and comes back with it."""
+    broker = start_kafka(two_phase_commit=two_phase_commit)
+    job = make_job(broker, sizes=SMALL_INPUT)
+    driver = job.stop_at("step:DECIDE", batch=BATCH)
+    broker.kill()
+    broker.start()
+    driver.go_on()
+    job.finished(driver)
+    assert attempts(driver) == 1
+    job.check()

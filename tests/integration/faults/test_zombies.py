@@ -1,0 +1,193 @@
+"""A driver is stopped with SIGSTOP, a new one takes over and finishes, and the old one is continued.
+
+The old one must not do anything any more that either side would show, and must end with SupersededError. The new one
+must not wait for it: not for its locks, not for its transaction.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sqlalchemy import make_url
+
+from spark_2pc_sink.errors import AbortableError, FencedError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.testing import wait_until
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import LARGE_INPUT, Job, make_rows
+from tests.support.driver_process import DriverProcess
+from tests.support.driver_rows import RowsWork
+from tests.support.providers import Broker, Database
+
+#: What a new driver may take for everything, on a busy machine. All time-outs that it has are longer, so that none of
+#: its waits can have ended by one: but that of the claim for the row's lock, after which it ends the older session.
+TAKEN_OVER_S = 45.0
+BATCH = 1
+
+
+def taken_over(job: Job, zombie: DriverProcess) -> DriverProcess:
+    """Run a new driver to the end beside the stopped one, then continue that; returns the new one."""
+    begun_s = time.monotonic()
+    new = job.run(deadline_s=TAKEN_OVER_S)
+    assert time.monotonic() - begun_s < TAKEN_OVER_S
+    job.check()
+    assert zombie.stopped
+    job.superseded(zombie)
+    job.check()
+    return new
+
+
+def backends(job: Job) -> list[str]:
+    """The names of the deciding transactions that are open."""
+    return [
+        name
+        for (name,) in job.sql(
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name LIKE '2pc:%%' AND xact_start IS NOT NULL"
+        )
+    ]
+
+
+def test_stopped_after_prepare(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A12, B12, D1: the new driver aborts the prepared transaction; the old one comes too late to decide it."""
+    job = make_job(kafka_each_version, primary_key=False)
+    zombie = job.stop_at("step:PREPARE", batch=BATCH)
+    new = taken_over(job, zombie)
+    assert "aborted the open transaction" in new.actions
+    assert ("DECIDE", BATCH) not in [(event["step"], event["batch"]) for event in zombie.events("step")]
+
+
+def test_stopped_inside_copy(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """C2, D1: the old driver's session holds rows with the keys that the new one is about to write; it is ended."""
+    job = make_job(kafka_each_version, sizes=LARGE_INPUT)
+    zombie = job.stop_at("copy", batch=BATCH)
+    wait_until(lambda: backends(job), deadline_s=30, what="the deciding transaction of the stopped driver")
+    (held,) = job.sql(
+        "SELECT count(*) FROM pg_locks WHERE relation = 'target'::regclass AND mode = 'RowExclusiveLock' AND granted"
+    )
+    assert held[0] == 1
+    new = taken_over(job, zombie)
+    assert "aborted the open transaction" in new.actions
+    assert backends(job) == []
+
+
+def test_stopped_before_commit(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """C2: the row is written and locked, COMMIT is not sent. The claim ends that session, and nothing was decided."""
+    job = make_job(kafka_each_version, primary_key=False)
+    zombie = job.stop_at("commit", batch=BATCH)
+    assert len(backends(job)) == 1
+    new = taken_over(job, zombie)
+    assert "aborted the open transaction" in new.actions
+
+
+def test_stopped_inside_commit(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+    """C1, C2: the server has committed, and the old driver stands still before it reads the answer."""
+    job = make_job(kafka_each_version)
+    with postgres.proxy() as proxy:
+        name = make_url(job.database).database
+        zombie = job.stop_at("commit", batch=BATCH, database=postgres.database_url(str(name), port=proxy.port))
+        proxy.hold_answers()
+        zombie.go_on()
+        wait_until(lambda: job.state("status") == ("decided",), deadline_s=30, what="COMMIT to be carried out")
+        zombie.stop()
+        begun_s = time.monotonic()
+        new = job.run(deadline_s=TAKEN_OVER_S)
+        assert time.monotonic() - begun_s < TAKEN_OVER_S
+        assert "committed" in new.actions
+        job.check()
+        proxy.restore()
+        job.superseded(zombie)
+        job.check()
+
+
+def test_stopped_before_end_of_transaction(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B5, B12, D1: decided and not completed. The new driver commits; the old one's EndTxn must not end another one."""
+    job = make_job(kafka_each_version)
+    zombie = job.stop_at("end", batch=BATCH)
+    new = taken_over(job, zombie)
+    assert "committed" in new.actions
+
+
+def test_stopped_before_end_while_the_new_one_has_a_transaction_open(
+    kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """B5: the old driver's EndTxn(commit) comes while the next transaction of the id is open, and must not end that."""
+    job = make_job(kafka_each_version)
+    zombie = job.stop_at("end", batch=0)
+    new = job.stop_at("step:PRODUCE", batch=BATCH)
+    job.superseded(zombie)
+    assert job.describe().state == "Ongoing"
+    new.go_on()
+    job.finished(new)
+    job.check()
+
+
+def test_stopped_before_init_producer_id(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B12, D1: the last thing that a recovery does fences whoever came after it; with nothing open that is all."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    zombie = job.stop_at("init", batch=BATCH)
+    taken_over(job, zombie)
+
+
+def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
+    kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """B12, B28, D1: the old driver's InitProducerId aborts what the new one has decided a moment ago.
+
+    The claim cannot prevent it, because Kafka does not know of claims. The batch is owed, and sent again.
+    """
+    job = make_job(kafka_each_version)
+    job.kill_at("step:PRODUCE", batch=BATCH)
+    zombie = job.stop_at("init", batch=BATCH)
+    new = job.stop_at("step:DECIDE", batch=BATCH)
+    job.superseded(zombie)
+    new.go_on()
+    job.finished(new)
+    assert "noted that Kafka is owed batch 1" in new.actions
+    job.check()
+
+
+@pytest.mark.parametrize("reached", ["BEGIN", "PRODUCE"])
+def test_a_task_that_outlives_its_driver(reached: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A4, B5, B12: a dead driver's task still has its pair, and has not sent anything yet.
+
+    Kafka shows nothing open then, so it is only the new pair of every recovery that keeps the task's records out of
+    the new driver's transaction: it must be refused before and after the new one has written to the partitions.
+    """
+    job = make_job(kafka_each_version)
+    job.kill_at("step:BEGIN", batch=BATCH)
+    orphans_pair = job.describe().producer
+    assert orphans_pair is not None
+    new = job.stop_at(f"step:{reached}", batch=BATCH)
+    ticket = TransactionTicket(
+        transactional_id=job.transactional_id,
+        producer=orphans_pair,
+        transaction_version=kafka_each_version.transaction_version,
+        generation=1,
+        transaction=BATCH + 1,
+        application_name="",
+        kafka_only=False,
+    )
+    orphan = RowsWork(SinkOptions.parse(**job.sink()), make_rows(BATCH, 20), half_copied=lambda: None)
+    with pytest.raises((FencedError, AbortableError)):
+        orphan.produce(ticket)
+    new.go_on()
+    job.finished(new)
+    job.check()
+
+
+def test_several_drivers_at_once(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """A12, C3: the very first start of a sink, three times at once: one table, one row, one driver that is the last.
+
+    The others are superseded, or find that the checkpoint which they read is behind the row; whatever they did before
+    is part of the result.
+    """
+    job = make_job(kafka_each_version, sizes=(20,) * 6, primary_key=False)
+    drivers = [job.start() for _ in range(3)]
+    outcomes = [driver.outcome() for driver in drivers]
+    assert {outcome.error for outcome in outcomes} <= {"", "SupersededError", "HaltError"}, outcomes
+    job.run()
+    job.check()

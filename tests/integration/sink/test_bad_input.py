@@ -1,0 +1,248 @@
+"""What a user gets wrong: each is refused with the value, the rule and the remedy, before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.errors import (
+    BatchAttemptsExhaustedError,
+    ClaimRefusedError,
+    ConfigurationError,
+    DatabaseUnreachableError,
+    DualWriteError,
+    KafkaTimeoutError,
+    RecordTooLargeError,
+    UnknownTopicError,
+    UnstorableValueError,
+)
+from spark_2pc_sink.testing import free_port, read_topic
+from tests.support.streams import FileStream, make_sink, sink_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import MakeTopic
+    from tests.support.providers import Broker
+
+SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    files = FileStream(spark, tmp_path, SCHEMA)
+    files.add([(1, "one"), (2, "two")])
+    return files
+
+
+class Case:
+    """A sink that would work, to be spoilt in one place."""
+
+    def __init__(self, stream: FileStream, broker: Broker, database: str, transactional_id: str, topic: str) -> None:
+        self.stream, self.broker, self.database, self.topic = stream, broker, database, topic
+        self.options = sink_options(
+            broker=broker, database=database, transactional_id=transactional_id, topic=topic, key="id"
+        )
+
+    def refused(self, **spoilt: Any) -> DualWriteError:
+        """Run with one thing spoilt; the error, after a look that nothing was written."""
+        with pytest.raises(DualWriteError) as raised:
+            self.stream.run(DualWriteSink(**{**self.options, **spoilt}))
+        assert read_topic(self.broker.bootstrap, self.topic) == []
+        engine = sqlalchemy.create_engine(self.database, poolclass=sqlalchemy.NullPool)
+        with engine.connect() as connection:
+            if sqlalchemy.inspect(connection).has_table("target"):
+                assert connection.execute(sqlalchemy.text("SELECT count(*) FROM target")).scalar() == 0
+        return raised.value
+
+
+@pytest.fixture
+def case(stream: FileStream, kafka: Broker, database: str, transactional_id: str, topic: MakeTopic) -> Case:
+    return Case(stream, kafka, database, transactional_id, topic())
+
+
+def execute(database: str, statement: str) -> None:
+    engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text(statement))
+
+
+def test_a_misspelt_option_is_refused_at_construction() -> None:
+    """The nearest valid name is in the message."""
+    with pytest.raises(ConfigurationError, match="upsert_keys"):
+        DualWriteSink(
+            transactional_id="t",
+            kafka={"bootstrap.servers": "h:1"},
+            database="postgresql://h/d",
+            table="t",
+            upsert_key=["id"],
+        )
+
+
+def test_a_misspelt_kafka_property_is_refused_at_construction() -> None:
+    """The same for Kafka's properties."""
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        DualWriteSink(transactional_id="t", kafka={"bootstrap.server": "h:1"}, database="postgresql://h/d", table="t")
+
+
+def test_a_wrong_broker_address(case: Case) -> None:
+    """B25: nothing hangs; the address and the deadline are named."""
+    address = f"127.0.0.1:{free_port()}"
+    error = case.refused(kafka={"bootstrap.servers": address, "max.block.ms": "2000"})
+    assert isinstance(error, KafkaTimeoutError)
+    assert address in str(error)
+    assert "2000 ms" in str(error)
+
+
+def test_a_wrong_database_address(case: Case) -> None:
+    """Host, port and database are named, the password is not."""
+    port = free_port()
+    error = case.refused(database=f"postgresql+psycopg2://job:secret@127.0.0.1:{port}/shop")
+    assert isinstance(error, DatabaseUnreachableError)
+    assert f"127.0.0.1:{port}/shop" in str(error)
+    assert "secret" not in str(error)
+
+
+def test_a_wrong_database_name(case: Case) -> None:
+    """PostgreSQL's own words are passed on."""
+    wrong = sqlalchemy.make_url(case.database).set(database="nowhere").render_as_string(hide_password=False)
+    error = case.refused(database=wrong)
+    assert isinstance(error, DatabaseUnreachableError)
+    assert 'database "nowhere" does not exist' in str(error)
+
+
+def test_a_missing_table(case: Case) -> None:
+    """The remedy is create_table=True."""
+    error = case.refused(create_table=False)
+    assert isinstance(error, ConfigurationError)
+    assert "public.target" in str(error)
+    assert "create_table=True" in str(error)
+
+
+def test_a_column_that_the_table_lacks(case: Case) -> None:
+    """The nearest column is named."""
+    execute(case.database, "CREATE TABLE target (id bigint, names text)")
+    error = case.refused()
+    assert isinstance(error, ConfigurationError)
+    assert "'name'" in str(error)
+    assert "'names'" in str(error)
+
+
+def test_a_column_that_the_batch_lacks(case: Case) -> None:
+    """An expression over a column that is not there."""
+    error = case.refused(key="idd")
+    assert isinstance(error, ConfigurationError)
+    assert "key='idd'" in str(error)
+    assert "'id'" in str(error)
+
+
+def test_a_type_that_does_not_go_into_its_column(case: Case) -> None:
+    """Both types are named."""
+    execute(case.database, "CREATE TABLE target (id bigint, name timestamptz)")
+    error = case.refused()
+    assert isinstance(error, ConfigurationError)
+    assert "string" in str(error)
+    assert "timestamp with time zone" in str(error)
+
+
+def test_a_topic_that_does_not_exist(case: Case) -> None:
+    """Topics are never created by writing to them."""
+    error = case.refused(topic="no-such-topic")
+    assert isinstance(error, UnknownTopicError)
+    assert "no-such-topic" in str(error)
+
+
+def test_no_topic_at_all(case: Case) -> None:
+    """Neither the option nor a column."""
+    error = case.refused(topic=None)
+    assert isinstance(error, ConfigurationError)
+    assert "topic" in str(error)
+
+
+def test_a_value_of_a_type_that_is_no_bytes(case: Case) -> None:
+    """The remedy shows how to convert it."""
+    error = case.refused(value="struct(*)")
+    assert isinstance(error, ConfigurationError)
+    assert "to_json" in str(error)
+
+
+def test_a_record_larger_than_the_topic_takes(case: Case) -> None:
+    """Size, limit and the row's key are named; nothing of the batch is on either side."""
+    error = case.refused(value="repeat(name, 2000000)")
+    assert isinstance(error, RecordTooLargeError)
+    assert "max.message.bytes" in str(error)
+    assert any(f"the record with key {key} for" in str(error) for key in (1, 2)), str(error)
+
+
+def test_a_value_that_postgresql_cannot_hold(case: Case) -> None:
+    """C8: NUL in text; column and row key are named."""
+    error = case.refused(columns={"id": "id", "name": "concat(name, decode(unhex('00'), 'UTF-8'))"})
+    assert isinstance(error, UnstorableValueError)
+    assert "column 'name' of the row with key=" in str(error)
+
+
+def test_a_constraint_of_the_table(case: Case) -> None:
+    """C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
+    execute(case.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
+    error = case.refused()
+    assert not isinstance(error, BatchAttemptsExhaustedError)
+    assert "target_id_check" in str(error)
+
+
+def test_a_transaction_timeout_beyond_what_the_broker_allows(
+    case: Case, kafka_without_2pc: Broker, topic: MakeTopic
+) -> None:
+    """B2: both limits are named."""
+    name = topic(broker=kafka_without_2pc)
+    error = case.refused(
+        kafka={"bootstrap.servers": kafka_without_2pc.bootstrap, "transaction.timeout.ms": "3600000"}, topic=name
+    )
+    assert isinstance(error, ConfigurationError)
+    assert "transaction.timeout.ms" in str(error)
+    assert "transaction.max.timeout.ms" in str(error)
+
+
+def test_speculation_is_refused(case: Case, spark: SparkSession) -> None:
+    """A4: the setting and the remedy are named; the session is reconfigured under the sink's eyes."""
+    conf = spark.sparkContext._conf
+    conf.set("spark.speculation", "true")
+    try:
+        error = case.refused()
+    finally:
+        conf.set("spark.speculation", "false")
+    assert isinstance(error, ConfigurationError)
+    assert "spark.speculation=false" in str(error)
+
+
+def test_a_transactional_id_in_use_by_another_running_sink(
+    case: Case, spark: SparkSession, tmp_path: Path, kafka: Broker, database: str
+) -> None:
+    """A10, B21: the second job is refused, and the healthy one goes on."""
+    healthy = FileStream(spark, tmp_path / "healthy", SCHEMA)
+    (tmp_path / "healthy").mkdir()
+    healthy.add([(10, "ten")])
+    options = {key: value for key, value in case.options.items() if key != "kafka"}
+    options = {**options, "table": "public.healthy"}
+    sink = make_sink(broker=kafka, **options)
+    query = (
+        healthy.frame()
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(healthy.checkpoint))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        with pytest.raises(ClaimRefusedError, match="belongs to query"):
+            case.stream.run(DualWriteSink(**case.options))
+        healthy.add([(11, "eleven")])
+        query.processAllAvailable()
+        assert query.isActive
+    finally:
+        query.stop()
+    assert sorted(record.key or b"" for record in read_topic(kafka.bootstrap, case.topic)) == [b"10", b"11"]

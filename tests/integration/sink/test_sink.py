@@ -1,0 +1,477 @@
+"""The sink in a streaming query, on real Kafka and real PostgreSQL, read back by independent clients."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, HaltError
+from spark_2pc_sink.sink.routing import balanced_salts
+from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from tests.support.streams import FileStream, make_sink, sink_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import MakeTopic
+    from tests.support.providers import Broker
+
+SCHEMA = StructType(
+    [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
+)
+Row = tuple[int, str | None, int | None]
+
+
+def rows_of(batch: int, count: int = 500) -> list[Row]:
+    """Rows with nulls and text of several scripts; ids are unique over batches."""
+    return [
+        (batch * 10_000 + n, None if n % 17 == 0 else f"n-{n}-żółw-🚲", None if n % 13 == 0 else n)
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, SCHEMA)
+
+
+def table_rows(database: str, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
+    engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(sqlalchemy.text(f"SELECT {columns} FROM {table}"))]
+
+
+def record_rows(records: list[TopicRecord]) -> list[Row]:
+    parsed = [json.loads(record.value or b"null") for record in records]
+    return [(row["id"], row.get("name"), row.get("amount")) for row in parsed]
+
+
+def assert_both_sides(broker: Broker, topic: str, database: str, rows: list[Row]) -> list[TopicRecord]:
+    records = read_topic(broker.bootstrap, topic)
+    assert_same_multiset(record_rows(records), rows, what=f"records in {topic}")
+    assert_same_multiset(table_rows(database), rows, what="rows in the table")
+    return records
+
+
+@pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
+def test_append_on_each_transaction_version(
+    stream: FileStream,
+    kafka_each_version: Broker,
+    database: str,
+    topic: MakeTopic,
+    transactional_id: str,
+    key: str | None,
+) -> None:
+    """Two batches and an empty one; B24, A16: transaction.version 0, 1 and 2, without two-phase commit."""
+    name = topic(broker=kafka_each_version, partitions=3)
+    sink = make_sink(
+        broker=kafka_each_version, database=database, transactional_id=transactional_id, topic=name, key=key
+    )
+    rows = rows_of(0) + rows_of(1)
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.add([(-1, "filtered away", 0)])
+    stream.run(sink, stream.frame().where("id >= 0"))
+    assert_both_sides(kafka_each_version, name, database, rows)
+    state = table_rows(database, "status, batch_id, row_count", "kafka_transaction_state")
+    assert state == [("done", 2, 0)]
+
+
+def test_append_with_two_phase_commit_granted(
+    stream: FileStream,
+    kafka: Broker,
+    database: str,
+    topic: MakeTopic,
+    transactional_id: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """KIP-939: asked for where the broker grants it, and said so at the start."""
+    name = topic()
+    stream.add(rows_of(0))
+    stream.run(make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id"))
+    assert_both_sides(kafka, name, database, rows_of(0))
+    assert "never time out" in caplog.text
+
+
+def test_records_are_where_and_what_a_java_producer_would_write(
+    stream: FileStream, spark: SparkSession, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """Read back by librdkafka and by the Java consumer (Spark's Kafka source): key, value, headers, time, partition."""
+    name = topic(partitions=5)
+    stream.add(rows_of(0))
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=name,
+        key="concat('k', id)",
+        value="concat(id, ':', coalesce(name, ''))",
+        headers="array(struct('schema' AS key, CAST('1' AS BINARY) AS value), "
+        "struct('n' AS key, CAST(NULL AS BINARY) AS value))",
+    )
+    stream.run(sink)
+    records = read_topic(kafka.bootstrap, name)
+    expected = [(f"k{i}".encode(), f"{i}:{name or ''}".encode()) for i, name, _ in rows_of(0)]
+    assert_same_multiset([(record.key, record.value) for record in records], expected, what="records")
+    assert {record.headers for record in records} == {(("schema", b"1"), ("n", None))}
+    assert len({record.partition for record in records}) == 5
+    java = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", name)
+        .option("includeHeaders", "true")
+        .load()
+    )
+    seen_by_java = [
+        (row.partition, row.offset, bytes(row.key), bytes(row.value), int(row.timestamp.timestamp() * 1000))
+        for row in java.collect()
+    ]
+    seen = [(record.partition, record.offset, record.key, record.value, record.timestamp) for record in records]
+    assert_same_multiset(seen_by_java, seen, what="records seen by the Java consumer")
+    # Java's own producer sends the same keys to the same partitions.
+    (
+        spark.createDataFrame([(key.decode(), "again") for key, _ in expected], "key string, value string")
+        .write.format("kafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", name)
+        .save()
+    )
+    by_key = {record.key: record.partition for record in records}
+    again = [record for record in read_topic(kafka.bootstrap, name) if record.value == b"again"]
+    assert len(again) == len(expected)
+    assert {record.key: record.partition for record in again} == by_key
+
+
+def test_upsert_keeps_the_last_row_of_each_key(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """C9: with upsert_order_by the greatest wins in the table, and Kafka gets every record."""
+    name = topic()
+    first = [(n % 50, f"first-{n}", n) for n in range(200)]
+    second = [(n, f"second-{n}", n + 1_000) for n in range(25)]
+    stream.add(first)
+    stream.add(second)
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=name,
+        key="id",
+        mode="upsert",
+        upsert_keys=["id"],
+        upsert_order_by="amount",
+    )
+    stream.run(sink)
+    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, name)), first + second, what="records")
+    last = {row[0]: row for row in first} | {row[0]: row for row in second}
+    assert_same_multiset(table_rows(database), list(last.values()), what="rows")
+
+
+def test_upsert_refuses_a_key_twice_in_a_batch(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """C9: refused with the keys named, and nothing of the batch is on either side."""
+    name = topic()
+    stream.add([(7, "one", 1), (7, "two", 2), (8, "three", 3)])
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=name,
+        key="id",
+        mode="upsert",
+        upsert_keys=["id"],
+    )
+    with pytest.raises(DuplicateKeyError, match=r"id.*7"):
+        stream.run(sink)
+    assert_both_sides(kafka, name, database, [])
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_batch_beyond_the_inline_limit_is_staged(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, mode: str
+) -> None:
+    """C10: rows beyond the limit travel through staging tables, which are gone afterwards."""
+    name = topic()
+    rows = rows_of(0, 60_000)
+    stream.add(rows, partitions=3)
+    upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=name,
+        key="id",
+        inline_copy_bytes_max=100_000,
+        **upsert,
+    )
+    stream.run(sink, stream.frame(files_per_batch=10))
+    assert_both_sides(kafka, name, database, rows)
+    assert table_rows(database, "relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
+
+
+def test_topic_and_partition_columns_override(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """The conventions of Spark's Kafka sink: columns named topic and partition, row by row."""
+    one, other = topic(partitions=3), topic(partitions=2)
+    stream.add(rows_of(0))
+    frame = stream.frame().selectExpr(
+        "*",
+        f"CASE WHEN id % 2 = 0 THEN '{other}' END AS topic",
+        "CASE WHEN id % 2 = 0 THEN CAST(id % 4 / 2 AS INT) END AS partition",
+    )
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=one,
+        key="id",
+        value="to_json(struct(id, name, amount))",
+    )
+    stream.run(sink, frame)
+    even = [row for row in rows_of(0) if row[0] % 2 == 0]
+    odd = [row for row in rows_of(0) if row[0] % 2 == 1]
+    records = read_topic(kafka.bootstrap, other)
+    assert_same_multiset(record_rows(records), even, what="the other topic")
+    assert all(record.partition == json.loads(record.value or b"")["id"] % 4 // 2 for record in records)
+    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, one)), odd, what="the sink's topic")
+    assert_same_multiset(table_rows(database), rows_of(0), what="rows")
+
+
+def test_a_topic_column_below_transaction_version_two(
+    stream: FileStream, kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B24: the driver adds the partitions of every topic of the batch, as tasks never do."""
+    names = [topic(broker=kafka_each_version, partitions=2) for _ in range(2)]
+    stream.add(rows_of(0))
+    frame = stream.frame().withColumn("topic", F.expr(f"IF(id % 2 = 0, '{names[0]}', '{names[1]}')"))
+    sink = make_sink(
+        broker=kafka_each_version,
+        database=database,
+        transactional_id=transactional_id,
+        topic=None,
+        value="to_json(struct(id, name, amount))",
+        columns={"id": "id", "name": "name", "amount": "amount"},
+    )
+    stream.run(sink, frame)
+    records = [record for name in names for record in read_topic(kafka_each_version.bootstrap, name)]
+    assert_same_multiset(record_rows(records), rows_of(0), what="records of both topics")
+    assert_same_multiset(table_rows(database), rows_of(0), what="rows")
+
+
+def test_a_restart_goes_on_where_the_query_was(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A9: the identity is Spark's query id, kept in the checkpoint, however the sink object was made."""
+    name = topic()
+    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
+    stream.add(rows_of(0))
+    stream.run(make_sink(**options))
+    stream.add(rows_of(1))
+    stream.run(pickle.loads(pickle.dumps(make_sink(**options))))  # noqa: S301 - our own bytes
+    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+
+
+def test_the_same_sink_object_serves_a_restarted_query(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A claim belongs to one run: the same object claims again for the next."""
+    name = topic()
+    sink = make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id")
+    stream.add(rows_of(0))
+    stream.run(sink)
+    stream.add(rows_of(1))
+    stream.run(sink)
+    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+    assert table_rows(database, "generation", "kafka_transaction_state") == [(2,)]
+
+
+def test_a_replayed_batch_is_a_no_op(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A1: the last commit-log file of the checkpoint is lost, and Spark replays the batch."""
+    name = topic()
+    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.run(make_sink(**options))
+    commits = stream.checkpoint / "commits"
+    (commits / "1").unlink()
+    (commits / ".1.crc").unlink()
+    stream.run(make_sink(**options))
+    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+
+
+def test_a_wiped_checkpoint_is_refused_until_adopted(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
+    from spark_2pc_sink.errors import ClaimRefusedError  # noqa: PLC0415
+
+    name = topic()
+    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
+    stream.add(rows_of(0))
+    stream.run(make_sink(**options))
+    stream.checkpoint.rename(stream.directory / "lost")
+    with pytest.raises(ClaimRefusedError, match="adopt=True"):
+        stream.run(make_sink(**options))
+    assert_both_sides(kafka, name, database, rows_of(0))
+    stream.run(make_sink(**options, adopt=True))
+    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, name)), rows_of(0) * 2, what="adopted: sent again")
+
+
+def test_a_gap_in_the_batch_ids_is_refused(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """C5, D8: the state row is older than the checkpoint (a restored database)."""
+    name = topic()
+    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
+    for batch in range(2):
+        stream.add(rows_of(batch))
+    stream.run(make_sink(**options))
+    engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE kafka_transaction_state SET batch_id = 0"))
+    stream.add(rows_of(2))
+    with pytest.raises(HaltError, match="batch 2 follows batch 0"):
+        stream.run(make_sink(**options))
+    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+
+
+def test_a_stateful_replay_still_advances_its_state(
+    spark: SparkSession, stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A skipped replay runs the plan to nowhere: the counts of the next batch build on it."""
+    name = topic()
+    options = {
+        "broker": kafka,
+        "database": database,
+        "transactional_id": transactional_id,
+        "topic": name,
+        "key": "name",
+        "mode": "upsert",
+        "upsert_keys": ["name"],
+        "columns": {"name": "name", "total": "total"},
+    }
+    counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
+    stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
+    _run_update(stream, make_sink(**options), counted())
+    (stream.checkpoint / "commits" / "0").unlink()
+    (stream.checkpoint / "commits" / ".0.crc").unlink()
+    stream.add([(4, "a", 0)])
+    _run_update(stream, make_sink(**options), counted())
+    assert_same_multiset(table_rows(database, "name, total"), [("a", 3), ("b", 1)], what="running counts")
+
+
+def _run_update(stream: FileStream, sink: DualWriteSink, frame: Any) -> None:
+    query = (
+        frame.writeStream.foreachBatch(sink)
+        .outputMode("update")
+        .option("checkpointLocation", str(stream.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)
+
+
+@pytest.mark.parametrize(
+    ("expression", "option"),
+    [("concat(id, rand())", "key"), ("uuid()", "value"), ("to_json(struct(id, current_timestamp() AS at))", "value")],
+)
+def test_expressions_that_differ_per_evaluation_are_refused(
+    stream: FileStream,
+    kafka: Broker,
+    database: str,
+    topic: MakeTopic,
+    transactional_id: str,
+    expression: str,
+    option: str,
+) -> None:
+    """A7: a replay would not be the same batch; refused before anything is written."""
+    stream.add(rows_of(0, 3))
+    sink = make_sink(
+        broker=kafka, database=database, transactional_id=transactional_id, topic=topic(), **{option: expression}
+    )
+    with pytest.raises(ConfigurationError, match=r"an expression of the sink=.*another result each time"):
+        stream.run(sink)
+    assert table_rows(database, "count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
+
+
+def test_a_random_column_of_the_stream_is_refused(
+    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A7: the same for the plan of the stream itself."""
+    stream.add(rows_of(0, 3))
+    sink = make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=topic(), key="id")
+    with pytest.raises(ConfigurationError, match=r"the stream=.*rand.*another result each time"):
+        stream.run(sink, stream.frame().withColumn("lottery", F.rand()))
+
+
+def test_asynchronous_progress_tracking_is_refused(
+    spark: SparkSession, tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A13: several batches would come back under one id."""
+    failures: list[BaseException] = []
+    sink = make_sink(
+        broker=kafka,
+        database=database,
+        transactional_id=transactional_id,
+        topic=topic(),
+        key="n",
+        value="CAST(n AS STRING)",
+    )
+
+    def call(batch: Any, batch_id: int) -> None:
+        try:
+            sink(batch, batch_id)
+        except ConfigurationError as error:
+            failures.append(error)
+
+    query = (
+        spark.readStream.format("rate")
+        .load()
+        .selectExpr("value AS n")
+        .writeStream.foreachBatch(call)
+        .option("asyncProgressTrackingEnabled", "true")
+        .option("asyncProgressTrackingCheckpointIntervalMs", "0")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    try:
+        running = query.start()
+        running.processAllAvailable()
+        running.stop()
+    except Exception as error:  # noqa: BLE001 - a Spark that refuses the option by itself is as good
+        assert "async" in str(error).lower()  # noqa: PT017
+        return
+    assert "asyncProgressTrackingEnabled" in str(failures[0])
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+def test_every_task_has_a_salt_that_sparks_own_partitioning_sends_to_it(spark: SparkSession, tasks: int) -> None:
+    """D1: balanced, none empty; compared with where Spark puts the rows."""
+    salts = balanced_salts(spark, tasks)
+    frame = spark.createDataFrame([(salt,) for salt in salts], "salt int").repartition(tasks, "salt")
+    placed = frame.selectExpr("salt", "spark_partition_id() AS task").collect()
+    assert {row.salt: row.task for row in placed} == {salt: task for task, salt in enumerate(salts)}
+
+
+def test_calling_the_sink_outside_a_query_is_refused(
+    spark: SparkSession, kafka: Broker, database: str, transactional_id: str
+) -> None:
+    """A batch is only safe to replay under the id of its query."""
+    sink = DualWriteSink(
+        **sink_options(broker=kafka, database=database, transactional_id=transactional_id, topic="any", key="id")
+    )
+    with pytest.raises(ConfigurationError, match="foreachBatch"):
+        sink(spark.createDataFrame(rows_of(0, 1), SCHEMA), 0)

@@ -1,0 +1,67 @@
+"""Spark runs a task or a stage again: nothing of the second run is written, the batch runs in a new transaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from tests.integration.sink.test_sink import table_rows
+from tests.support.retry_main import ROWS
+from tests.support.streams import sink_options
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeTopic
+    from tests.support.providers import Broker
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("scenario", "key", "refusal"),
+    [
+        ("task", None, "ran again as attempt 1"),
+        ("task", "id", "ran again as attempt 1"),
+        ("stage", "id", "attempt 0 of the task in attempt 1 of its stage"),
+    ],
+)
+def test_a_second_attempt_refuses_and_the_batch_runs_again(
+    tmp_path: Path,
+    kafka: Broker,
+    database: str,
+    topic: MakeTopic,
+    transactional_id: str,
+    scenario: str,
+    key: str | None,
+    refusal: str,
+) -> None:
+    """A4, A5, A6, B30: a failing task, and shuffle files deleted in mid-stage; both sides equal the input."""
+    name = topic(partitions=8)
+    options = sink_options(
+        broker=kafka, database=database, transactional_id=transactional_id, topic=name, key=key, table="public.target"
+    )
+    arguments = [sys.executable, "-m", "tests.support.retry_main", scenario, json.dumps(options), str(tmp_path)]
+    done = subprocess.run(
+        arguments,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (tmp_path / "failed-once").exists(), done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert refusal in done.stderr
+    expected = [(number,) for number in range(ROWS)]
+    assert_same_multiset(table_rows(database, "id"), expected, what="rows")
+    committed = [record.value for record in read_topic(kafka.bootstrap, name)]
+    assert_same_multiset(committed, [f"value-{number}".encode() for number in range(ROWS)], what="records")
+    everything = read_topic(kafka.bootstrap, name, isolation="read_uncommitted")
+    assert len(everything) > len(committed), "the first attempt had sent nothing that could be aborted"

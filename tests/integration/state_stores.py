@@ -1,0 +1,123 @@
+"""What the tests of state stores share: settings with short time-outs, stores, and rows in a given status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import NullPool
+
+from jdbc_state import Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+
+ID = "orders"
+CLUSTER = "cluster-a"
+QUERY = "query-1"
+RUN = "run-1"
+
+#: Short where a test waits for it, long where nothing should ever wait.
+SETTINGS = StoreSettings(
+    state_schema="public",
+    state_table="kafka_transaction_state",
+    history_table="kafka_transaction_history",
+    history_batches=0,
+    connect_timeout_s=5,
+    connect_deadline_ms=10_000,
+    claim_lock_timeout_ms=200,
+    claim_deadline_ms=10_000,
+    lock_timeout_ms=10_000,
+    statement_timeout_ms=20_000,
+    idle_in_transaction_timeout_ms=20_000,
+    commit_timeout_ms=20_000,
+)
+
+FIRST = Decision(
+    prepared="5:0",
+    batch_id=0,
+    row_count=2,
+    record_count=3,
+    digest="00000000000000000000000000000abc",
+    kafka_offsets={"orders-0": (0, 1), "orders-1": (7, 7)},
+)
+#: An operation of the store -> what to call it with, beside id and generation.
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "mark_initialized": ("5:0",),
+    "mark_done": ("5:1",),
+    "mark_owed": (),
+    "take_empty_batch": (1,),
+    "accept_replay": (),
+    "drop_batch": ("5:1",),
+}
+
+
+def settings(**changes: Any) -> StoreSettings:
+    """SETTINGS with some of them changed."""
+    return replace(SETTINGS, **changes)
+
+
+@contextmanager
+def sql_store(url: str, **changes: Any) -> Iterator[SqlStateStore]:
+    """A store on PostgreSQL whose tables exist."""
+    store = SqlStateStore(url, settings(**changes))
+    store.prepare_schema()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def claim(store: StateStore, transactional_id: str = ID, **changes: Any) -> StateRow:
+    """A claim by QUERY, RUN and CLUSTER, unless ``changes`` say otherwise."""
+    claimant = {"cluster_id": CLUSTER, "query_id": QUERY, "run_id": RUN, **changes}
+    return store.claim(transactional_id=transactional_id, **claimant)
+
+
+def decide(store: StateStore, row: StateRow, **changes: Any) -> None:
+    """Decide a batch under the claim of ``row``."""
+    with store.deciding(row.transactional_id, row.generation) as transaction:
+        transaction.decide(replace(FIRST, **changes))
+
+
+def call(store: StateStore, operation: str, transactional_id: str, generation: int) -> StateRow | None:
+    """One of the operations of TRANSITIONS, with its arguments of ARGUMENTS."""
+    if operation == "decide":
+        with store.deciding(transactional_id, generation) as transaction:
+            transaction.decide(FIRST)
+        return store.read(transactional_id)
+    answer: StateRow = getattr(store, operation)(transactional_id, generation, *ARGUMENTS[operation])
+    return answer
+
+
+def reach(store: StateStore, status: str, transactional_id: str = ID) -> StateRow:
+    """A row in ``status``, claimed once."""
+    row = claim(store, transactional_id)
+    if status != "none":
+        decide(store, row)
+    if status == "done":
+        store.mark_done(transactional_id, row.generation, "5:1")
+    if status == "owed":
+        store.mark_owed(transactional_id, row.generation)
+    reached = store.read(transactional_id)
+    assert reached is not None
+    assert reached.status == status
+    return reached
+
+
+@contextmanager
+def admin(url: str) -> Iterator[Engine]:
+    """An engine in autocommit mode, for looking and for faults."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def execute(url: str, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+    """Run one statement in a session of its own; its rows, if it has any."""
+    with admin(url) as engine, engine.connect() as connection:
+        answer = connection.execute(text(statement), parameters)
+        return [tuple(row) for row in answer] if answer.returns_rows else []

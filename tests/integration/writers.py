@@ -1,0 +1,67 @@
+"""Helpers of the writer's integration tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer import Cluster, ProduceSession, TransactionalWriter, TransactionClient
+from spark_2pc_sink.testing import TopicRecord, read_topic, wait_until
+
+#: Longer than anything here takes on a busy machine.
+DEADLINE_S = 60
+
+
+def options_for(bootstrap: str, **properties: object) -> KafkaOptions:
+    """Options as a user writes them, with underscores for dots."""
+    return KafkaOptions.parse(
+        {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in properties.items()}}
+    )
+
+
+def table_of(count: int, *, first: int = 0, prefix: str = "value") -> Any:
+    """Rows with a key, a value and a header, each different."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": [f"key-{number}".encode() for number in numbers],
+            "value": [f"{prefix}-{number}".encode() for number in numbers],
+            "headers": pa.array(
+                [[{"key": "n", "value": str(number).encode()}] for number in numbers],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+
+
+def values(records: list[TopicRecord]) -> list[str]:
+    """The values, sorted."""
+    return sorted((record.value or b"").decode() for record in records)
+
+
+def committed(bootstrap: str, topic: str, writer_or_id: TransactionalWriter | str) -> list[TopicRecord]:
+    """What a reader of committed records sees once the end markers of the id's last transaction are written."""
+    transactional_id = writer_or_id if isinstance(writer_or_id, str) else writer_or_id._client.transactional_id
+    with Cluster(options_for(bootstrap)) as cluster:
+        client = TransactionClient(cluster, transactional_id, cluster.options)
+        wait_until(
+            lambda: not client.describe().state.startswith("Prepare"), deadline_s=DEADLINE_S, what="the end markers"
+        )
+    return read_topic(bootstrap, topic)
+
+
+def session_of(
+    cluster: Cluster, client: TransactionClient, producer: ProducerIdAndEpoch, *, timestamp_ms: int = 1_700_000_000_000
+) -> ProduceSession:
+    """A session of one task of the transaction of ``producer``."""
+    return ProduceSession(
+        cluster,
+        transactional_id=client.transactional_id,
+        producer=producer,
+        transaction_version=client.transaction_version,
+        options=cluster.options,
+        timestamp_ms=timestamp_ms,
+    )

@@ -1,0 +1,1 @@
+"""What tests share, beside ``spark_2pc_sink.testing``: who provides the servers."""

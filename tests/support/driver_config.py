@@ -1,0 +1,95 @@
+"""What a driver under test is told, and what it tells: a file of settings, and a journal that survives its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: A row of a batch: its key, and the rest.
+Row = tuple[int, str]
+
+KILL = "kill"
+STOP = "stop"
+STOP_GROUP = "stop group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What a driver does to itself at one place.
+
+    Args:
+        at: the place: ``step:NAME`` of `spark_2pc_sink.recipe.dual_write.Step`, right after that step; ``copy``,
+            inside COPY, with a part of the rows sent; ``commit``, ``end`` and ``init``, right before COMMIT of the
+            decision, EndTxn(commit) and InitProducerId are sent.
+        batch: the batch that is being written, or is to be written next.
+        do: `KILL` ends it and its process group with SIGKILL, `STOP` stops the process with SIGSTOP until somebody
+            continues it, `STOP_GROUP` its whole group.
+        nth: at the how manieth time.
+    """
+
+    at: str
+    batch: int
+    do: str
+    nth: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverConfig:
+    """One run of a driver; written as JSON.
+
+    Args:
+        journal: file to which it appends what happens.
+        input: folder with one file of rows for each batch, ``000000.json`` and so on.
+        checkpoint: what is kept over restarts: Spark's folder, or a stand-in with one file for each finished batch.
+        query_id: of the stand-in; Spark has its own.
+        batches: how many there are.
+        sink: keyword arguments of the sink.
+        faults: what it does to itself.
+        spark: run a streaming query in Spark, in place of the batch driver alone.
+    """
+
+    journal: str
+    input: str
+    checkpoint: str
+    query_id: str
+    batches: int
+    sink: Mapping[str, Any]
+    faults: tuple[Fault, ...] = field(default=())
+    spark: bool = False
+
+    def write(self, path: Path) -> None:
+        """Write it to a file."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> DriverConfig:
+        """Read what `write` wrote."""
+        values = json.loads(path.read_text())
+        return cls(**{**values, "faults": tuple(Fault(**fault) for fault in values["faults"])})
+
+    def rows(self, batch: int) -> list[Row]:
+        """The rows of a batch."""
+        text = batch_file(Path(self.input), batch).read_text()
+        return [(row["id"], row["payload"]) for row in map(json.loads, text.splitlines())]
+
+
+def batch_file(folder: Path, batch: int) -> Path:
+    """Where a batch's rows are."""
+    return folder / f"{batch:06}.json"
+
+
+class Journal:
+    """Appends one line for each event, in one write: what was written before a SIGKILL is there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: str, **values: object) -> None:
+        """Append an event; ``at_s`` is the machine's monotonic clock, the same in all processes."""
+        line = json.dumps({"event": event, "at_s": time.monotonic(), **values})
+        os.write(self._file, f"{line}\n".encode())

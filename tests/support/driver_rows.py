@@ -1,0 +1,110 @@
+"""A batch of rows as work for the batch driver, without Spark: real records, real COPY, one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from jdbc_state.database import driver_connection
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.sink.batch import ProducedBatch, TransactionTicket
+from spark_2pc_sink.wire.digest import format_digest
+from tests.support.driver_config import Row
+
+#: COPY is given its rows in this many pieces; `half_copied` is called after the first.
+COPY_PIECES = 2
+
+
+class RowsWork:
+    """Rows (id, payload) that go to the topic as key and value, and into a table of these two columns.
+
+    Args:
+        options: of the sink.
+        rows: of the batch; a payload has no tab, backslash or line break.
+        half_copied: called inside COPY, with a part of the rows sent.
+    """
+
+    def __init__(self, options: SinkOptions, rows: list[Row], half_copied: Callable[[], None]) -> None:
+        self._options = options
+        self._rows = rows
+        self._half_copied = half_copied
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition of the topic."""
+        with Cluster(self._options.kafka) as cluster:
+            return self._partitions(cluster)
+
+    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+        """Send the rows over connections of their own, as a task does."""
+        kafka = self._options.kafka
+        with (
+            Cluster(kafka) as cluster,
+            ProduceSession(
+                cluster,
+                transactional_id=ticket.transactional_id,
+                producer=ticket.producer,
+                transaction_version=ticket.transaction_version,
+                options=kafka,
+                timestamp_ms=time.time_ns() // 1_000_000,
+            ) as session,
+        ):
+            partitions = self._partitions(cluster)
+            for number, partition in enumerate(partitions):
+                rows = [row for row in self._rows if row[0] % len(partitions) == number]
+                session.append(partition, _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows), None)
+            receipts = session.flush()
+            return ProducedBatch(
+                row_count=len(self._rows),
+                record_count=session.records,
+                digest=format_digest(session.digest) if session.records else "",
+                offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
+            )
+
+    def copy_into(self, connection: Connection | None) -> int:
+        """COPY the rows into the table."""
+        assert connection is not None
+        with driver_connection(connection).cursor() as cursor:
+            cursor.copy_expert(f"COPY {self._options.table} (id, payload) FROM STDIN", _Pieces(self._pieces()))
+            written: int = cursor.rowcount
+        return written
+
+    def run_to_nowhere(self) -> None:
+        """Nothing here has a state that would advance."""
+
+    def discard(self) -> None:
+        """Nothing is kept from one attempt to the next."""
+
+    def _partitions(self, cluster: Cluster) -> list[TopicPartition]:
+        topic = str(self._options.topic)
+        return [TopicPartition(topic, number) for number in range(cluster.partition_counts([topic])[topic])]
+
+    def _pieces(self) -> Iterator[bytes]:
+        length = -(-len(self._rows) // COPY_PIECES)
+        for piece in range(COPY_PIECES):
+            rows = self._rows[piece * length : (piece + 1) * length]
+            yield "".join(f"{number}\t{payload}\n" for number, payload in rows).encode()
+            if piece == 0:
+                self._half_copied()
+
+
+class _Pieces:
+    """What ``copy_expert`` reads."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def read(self, size: int) -> bytes:
+        """The next piece; psycopg2 takes what it is given, whatever size it would like."""
+        del size
+        return next(self._pieces, b"")
+
+
+def _binary(values: Iterator[str]) -> Any:
+    return pa.array([value.encode() for value in values], pa.binary())

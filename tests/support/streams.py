@@ -1,0 +1,115 @@
+"""Streaming queries over files: a batch per file, in a known order, run to the end of what is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.errors import DualWriteError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+QUERY_DEADLINE_S = 100
+
+
+@dataclass
+class FileStream:
+    """A directory whose files are read as a stream, one per batch, and the checkpoint of the query that does.
+
+    Args:
+        spark: the session.
+        directory: an empty directory of the test's own.
+        schema: of the files.
+    """
+
+    spark: SparkSession
+    directory: Path
+    schema: StructType
+    files: int = field(default=0, init=False)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The directory of the checkpoint."""
+        return self.directory / "checkpoint"
+
+    def add(self, rows: list[tuple[Any, ...]], *, partitions: int = 1) -> None:
+        """Add one file, which becomes one batch."""
+        target = self.directory / "input"
+        staged = self.directory / f"staged-{self.files}"
+        self.spark.createDataFrame(rows, self.schema).coalesce(partitions).write.parquet(str(staged))
+        target.mkdir(exist_ok=True)
+        for part in staged.glob("part-*.parquet"):
+            part.rename(target / f"{self.files:06d}-{part.name}")
+        self.files += 1
+
+    def frame(self, *, files_per_batch: int = 1) -> DataFrame:
+        """The stream."""
+        reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", files_per_batch)
+        return reader.parquet(str(self.directory / "input"))
+
+    def run(self, sink: Any, frame: DataFrame | None = None) -> None:
+        """Run a query with ``sink`` until it has seen every file.
+
+        Raises:
+            DualWriteError: what the sink raised.
+            StreamingQueryException: any other failure of the query.
+        """
+        failures: list[BaseException] = []
+        query = (
+            (self.frame() if frame is None else frame)
+            .writeStream.foreachBatch(_Recorder(sink, failures))
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            if not query.awaitTermination(QUERY_DEADLINE_S):
+                message = f"the query did not end within {QUERY_DEADLINE_S} s"
+                raise AssertionError(message)
+        except StreamingQueryException:
+            if failures and isinstance(failures[0], DualWriteError):
+                raise failures[0] from None
+            raise
+        finally:
+            query.stop()
+
+
+class _Recorder:
+    """Spark turns exceptions of the Python side to text; this keeps the exception itself."""
+
+    def __init__(self, sink: Any, failures: list[BaseException]) -> None:
+        self._sink = sink
+        self._failures = failures
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            self._sink(batch, batch_id)
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+
+def sink_options(
+    *, broker: Any, database: str, transactional_id: str, topic: str | None, **options: Any
+) -> dict[str, Any]:
+    """Options of a sink as a user writes them."""
+    return {
+        "transactional_id": transactional_id,
+        "kafka": {"bootstrap.servers": broker.bootstrap},
+        "database": database,
+        "topic": topic,
+        "table": "public.target",
+        "create_table": True,
+        **options,
+    }
+
+
+def make_sink(**options: Any) -> DualWriteSink:
+    """A sink with `sink_options`."""
+    return DualWriteSink(**sink_options(**options))

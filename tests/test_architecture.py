@@ -1,0 +1,192 @@
+"""What must never slip, checked on the source itself.
+
+The direction of imports, purity of the packages that claim it, small functions and files, no silent handlers, no
+forgotten notes, and that every source file has a test that imports it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("spark_2pc_sink", "jdbc_state")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+OTHERS = sorted(path for folder in ("examples", "benchmarks", "docker") for path in (ROOT / folder).rglob("*.py"))
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+#: A test file may list more cases than its source file has lines.
+TEST_FILE_LINES_MAX = 600
+
+#: Bytes in, bytes out: time, chance and the outside world come as arguments.
+PURE_PACKAGES = ("spark_2pc_sink/coordinator", "spark_2pc_sink/recipe", "spark_2pc_sink/wire")
+IMPURE_MODULES = {
+    *("asyncio", "concurrent", "logging", "multiprocessing", "os", "pathlib", "queue", "random", "sched", "secrets"),
+    *("select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid"),
+}
+#: Spelt in two halves, so that this file does not contain them.
+FORGOTTEN_NOTES = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Every import in a file, also inside functions: (module, name) of a from-import, (module, None) else."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_imports_go_down_only() -> None:
+    """The contracts are in pyproject.toml, [tool.importlinter]."""
+    # A process of its own: the tool switches off every logger of the one that it runs in.
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "unloaded"),
+    [
+        ("jdbc_state", {"pyspark", "kafka", "confluent_kafka", "pyarrow"}),
+        ("spark_2pc_sink.recovery", {"pyspark"}),
+        ("spark_2pc_sink.producer.writer", {"pyspark", "sqlalchemy", "psycopg2"}),
+        ("spark_2pc_sink.testing", {"pyspark", "kafka", "sqlalchemy"}),
+    ],
+)
+def test_importing_a_package_first_loads_only_what_it_needs(module: str, unloaded: set[str]) -> None:
+    """Also finds circles: each package can be the first that a program imports."""
+    script = f"import {module}, sys; print(*sorted({unloaded!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", [])
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if name_of(path).startswith(PURE_PACKAGES)], ids=name_of)
+def test_pure_packages_have_no_clock_no_chance_and_no_outside_world(path: Path) -> None:
+    assert {module.partition(".")[0] for module, _ in imports_of(path)} & IMPURE_MODULES == set()
+
+
+def homes() -> dict[tuple[str, str], str]:
+    """Where the names that packages export come from: (package, name) to module."""
+    found = {}
+    for path in SOURCES:
+        if path.name == "__init__.py":
+            for module, name in imports_of(path):
+                if name is not None:
+                    found[module_of(path), name] = module
+    return found
+
+
+def test_every_source_file_is_imported_by_a_test() -> None:
+    """Itself, by a name that its package exports, or as a part of a module of the same package that is."""
+    exported = homes()
+    tested: set[str] = set()
+    for path in TESTS:
+        for module, name in imports_of(path):
+            tested |= {module, f"{module}.{name}", exported.get((module, name or ""), "")}
+    sources = {module_of(path): path for path in SOURCES if path.name != "__init__.py"}
+    waiting = sorted(tested & sources.keys())
+    while waiting:
+        module = waiting.pop()
+        package = module.rpartition(".")[0]
+        for imported, name in imports_of(sources[module]):
+            for part in {imported, f"{imported}.{name}"} & sources.keys() - tested:
+                if part.rpartition(".")[0] == package:
+                    tested.add(part)
+                    waiting.append(part)
+    assert sorted(sources.keys() - tested) == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS, *OTHERS], ids=name_of)
+def test_functions_and_files_are_small(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    limit = TEST_FILE_LINES_MAX if path in TESTS else FILE_LINES_MAX
+    assert lines <= limit, f"{lines} lines: this file has more than one subject"
+    long = {
+        node.name: node.end_lineno - node.lineno + 1
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    }
+    assert {name: length for name, length in long.items() if length > FUNCTION_LINES_MAX} == {}
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or ast.unparse(kind) in {"Exception", "BaseException"} for kind in types)
+
+
+def only_logs(statement: ast.stmt) -> bool:
+    """True for pass, ``...``, continue, and calls of a logger, of print and of warnings.warn."""
+    if isinstance(statement, ast.Pass | ast.Continue):
+        return True
+    if not isinstance(statement, ast.Expr):
+        return False
+    if isinstance(statement.value, ast.Call):
+        return re.search(r"log|print|warn", ast.unparse(statement.value.func), re.IGNORECASE) is not None
+    return isinstance(statement.value, ast.Constant)
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *OTHERS], ids=name_of)
+def test_no_handler_of_everything_does_nothing_about_it(path: Path) -> None:
+    silent = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler) and catches_everything(node) and all(map(only_logs, node.body))
+    ]
+    suppressed = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and re.fullmatch(r"(contextlib\.)?suppress\((Base)?Exception\)", ast.unparse(node))
+    ]
+    assert silent + suppressed == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS, *OTHERS], ids=name_of)
+def test_no_forgotten_notes(path: Path) -> None:
+    found = [line for line in path.read_text().splitlines() if FORGOTTEN_NOTES.search(line)]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_say_that_they_are_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_tree_of_errors_is_as_drawn() -> None:
+    """The docstring of errors.py draws the classes below each other; the drawing is the truth, or wrong."""
+    source = ROOT / "spark_2pc_sink" / "errors.py"
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in (ast.get_docstring(tree_of(source)) or "").splitlines():
+        found = re.match(r"\s*(?P<stem>[│├└─ ]*)(?P<name>\w+Error)\b", line)
+        if found:
+            depth = len(found["stem"]) // 4
+            del above[depth:]
+            drawn[found["name"]] = above[-1] if above else "Exception"
+            above.append(found["name"])
+    defined = {node.name: ast.unparse(node.bases[0]) for node in tree_of(source).body if isinstance(node, ast.ClassDef)}
+    assert drawn == defined

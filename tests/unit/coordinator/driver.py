@@ -1,0 +1,211 @@
+"""A shell round the pure coordinator that keeps its log in a list: what the server does with files, without them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spark_2pc_sink.coordinator.events import (
+    AddPartitionsToTxn,
+    EndTxn,
+    Event,
+    InitProducerId,
+    MarkersAnswered,
+    ProducerIdBlockAllocated,
+)
+from spark_2pc_sink.coordinator.machine import apply, reserve, settle, step
+from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.coordinator.plans import (
+    AddPartitionsReply,
+    AllocateProducerIdBlock,
+    Effect,
+    EndTxnReply,
+    InitProducerIdReply,
+    Plan,
+    Reply,
+    SendMarkers,
+    StepNext,
+)
+from spark_2pc_sink.coordinator.records import LogRecord
+from spark_2pc_sink.coordinator.replay import finish_loading
+from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.ids import TopicPartition
+
+TID = "orders"
+T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
+BLOCK = ProducerIdBlock(1000, 1000)
+#: Where the clock of every driver starts; any number would do.
+START_MS = 1_000_000
+
+RELEASED = Settings(two_phase_commit_enable=True)
+KEEPING = replace(RELEASED, profile=Profile.KEEP_PREPARED)
+
+
+def metadata(state: TransactionState, pair: tuple[int, int] = (42, 5), **changes: object) -> TransactionMetadata:
+    """A transactional id in any state, with the other fields as Kafka would have them."""
+    open_ = state not in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    fields: dict[str, object] = {
+        "transactional_id": TID,
+        "producer_id": pair[0],
+        "producer_epoch": pair[1],
+        "timeout_ms": 60_000,
+        "state": state,
+        "last_update_ms": START_MS,
+        "previous_producer_id": pair[0],
+        "partitions": frozenset({T0}) if open_ else frozenset(),
+        "start_ms": -1 if state is TransactionState.EMPTY else START_MS,
+        "client_transaction_version": 2,
+    }
+    return TransactionMetadata(**(fields | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class Driver:
+    """Steps events, appends records to a list, and keeps the effects until a test wants them carried out."""
+
+    state: CoordinatorState
+    now_ms: int = START_MS
+    log: list[LogRecord] = field(default_factory=list)
+    effects: deque[Effect] = field(default_factory=deque)
+    #: Code of the next appends; 0 is durable.
+    append_code: int = 0
+
+    @classmethod
+    def of(cls, *known: TransactionMetadata, settings: Settings = RELEASED, block: ProducerIdBlock = BLOCK) -> Driver:
+        """A coordinator that knows some ids, with an empty log."""
+        state = CoordinatorState.new(settings, block=block, partition_count=3)
+        for each in known:
+            state = state.with_metadata(each.transactional_id, each)
+        return cls(state)
+
+    def plan(self, event: Event) -> Plan:
+        """Step and reserve, and leave the append under way."""
+        plan = step(self.state, event, self.now_ms)
+        self.state = reserve(self.state, plan)
+        return plan
+
+    def finish(self, plan: Plan) -> Reply | None:
+        """Append and settle."""
+        settled = settle(self.state, plan, self.append_code if plan.records else 0)
+        if not self.append_code:
+            self.log.extend(plan.records)
+        self.state = settled.state
+        self.effects.extend(settled.effects)
+        return settled.reply
+
+    def do(self, event: Event) -> Reply | None:
+        """One event from its step to its reply; effects wait."""
+        return self.finish(self.plan(event))
+
+    def refused(self, event: Event) -> Reply | None:
+        """The reply to an event that must change nothing: no record, no effect, the state equal to before."""
+        before = self.state
+        plan = self.plan(event)
+        reply = self.finish(plan)
+        assert (plan.records, plan.effects) == ((), ())
+        assert self.state == before
+        return reply
+
+    def run(self, event: Event) -> Reply | None:
+        """One event, and everything that follows from it, with every leader writing its markers."""
+        reply = self.do(event)
+        self.drain()
+        return reply
+
+    def drain(self) -> list[SendMarkers]:
+        """Carry out all effects; the markers that were sent."""
+        sent: list[SendMarkers] = []
+        for _ in range(1000):
+            if not self.effects:
+                return sent
+            effect = self.effects.popleft()
+            if isinstance(effect, SendMarkers):
+                sent.append(effect)
+                self.do(answered(effect, dict.fromkeys(effect.partitions, 0)))
+            elif isinstance(effect, StepNext):
+                self.do(effect.event)
+            elif isinstance(effect, AllocateProducerIdBlock):
+                block = self.state.producer_ids.block
+                self.do(ProducerIdBlockAllocated(first=block.first + 1000, size=1000))
+        raise AssertionError("effects without end")
+
+    def init(self, tid: str | None = TID, **fields: Any) -> InitProducerIdReply:
+        """InitProducerId, with everything that follows."""
+        reply = self.run(InitProducerId(transactional_id=tid, **fields))
+        assert isinstance(reply, InitProducerIdReply)
+        return reply
+
+    def add(self, pair: tuple[int, int], *partitions: TopicPartition, **fields: object) -> set[int]:
+        """AddPartitionsToTxn; the set of codes."""
+        event = AddPartitionsToTxn(
+            transactional_id=TID,
+            producer_id=pair[0],
+            producer_epoch=pair[1],
+            partitions=partitions or (T0,),
+            **fields,  # type: ignore[arg-type]
+        )
+        reply = self.run(event)
+        assert isinstance(reply, AddPartitionsReply)
+        return set(reply.codes.values())
+
+    def end(self, pair: tuple[int, int], *, commit: bool = True, version: int = 5) -> EndTxnReply:
+        """EndTxn, with everything that follows."""
+        reply = self.run(end(pair, commit=commit, version=version))
+        assert isinstance(reply, EndTxnReply)
+        return reply
+
+    def get(self, tid: str = TID) -> TransactionMetadata:
+        """What is known of the id."""
+        found = self.state.get(tid)
+        assert found is not None
+        return found
+
+    def crashed(self, upto: int | None = None) -> Driver:
+        """A new coordinator from the bytes of a prefix of the log, on the next block of producer ids."""
+        prefix = self.log if upto is None else self.log[:upto]
+        records = [LogRecord.decode(each.partition, each.key_bytes, each.value_bytes) for each in prefix]
+        taken = self.state.producer_ids.block.first
+        state = CoordinatorState.new(
+            self.state.settings,
+            block=ProducerIdBlock(taken + 1_000_000, 1000),
+            partition_count=len(self.state.partitions),
+        )
+        effects: deque[Effect] = deque()
+        for index in range(len(state.partitions)):
+            own = [each for each in records if each.partition == index]
+            epoch = self.state.partitions[index].coordinator_epoch + 1
+            state, owed = finish_loading(state, index, coordinator_epoch=epoch, records=own)
+            effects.extend(owed)
+        return Driver(state, self.now_ms, records, effects)
+
+
+def end(pair: tuple[int, int], *, commit: bool = True, version: int = 5, **fields: object) -> EndTxn:
+    """An EndTxn of the usual id."""
+    return EndTxn(
+        transactional_id=TID,
+        producer_id=pair[0],
+        producer_epoch=pair[1],
+        commit=commit,
+        version=version,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def answered(effect: SendMarkers, results: dict[TopicPartition, int], **fields: object) -> MarkersAnswered:
+    """What leaders say to markers."""
+    event = MarkersAnswered(
+        transactional_id=effect.transactional_id,
+        producer_id=effect.producer_id,
+        producer_epoch=effect.producer_epoch,
+        coordinator_epoch=effect.coordinator_epoch,
+        results=results,
+    )
+    return replace(event, **fields)  # type: ignore[arg-type]
+
+
+def in_log_order(state: CoordinatorState, records: list[LogRecord]) -> CoordinatorState:
+    """The records applied one by one, as they happened."""
+    for record in records:
+        state = apply(state, Plan(records=(record,)))
+    return state

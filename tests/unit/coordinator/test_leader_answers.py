@@ -1,0 +1,73 @@
+"""How leaders translate the coordinator's codes for producers and for TxnOffsetCommit."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.coordinator.leader_answers import (
+    Question,
+    offsets_code,
+    offsets_question,
+    produce_code,
+    produce_question,
+)
+
+# Coordinator says; then what Produce v>=12, v11 and v<=10 are told.
+PRODUCE = """
+90  47 47 47
+49  49 49 49
+51  51 19 19
+120 120 120 48
+14  19 19 19
+15  19 19 19
+16  19 19 19
+13  19 19 19
+3   3  3  3
+55  55 55 55
+0   0  0  0
+"""
+# Coordinator (or append) says; then what TxnOffsetCommit v>=5, v4, v3, v1 are told.
+OFFSETS = """
+0   0   0   0  0
+90  47  47  47 47
+49  49  49  49 49
+51  51  51  51 51
+120 120 120 48 48
+14  14  14  14 15
+15  15  15  15 15
+16  16  16  16 16
+13  14  14  14 15
+3   15  15  15 15
+19  15  15  15 15
+7   15  15  15 15
+6   16  16  16 16
+"""
+
+
+def cells(table: str, versions: tuple[int, ...]) -> list[object]:
+    found: list[object] = []
+    for line in table.strip().split("\n"):
+        code, *told = (int(word) for word in line.split())
+        found += [
+            pytest.param(version, code, each, id=f"{code}-v{version}")
+            for version, each in zip(versions, told, strict=True)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("version", "code", "told"), cells(PRODUCE, (12, 11, 10)))
+def test_every_cell_for_producers(version: int, code: int, told: int) -> None:
+    """KIP-890, Old Clients: 'we opt to use NOT_ENOUGH_REPLICAS'; a too-high epoch also ends as 47."""
+    assert produce_code(version, code) == told
+
+
+@pytest.mark.parametrize(("version", "code", "told"), cells(OFFSETS, (5, 4, 3, 1)))
+def test_every_cell_for_offset_commits(version: int, code: int, told: int) -> None:
+    """90->47, NETWORK_EXCEPTION->14, 3/19/7->15, 6->16; 120 passes from v4 on; v<2 replaces 14 by 15."""
+    assert offsets_code(version, code) == told
+
+
+def test_new_clients_have_partitions_added_and_old_ones_verified() -> None:
+    """Produce: v>=12 add, below verify. TxnOffsetCommit: v>=5 implicit add, below verify."""
+    assert [produce_question(version) for version in (13, 12, 11, 3)] == [Question.ADD] * 2 + [Question.VERIFY] * 2
+    assert [offsets_question(version) for version in (6, 5, 4, 0)] == [Question.ADD] * 2 + [Question.VERIFY] * 2

@@ -1,0 +1,176 @@
+"""The two steps of every change: pending while the append is under way, then in place or as if nothing had been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_2pc_sink.coordinator import events
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.events import (
+    AbortTimedOut,
+    AddPartitionsToTxn,
+    InitProducerId,
+    ListTransactions,
+    ProducerIdBlockAllocated,
+)
+from spark_2pc_sink.coordinator.machine import HANDLERS, reserve, settle, step
+from spark_2pc_sink.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, change
+from spark_2pc_sink.coordinator.replay import finish_loading, resign, start_loading
+from spark_2pc_sink.coordinator.states import NO_PAIR, TransactionState
+
+from .driver import START_MS, T0, TID, Driver, end, metadata
+
+ADD = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0,))
+#: A change from each kind of request: event, state before, what it is pending as.
+CHANGES = {
+    "InitProducerId": (InitProducerId(transactional_id=TID), TransactionState.EMPTY, TransactionState.EMPTY),
+    "fence": (InitProducerId(transactional_id=TID), TransactionState.ONGOING, TransactionState.PREPARE_ABORT),
+    "AddPartitionsToTxn": (ADD, TransactionState.COMPLETE_ABORT, TransactionState.ONGOING),
+    "EndTxn": (end((42, 5)), TransactionState.ONGOING, TransactionState.PREPARE_COMMIT),
+    "EndTxn v4": (end((42, 5), version=4), TransactionState.ONGOING, TransactionState.PREPARE_COMMIT),
+    "empty abort": (end((42, 5), commit=False), TransactionState.EMPTY, TransactionState.PREPARE_ABORT),
+}
+
+
+@pytest.mark.parametrize(("event", "before", "pending"), CHANGES.values(), ids=CHANGES.keys())
+class TestEveryChange:
+    def test_is_pending_until_it_is_durable(
+        self, event: events.Event, before: TransactionState, pending: TransactionState
+    ) -> None:
+        """`prepare` sets pendingState; everything else waits meanwhile."""
+        known = metadata(before)
+        driver = Driver.of(known)
+        plan = driver.plan(event)
+        assert driver.get() == replace(known, pending=pending)
+        for other in (InitProducerId(transactional_id=TID), ADD, end((42, 5)), end((42, 5), version=4)):
+            reply = driver.refused(other)
+            code = reply.codes[T0] if isinstance(reply, AddPartitionsReply) else reply.code  # type: ignore[union-attr]
+            assert code == Code.CONCURRENT_TRANSACTIONS
+        driver.finish(plan)
+        assert driver.get().state is pending
+
+    @pytest.mark.parametrize(
+        ("append_code", "code"),
+        [(3, 15), (19, 15), (20, 15), (7, 15), (6, 16), (56, 16), (10, -1), (18, -1), (14, 14), (16, 16)],
+    )
+    def test_that_fails_leaves_nothing_behind(
+        self,
+        event: events.Event,
+        before: TransactionState,
+        pending: TransactionState,
+        append_code: int,
+        code: int,
+    ) -> None:
+        """On append failure pending is cleared, nothing changes; 3/19/20/7 -> 15; 6/56 -> 16; too large -> -1."""
+        driver = Driver.of(metadata(before))
+        driver.append_code = append_code
+        reply = driver.do(event)
+        assert driver.get() == metadata(before)
+        assert list(driver.effects) == []
+        assert driver.log == []
+        expected = {
+            InitProducerIdReply: InitProducerIdReply(code),
+            AddPartitionsReply: AddPartitionsReply(TID, ((T0, code),)),
+            EndTxnReply: EndTxnReply(code),
+        }
+        assert reply == expected[type(reply)]
+
+    @pytest.mark.parametrize("how", ["loaded again", "lost"])
+    def test_of_a_lost_leadership_is_not_applied(
+        self,
+        event: events.Event,
+        before: TransactionState,
+        pending: TransactionState,
+        how: str,
+    ) -> None:
+        """Coordinator epoch changed or id vanished -> 16."""
+        driver = Driver.of(metadata(before))
+        index = driver.state.partition_of(TID)
+        plan = driver.plan(event)
+        if how == "lost":
+            driver.state = resign(driver.state, index)
+        else:
+            driver.state, _ = finish_loading(driver.state, index, coordinator_epoch=9, records=())
+        after = driver.state
+        reply = driver.finish(plan)
+        assert driver.state == after
+        codes = reply.codes.values() if isinstance(reply, AddPartitionsReply) else [reply.code]  # type: ignore[union-attr]
+        assert set(codes) == {Code.NOT_COORDINATOR}
+
+
+def test_an_id_whose_first_record_failed_stays_and_starts_at_epoch_0() -> None:
+    """Unknown id: created in memory {newPid, E=-1}; the grid's row 'created now' serves the next attempt."""
+    driver = Driver.of()
+    driver.append_code = Code.NOT_ENOUGH_REPLICAS
+    assert driver.init() == InitProducerIdReply(Code.COORDINATOR_NOT_AVAILABLE, NO_PAIR)
+    assert (driver.get().pair, driver.get().pending) == ((1000, -1), None)
+    driver.append_code = 0
+    assert driver.init(producer_id=3, producer_epoch=3).pair == (1000, 0)
+
+
+def test_producer_ids_are_never_handed_out_twice_whatever_fails() -> None:
+    driver = Driver.of()
+    first = driver.plan(InitProducerId(transactional_id="a"))
+    second = driver.plan(InitProducerId(transactional_id="b"))
+    driver.append_code = Code.NOT_ENOUGH_REPLICAS
+    driver.finish(first)
+    driver.append_code = 0
+    driver.finish(second)
+    assert {driver.get("a").producer_id, driver.get("b").producer_id, driver.init("c").pair.producer_id} == {
+        1000,
+        1001,
+        1002,
+    }
+
+
+@pytest.mark.parametrize("event", [InitProducerId(transactional_id=TID), end((42, 5)), ADD])
+@pytest.mark.parametrize(("how", "code"), [("loading", 14), ("elsewhere", 16)])
+def test_who_does_not_own_the_id_does_not_answer(event: events.Event, how: str, code: int) -> None:
+    """Common prefix: partition loading -> 14; not owner -> 16."""
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    index = driver.state.partition_of(TID)
+    driver.state = (start_loading if how == "loading" else resign)(driver.state, index)
+    reply = driver.refused(event)
+    assert (reply.codes[T0] if isinstance(reply, AddPartitionsReply) else reply.code) == code  # type: ignore[union-attr]
+
+
+def test_a_timeout_whose_append_fails_is_found_again() -> None:
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    driver.now_ms += 60_001
+    driver.append_code = Code.NOT_ENOUGH_REPLICAS
+    event = AbortTimedOut(transactional_id=TID, producer_id=42)
+    assert driver.do(event) is None
+    driver.append_code = 0
+    driver.run(event)
+    assert driver.get().state is TransactionState.COMPLETE_ABORT
+
+
+def test_plans_without_records_settle_at_once_whatever_the_log_says() -> None:
+    driver = Driver.of()
+    listing = step(driver.state, ListTransactions(), START_MS)
+    assert settle(driver.state, listing, Code.NOT_ENOUGH_REPLICAS).reply == listing.reply
+    block = step(driver.state, ProducerIdBlockAllocated(first=5000, size=10), START_MS)
+    assert reserve(driver.state, block).producer_ids.following is not None
+
+
+def test_a_transition_that_the_table_does_not_have_is_a_bug() -> None:
+    """As Kafka's IllegalStateException in prepareTransitionTo."""
+    before = metadata(TransactionState.EMPTY)
+    with pytest.raises(AssertionError, match="Empty -> CompleteCommit"):
+        change(Driver.of().state, before, before.moved_to(TransactionState.COMPLETE_COMMIT, START_MS))
+
+
+def test_every_event_has_a_handler() -> None:
+    assert set(HANDLERS) == set(events.Event.__args__)
+
+
+def test_records_go_to_the_partition_of_the_id_with_the_bytes_of_the_new_state() -> None:
+    driver = Driver.of(metadata(TransactionState.EMPTY))
+    (record,) = driver.plan(ADD).records
+    assert (record.partition, record.transactional_id) == (driver.state.partition_of(TID), TID)
+    assert record.value is not None
+    assert record.value.partitions == frozenset({T0})
+    assert record.value_bytes is not None
+    assert record.key_bytes.endswith(TID.encode())

@@ -1,0 +1,176 @@
+"""ListTransactions, DescribeTransactions and the metrics, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
+from spark_2pc_sink.coordinator.plans import (
+    DescribeTransactionsReply,
+    ListTransactionsReply,
+    TransactionDescription,
+    TransactionListing,
+)
+from spark_2pc_sink.coordinator.queries import count_by_state, open_time_max_ms
+from spark_2pc_sink.coordinator.replay import resign, start_loading
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TIMEOUT_NEVER_MS, TransactionState
+
+from .access import denied
+from .driver import START_MS, T0, T1, TID, Driver, answered, end, metadata
+
+LABELS = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+
+
+def everyone() -> Driver:
+    """One id per state, named after it, with producer ids from 40 on; all but Empty started 10 s ago."""
+    known = (
+        replace(metadata(STATES_BY_LABEL[label], (40 + index, 5)), transactional_id=label)
+        for index, label in enumerate(LABELS)
+    )
+    driver = Driver.of(*known)
+    driver.now_ms += 10_000
+    return driver
+
+
+def listed(driver: Driver, **filters: object) -> set[str]:
+    reply = driver.refused(ListTransactions(**filters))  # type: ignore[arg-type]
+    assert isinstance(reply, ListTransactionsReply)
+    assert reply.code == 0
+    assert all(row.transactional_id == row.state for row in reply.transactions)
+    return {row.transactional_id for row in reply.transactions}
+
+
+FILTERS = {
+    "no filter": ({}, set(LABELS)),
+    "producer id": ({"producer_id_filters": (41, 45, 99)}, {"Ongoing", "CompleteAbort"}),
+    "state name": ({"state_filters": ("Ongoing", "Empty")}, {"Ongoing", "Empty"}),
+    "state and producer id are AND-ed": ({"state_filters": ("Ongoing",), "producer_id_filters": (40,)}, set()),
+    "Dead is known but yields nothing": ({"state_filters": ("Dead",)}, set()),
+    "negative duration is no filter": ({"duration_ms": -1}, set(LABELS)),
+    "now - start > filter; Empty has start -1 so it always passes": ({"duration_ms": 10_000}, {"Empty"}),
+    "one millisecond less": ({"duration_ms": 9_999}, set(LABELS)),
+    "pattern matches the whole id": ({"pattern": "Complete"}, set()),
+    "pattern with wildcard": ({"pattern": "Complete.*"}, {"CompleteCommit", "CompleteAbort"}),
+    "alternatives need no parentheses": ({"pattern": "Empty|Ongoing"}, {"Empty", "Ongoing"}),
+    "null pattern is no filter": ({"pattern": None}, set(LABELS)),
+    "empty pattern is no filter": ({"pattern": ""}, set(LABELS)),
+    "RE2 classes": ({"pattern": r"[[:upper:]]\w+Abort"}, {"PrepareAbort", "CompleteAbort"}),
+}
+
+
+@pytest.mark.parametrize(("filters", "expected"), FILTERS.values(), ids=FILTERS.keys())
+def test_filters(filters: dict[str, object], expected: set[str]) -> None:
+    assert listed(everyone(), **filters) == expected
+
+
+def test_unknown_state_names_are_echoed() -> None:
+    """Unknown names echoed in UnknownStateFilters; only-unknown filter -> empty list."""
+    driver = everyone()
+    reply = driver.refused(ListTransactions(state_filters=("Prepared", "ongoing")))
+    assert reply == ListTransactionsReply(0, ("Prepared", "ongoing"), ())
+    mixed = driver.refused(ListTransactions(state_filters=("Prepared", "Ongoing")))
+    assert mixed == ListTransactionsReply(0, ("Prepared",), (TransactionListing("Ongoing", 41, "Ongoing"),))
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)(b", "(?=a)", r"(a)\1", "*", "[", "a{2000}", "(?<n>"])
+def test_what_is_no_re2_pattern_is_refused(pattern: str) -> None:
+    """RE2/J full match, bad pattern -> 128; also what Python would take."""
+    assert everyone().refused(ListTransactions(pattern=pattern)) == ListTransactionsReply(
+        Code.INVALID_REGULAR_EXPRESSION
+    )
+
+
+def test_a_malicious_pattern_takes_linear_time() -> None:
+    """Python's re needs 2**N steps here; the timeout of the test suite would end it."""
+    driver = Driver.of(replace(metadata(TransactionState.EMPTY), transactional_id="a" * 5000 + "b"))
+    assert listed(driver, pattern="(a+)+$") == set()
+
+
+def test_rows_without_describe_are_dropped_silently() -> None:
+    access = denied((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, "Ongoing"))
+    assert listed(everyone(), access=access) == set(LABELS) - {"Ongoing"}
+
+
+def test_a_list_needs_every_partition_loaded() -> None:
+    """Inactive -> 15; *any* txn partition still loading -> 14."""
+    driver = everyone()
+    driver.state = start_loading(driver.state, 1)
+    assert driver.refused(ListTransactions()) == ListTransactionsReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
+    driver.state = replace(driver.state, active=False)
+    assert driver.refused(ListTransactions()) == ListTransactionsReply(Code.COORDINATOR_NOT_AVAILABLE)
+
+
+def described(driver: Driver, *names: str, **fields: object) -> tuple[TransactionDescription, ...]:
+    reply = driver.refused(DescribeTransactions(transactional_ids=names, **fields))  # type: ignore[arg-type]
+    assert isinstance(reply, DescribeTransactionsReply)
+    return reply.transactions
+
+
+def test_each_id_is_described_by_itself() -> None:
+    """Per id: state name, P, E, timeout (MAX_INT = 2PC), start, partitions."""
+    driver = Driver.of(metadata(TransactionState.ONGOING, timeout_ms=TIMEOUT_NEVER_MS))
+    assert described(driver, TID, "unknown", "") == (
+        TransactionDescription(0, TID, "Ongoing", 2147483647, START_MS, (42, 5), (T0,)),  # type: ignore[arg-type]
+        TransactionDescription(Code.TRANSACTIONAL_ID_NOT_FOUND, "unknown"),
+        TransactionDescription(Code.INVALID_REQUEST, ""),
+    )
+
+
+def test_while_markers_are_written_only_the_lacking_partitions_show() -> None:
+    driver = Driver.of(metadata(TransactionState.ONGOING, partitions=frozenset({T0, T1})))
+    driver.do(end((42, 5)))
+    effect = driver.effects.popleft()
+    driver.do(answered(effect, {T0: 0}))  # type: ignore[arg-type]
+    (row,) = described(driver, TID)
+    assert (row.state, row.pair, row.partitions) == ("PrepareCommit", (42, 6), (T1,))
+
+
+def test_a_completed_transaction_keeps_its_start() -> None:
+    """Complete*: start kept, so DescribeTransactions shows the old start; KIP-664 says -1."""
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    driver.now_ms += 500
+    driver.end((42, 5))
+    (row,) = described(driver, TID)
+    assert (row.state, row.start_ms, row.partitions) == ("CompleteCommit", START_MS, ())
+
+
+def test_a_kept_transaction_shows_its_own_pair() -> None:
+    """DescribeTransactions shows (P,E), not the client's pair."""
+    driver = Driver.of(metadata(TransactionState.ONGOING, next_producer_id=73, next_producer_epoch=2))
+    (row,) = described(driver, TID)
+    assert row.pair == (42, 5)
+    reply = driver.refused(ListTransactions(producer_id_filters=(73,)))
+    assert reply == ListTransactionsReply(0)
+
+
+def test_rights_hide_ids_and_topics() -> None:
+    """No DESCRIBE 53; topics filtered by DESCRIBE."""
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    on_id = denied((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, TID))
+    on_topic = denied((Operation.DESCRIBE, Resource.TOPIC, "t"))
+    assert described(driver, TID, access=on_id) == (TransactionDescription(53, TID),)
+    assert described(driver, TID, access=on_topic)[0].partitions == ()
+
+
+def test_who_is_asked_may_not_be_the_right_one() -> None:
+    """14/15/16."""
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    index = driver.state.partition_of(TID)
+    loaded = driver.state
+    driver.state = start_loading(loaded, index)
+    assert described(driver, TID)[0].code == Code.COORDINATOR_LOAD_IN_PROGRESS
+    driver.state = resign(loaded, index)
+    assert described(driver, TID)[0].code == Code.NOT_COORDINATOR
+    driver.state = replace(loaded, active=False)
+    assert described(driver, TID, "")[0].code == Code.COORDINATOR_NOT_AVAILABLE
+
+
+def test_metrics() -> None:
+    """KIP-939: active-transaction-open-time-max, by walking through the ongoing transactions."""
+    driver = everyone()
+    assert open_time_max_ms(driver.state, driver.now_ms) == 10_000
+    assert open_time_max_ms(Driver.of().state, driver.now_ms) == 0
+    assert count_by_state(driver.state) == dict.fromkeys(LABELS, 1)

@@ -1,0 +1,180 @@
+"""Bytes of ``__transaction_state``. The vectors were written by Kafka 4.4.0's own generated TransactionLogValue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.coordinator.fields import Reader, encode_string, encode_varint
+from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue, decode_key, encode_key
+from spark_2pc_sink.coordinator.states import TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+
+from .driver import metadata
+
+EMPTY = TransactionLogValue(
+    producer_id=42,
+    producer_epoch=0,
+    timeout_ms=60_000,
+    state=TransactionState.EMPTY,
+    partitions=None,
+    last_update_ms=1000,
+    start_ms=-1,
+)
+ONGOING = replace(
+    EMPTY,
+    producer_epoch=7,
+    state=TransactionState.ONGOING,
+    partitions=frozenset({TopicPartition("t", 0), TopicPartition("t", 3), TopicPartition("uü", 1)}),
+    start_ms=900,
+)
+VECTORS = {
+    "v0 Empty": (0, EMPTY, "0000000000000000002a00000000ea6000ffffffff00000000000003e8ffffffffffffffff"),
+    "v0 Ongoing": (
+        0,
+        ONGOING,
+        (
+            "0000000000000000002a00070000ea600100000002000174000000020000000000000003000375c3bc0000000100000001"
+            "00000000000003e80000000000000384"
+        ),
+    ),
+    "v1 Empty, 2PC": (
+        1,
+        replace(EMPTY, timeout_ms=TIMEOUT_NEVER_MS, previous_producer_id=42),
+        "0001000000000000002a00007fffffff000000000000000003e8ffffffffffffffff010008000000000000002a",
+    ),
+    "v1 Ongoing": (
+        1,
+        replace(ONGOING, previous_producer_id=42, client_transaction_version=2),
+        (
+            "0001000000000000002a00070000ea6001030274030000000000000003000475c3bc02000000010000000000000003e8"
+            "0000000000000384020008000000000000002a02020002"
+        ),
+    ),
+    "v1 PrepareCommit of a kept transaction, all tags": (
+        1,
+        TransactionLogValue(
+            producer_id=42,
+            producer_epoch=32767,
+            timeout_ms=60_000,
+            state=TransactionState.PREPARE_COMMIT,
+            partitions=frozenset({TopicPartition("t", 0)}),
+            last_update_ms=1000,
+            start_ms=900,
+            previous_producer_id=73,
+            next_producer_id=85,
+            client_transaction_version=2,
+            next_producer_epoch=0,
+        ),
+        (
+            "0001000000000000002a7fff0000ea600202027402000000000000000000000003e8000000000000038404000800000000"
+            "00000049010800000000000000550202000203020000"
+        ),
+    ),
+    "v1 CompleteCommit": (
+        1,
+        TransactionLogValue(
+            producer_id=85,
+            producer_epoch=0,
+            timeout_ms=60_000,
+            state=TransactionState.COMPLETE_COMMIT,
+            partitions=frozenset(),
+            last_update_ms=1000,
+            start_ms=900,
+            previous_producer_id=73,
+            client_transaction_version=2,
+        ),
+        "0001000000000000005500000000ea60040100000000000003e80000000000000384020008000000000000004902020002",
+    ),
+}
+
+
+@pytest.mark.parametrize(("version", "value", "expected"), VECTORS.values(), ids=VECTORS.keys())
+def test_values_have_kafkas_bytes(version: int, value: TransactionLogValue, expected: str) -> None:
+    """TransactionLogValue.json: the fields in order, tags 0 to 3, a tag at its default left out."""
+    assert value.encode(version).hex() == expected
+    assert TransactionLogValue.decode(bytes.fromhex(expected)) == value
+
+
+def test_the_key_is_the_transactional_id() -> None:
+    assert encode_key("orders").hex() == "000000066f7264657273"
+    assert decode_key(encode_key("bestellung-ü")) == "bestellung-ü"
+
+
+def test_next_producer_epoch_is_tag_3_not_2() -> None:
+    """KIP-939 says tag 2, which a 4.x broker would read as ClientTransactionVersion; the schema says 3."""
+    encoded = replace(EMPTY, next_producer_epoch=5).encode(1)
+    assert encoded.hex().endswith("0103020005")
+
+
+def test_partitions_are_null_only_for_empty() -> None:
+    at_rest = TransactionLogValue.of(metadata(TransactionState.EMPTY), version=1)
+    complete = TransactionLogValue.of(metadata(TransactionState.COMPLETE_ABORT), version=1)
+    assert (at_rest.partitions, complete.partitions) == (None, frozenset())
+
+
+def test_version_0_has_no_room_for_the_pairs_in_tags() -> None:
+    """transaction.version 0: log value version 0, no tags; PreviousProducerId is dropped as in TransactionLog."""
+    value = TransactionLogValue.of(metadata(TransactionState.EMPTY, client_transaction_version=0), version=0)
+    assert value.previous_producer_id == -1
+    assert value.fits(0)
+
+
+@pytest.mark.parametrize(
+    "tag", [{"client_transaction_version": 2}, {"next_producer_epoch": 3, "client_transaction_version": 0}]
+)
+def test_a_value_that_version_0_would_cut_short_is_not_written(tag: dict[str, Any]) -> None:
+    """v0 value + ClientTransactionVersion != 0 cannot be serialised."""
+    value = TransactionLogValue.of(metadata(TransactionState.ONGOING, **tag), version=0)
+    assert not value.fits(0)
+    with pytest.raises(LocalProtocolError, match="version 1"):
+        value.encode(0)
+
+
+def test_unknown_tags_of_a_later_kafka_are_skipped() -> None:
+    """KIP-915: tagged fields are how later versions add to the record."""
+    encoded = EMPTY.encode(1)
+    assert encoded.endswith(b"\x00")
+    assert TransactionLogValue.decode(encoded[:-1] + bytes.fromhex("01090177")) == EMPTY
+
+
+def test_records_round_trip_with_their_version() -> None:
+    for version in (0, 1):
+        record = LogRecord(partition=3, transactional_id="orders", value=EMPTY, version=version)
+        assert record.value_bytes is not None
+        assert LogRecord.decode(3, record.key_bytes, record.value_bytes) == record
+    tombstone = LogRecord(partition=3, transactional_id="orders", value=None)
+    assert tombstone.value_bytes is None
+    assert LogRecord.decode(3, tombstone.key_bytes, None) == tombstone
+
+
+BROKEN = {
+    "value of version 2": lambda: TransactionLogValue.decode(b"\x00\x02" + EMPTY.encode(1)[2:]),
+    "state 9": lambda: TransactionLogValue.decode(EMPTY.encode(0)[:16] + b"\x09" + EMPTY.encode(0)[17:]),
+    "state Dead is never stored": lambda: TransactionLogValue.decode(
+        EMPTY.encode(0)[:16] + b"\x06" + EMPTY.encode(0)[17:]
+    ),
+    "cut short": lambda: TransactionLogValue.decode(EMPTY.encode(1)[:-3]),
+    "bytes after the end": lambda: TransactionLogValue.decode(EMPTY.encode(0) + b"\x00"),
+    "an array longer than the record": lambda: TransactionLogValue.decode(EMPTY.encode(0)[:17] + b"\x7f" * 20),
+    "key of version 1": lambda: decode_key(b"\x00\x01" + encode_key("orders")[2:]),
+    "key with a tail": lambda: decode_key(encode_key("orders") + b"\x00"),
+    "key that is not UTF-8": lambda: decode_key(b"\x00\x00\x00\x01\xff"),
+    "a string of negative length": lambda: decode_key(b"\x00\x00\xff\xff"),
+    "a varint without an end": lambda: Reader(b"\xff" * 9).varint(),
+    "a string over an int16 length": lambda: encode_string("x" * 40_000, compact=False),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_no_record_is_refused(broken: object) -> None:
+    with pytest.raises(RemoteProtocolError):
+        broken()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31 - 1])
+def test_varints_round_trip(number: int) -> None:
+    assert Reader(encode_varint(number)).varint() == number

@@ -1,0 +1,143 @@
+"""The comparison finds a record or row that is missing, there twice, or changed, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orders_compare import (
+    EXIT_DIFFERENT,
+    Comparison,
+    Expected,
+    compare_orders,
+    expect,
+    read_events,
+    record_text,
+    row_text,
+)
+from orders_events import order_events, write_events
+
+EXPECTED = expect(order_events(300, seed=7))
+
+EVENT: dict[str, Any] = {
+    "order_id": "7-1",
+    "sequence": 2,
+    "status": "paid",
+    "event_time": "2026-01-01T01:00:00.000001+01:00",
+    "customer": {"id": 5, "name": "さくら 🌸", "country": "JP"},
+    "currency": "JPY",
+    "items": [
+        {"sku": "a", "title": "דפתר", "quantity": 3, "unit_price": "0.10"},
+        {"sku": "b", "title": "x", "quantity": 1, "unit_price": 7.5},
+        {"sku": "c", "title": "y", "quantity": 2, "unit_price": None},
+    ],
+    "note": None,
+}
+# The same order, as Spark writes it and as the database returns it.
+RECORD = """{"order_id":"7-1","sequence":2,"status":"paid","event_time":"2026-01-01T00:00:00.000001+00:00",
+  "customer_id":5,"customer_name":"さくら 🌸","country":"JP","region":"Asia","currency":"JPY","total":7.80,
+  "items":[{"sku":"a","title":"דפתר","quantity":3,"unit_price":0.10,"line_total":0.30},
+           {"sku":"b","title":"x","quantity":1,"unit_price":7.50,"line_total":7.50},
+           {"sku":"c","title":"y","quantity":2}]}"""
+ROW: dict[str, Any] = {
+    "order_id": "7-1",
+    "sequence": 2,
+    "status": "paid",
+    "event_time": datetime(2026, 1, 1, 9, 0, 0, 1, tzinfo=timezone(timedelta(hours=9))),
+    "customer_id": 5,
+    "customer_name": "さくら 🌸",
+    "country": "JP",
+    "region": "Asia",
+    "currency": "JPY",
+    "total": Decimal("7.80"),
+    "items": json.loads(RECORD, parse_float=str)["items"],
+    "note": None,
+}
+
+#: What may have gone wrong with the records or rows of one side, and the counts of duplicates, missing and foreign.
+FAULTS: dict[str, tuple[Callable[[list[str]], list[str]], tuple[int, int, int]]] = {
+    "nothing": (lambda texts: texts, (0, 0, 0)),
+    "another order": (lambda texts: texts[::-1], (0, 0, 0)),
+    "one twice": (lambda texts: [*texts, texts[7]], (1, 0, 0)),
+    "one missing": (lambda texts: texts[1:], (0, 1, 0)),
+    "one changed": (lambda texts: [texts[0].replace('"placed"', '"paid"'), *texts[1:]], (0, 1, 1)),
+    "one twice, one missing": (lambda texts: [*texts[1:], texts[7]], (1, 1, 0)),
+    "one that was never sent": (lambda texts: [*texts, "{}"], (0, 0, 1)),
+    "all missing": (lambda texts: texts[:0], (0, -1, 0)),
+}
+
+
+def counts(comparison: Comparison) -> list[tuple[int, int, int]]:
+    return [
+        (side.duplicated.total(), side.missing.total(), side.foreign.total())
+        for side in (comparison.topic, comparison.table)
+    ]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("side", ["records", "rows"])
+def test_a_planted_fault_is_found_on_its_side_only(side: str, fault: str) -> None:
+    change, wrong = FAULTS[fault]
+    sides = {"records": EXPECTED.records, "rows": EXPECTED.rows}
+    wrong = tuple(len(sides[side]) if count < 0 else count for count in wrong)  # type: ignore[assignment]
+    if fault == "one changed":
+        sides[side] = sorted(sides[side], key=lambda text: '"placed"' not in text)
+    comparison = compare_orders(EXPECTED, **{**sides, side: change(sides[side])})
+    found = counts(comparison)
+    assert found == ([wrong, (0, 0, 0)] if side == "records" else [(0, 0, 0), wrong])
+    assert comparison.exit_code == (EXIT_DIFFERENT if any(wrong) else 0)
+
+
+def test_record_and_row_say_what_the_event_makes() -> None:
+    expected = expect([EVENT])
+    assert expected.records == expected.rows == [record_text(b"7-1", RECORD.encode())] == [row_text(ROW)]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [name for name in ROW if name != "note"],
+)
+def test_every_column_counts(field: str) -> None:
+    other = {"total": Decimal("7.81"), "event_time": ROW["event_time"] + timedelta(microseconds=1), "items": []}
+    assert row_text({**ROW, field: other.get(field, "other")}) != row_text(ROW)
+
+
+def test_a_wrong_key_is_another_record() -> None:
+    assert record_text(b"7-2", RECORD.encode()) != record_text(b"7-1", RECORD.encode())
+    assert record_text(None, RECORD.encode()) != record_text(b"7-1", RECORD.encode())
+
+
+@pytest.mark.parametrize(("items", "total"), [(None, None), ([], Decimal("0.00"))])
+def test_no_items_have_no_total_and_an_empty_list_has_zero(items: object, total: object) -> None:
+    (expected,) = expect([{**EVENT, "items": items}]).rows
+    assert expected == row_text({**ROW, "items": items, "total": total})
+
+
+def test_the_last_event_of_an_order_is_its_row_wherever_it_comes() -> None:
+    later = {**EVENT, "sequence": 10, "status": "returned"}
+    for events in ([EVENT, later], [later, EVENT]):
+        assert expect(events).rows == expect([later]).rows
+
+
+def test_files_are_read_whole(tmp_path: Path) -> None:
+    write_events(tmp_path, events=300, seed=7, files=3)
+    read = expect(read_events(tmp_path))
+    assert sorted(read.records) == sorted(EXPECTED.records)
+    assert sorted(read.rows) == sorted(EXPECTED.rows)
+
+
+def test_the_result_is_a_table_and_differences_are_shown() -> None:
+    expected = Expected(records=["a", "b"], rows=["b"])
+    table = str(compare_orders(expected, records=["a", "b"], rows=["b"])).splitlines()
+    assert [line.split() for line in table] == [
+        ["rows", "in", "expected", "found", "duplicates", "missing", "foreign"],
+        ["Kafka", "2", "2", "2", "0", "0", "0"],
+        ["PostgreSQL", "2", "1", "1", "0", "0", "0"],
+    ]
+    assert "1 x 'a'" in str(compare_orders(expected, records=["b"], rows=["b"]))

@@ -1,0 +1,57 @@
+"""The demo leaves no process and no file behind."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import orders_demo
+from orders_demo import KILLS, directory_of, kill_session, session_ended
+from spark_2pc_sink.recipe.dual_write import STEPS, Step
+from spark_2pc_sink.testing import wait_until
+
+
+def start_session() -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with a child in another process group, as Spark's Python workers are."""
+    job = subprocess.Popen(
+        ["bash", "-c", "set -m; sleep 60 & echo; wait"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert job.stdout is not None
+    job.stdout.readline()
+    return job
+
+
+def test_every_process_of_a_session_is_killed_whatever_its_group() -> None:
+    with start_session() as job:
+        assert len(kill_session(job.pid)) == 2
+        wait_until(lambda: not kill_session(job.pid), deadline_s=10, what="the end of both")
+
+
+def test_nothing_is_left_when_the_block_ends() -> None:
+    with start_session() as job, session_ended(job.pid):
+        pass
+    assert kill_session(job.pid) == []
+
+
+def test_a_job_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders_demo, "JOB_DEADLINE_S", 0.05)
+    with start_session() as job, pytest.raises(SystemExit, match="did not end within"), session_ended(job.pid):
+        job.wait(timeout=10)
+
+
+def test_the_directory_goes_unless_it_is_to_be_kept(tmp_path: Path) -> None:
+    with directory_of(None) as directory:
+        (directory / "file").touch()
+    assert not directory.exists()
+    with directory_of(tmp_path / "kept") as directory:
+        (directory / "file").touch()
+    assert (tmp_path / "kept" / "file").exists()
+
+
+def test_the_job_is_killed_before_and_after_the_decision() -> None:
+    undoable = {rule.step: rule.undoable for rule in STEPS}
+    places = [undoable[Step[kill.step]] for kill in KILLS]
+    assert len(places) >= 3
+    assert set(places) == {True, False}

@@ -1,0 +1,73 @@
+"""The claim as a statement: one, and conditional. What it does to rows is tested on a real database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
+
+from jdbc_state import StateRow
+from jdbc_state.claim import Claimant, claim_statement
+from jdbc_state.schema import StateTables
+from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
+from tests.unit.jdbc_state.test_model import SETTINGS
+
+ROW = StateRow(
+    transactional_id="orders",
+    generation=3,
+    query_id="query-1",
+    run_id="run-1",
+    cluster_id="a",
+    claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+)
+CLAIMANT = Claimant(
+    transactional_id="orders",
+    cluster_id="a",
+    query_id="query-1",
+    run_id="run-1",
+    adopt=False,
+    expected_generation=None,
+)
+
+
+def sql(claimant: Claimant) -> str:
+    dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
+    compiled = claim_statement(StateTables.named(SETTINGS).state, claimant).compile(dialect=dialect)
+    return " ".join(str(compiled).split())
+
+
+def test_a_claim_is_one_statement_that_checks_and_reads() -> None:
+    """C2, C3: nothing can come between its check, its count and what it reads."""
+    statement = sql(CLAIMANT)
+    assert statement.startswith("INSERT INTO")
+    assert "ON CONFLICT (transactional_id) DO UPDATE SET " in statement
+    assert 'generation = ("od""d".state.generation + ' in statement
+    assert statement.rindex(" WHERE ") < statement.index(" RETURNING ")
+    assert ";" not in statement
+
+
+def test_a_claim_that_expects_a_row_inserts_none() -> None:
+    """C5."""
+    statement = sql(replace(CLAIMANT, expected_generation=3))
+    assert statement.startswith("UPDATE ")
+    assert "INSERT" not in statement
+
+
+def test_a_claim_is_checked_without_the_database_as_with_it() -> None:
+    """A10, D1, D6: the check that gives the reason."""
+    CLAIMANT.check(None)
+    CLAIMANT.check(ROW)
+    replace(CLAIMANT, expected_generation=3).check(ROW)
+    replace(CLAIMANT, expected_generation=2).check(ROW)  # this run's own later claim
+    with pytest.raises(ClaimRefusedError):
+        replace(CLAIMANT, query_id="query-2").check(ROW)
+    expecting = replace(CLAIMANT, expected_generation=2)
+    for other in (replace(expecting, run_id="run-2"), replace(expecting, run_id=None)):
+        with pytest.raises(SupersededError):
+            other.check(ROW)
+    with pytest.raises(SupersededError):
+        replace(CLAIMANT, expected_generation=4).check(ROW)
+    with pytest.raises(SupersededError):
+        replace(CLAIMANT, expected_generation=3).check(None)

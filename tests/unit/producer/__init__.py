@@ -1,0 +1,1 @@
+"""Tests of the producer layer against a scripted broker."""

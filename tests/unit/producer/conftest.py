@@ -1,0 +1,50 @@
+"""Fixtures of the producer's unit tests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_2pc_sink.producer import Cluster, TransactionalWriter
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, fake_cluster
+from tests.unit.producer.support import options_for
+from tests.unit.producer.writers import writer_on
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    """One scripted broker at transaction.version 2 with topic t of two partitions."""
+    with fake_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(fake: FakeCluster) -> Iterator[Cluster]:
+    """Our connections to it."""
+    with Cluster(options_for(fake)) as connections:
+        yield connections
+
+
+@pytest.fixture
+def two_phase(fake: FakeCluster) -> FakeCluster:
+    """A broker that grants two-phase commit and keeps prepared transactions."""
+    fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
+    fake.enable_two_phase = fake.keeps_prepared = True
+    return fake
+
+
+@pytest.fixture
+def writer(two_phase: FakeCluster) -> Iterator[TransactionalWriter]:
+    with writer_on(two_phase) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def kafka_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loggers as they are by default: import-linter's command line, run by another test, disables those it finds."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("kafka."):
+            monkeypatch.setattr(logging.getLogger(name), "disabled", False)

@@ -1,0 +1,64 @@
+"""Helpers of the producer's unit tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer import Cluster, ProduceSession
+from tests.unit.producer.fake_broker import FakeCluster
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+PAIR = ProducerIdAndEpoch(7, 3)
+
+
+def options_for(cluster: FakeCluster | str, **overrides: Any) -> KafkaOptions:
+    """Options with short pauses, so that nothing waits for long."""
+    bootstrap = cluster if isinstance(cluster, str) else cluster.bootstrap
+    values: dict[str, Any] = {
+        "bootstrap_servers": (bootstrap,),
+        "compression": "none",
+        "retry_backoff_ms": 2,
+        "retry_backoff_max_ms": 10,
+        "reconnect_backoff_ms": 1,
+        "reconnect_backoff_max_ms": 5,
+        "request_timeout_ms": 5_000,
+        "delivery_timeout_ms": 10_000,
+        "max_block_ms": 10_000,
+    }
+    return KafkaOptions(**{**values, **overrides})
+
+
+def session_on(cluster: Cluster, *, transaction_version: int = 2, **overrides: Any) -> ProduceSession:
+    """A session of transaction `PAIR`."""
+    options = cluster.options
+    if overrides:
+        options = options_for(options.bootstrap_servers[0], **overrides)
+    return ProduceSession(
+        cluster,
+        transactional_id="orders",
+        producer=PAIR,
+        transaction_version=transaction_version,
+        options=options,
+        timestamp_ms=1_700_000_000_000,
+    )
+
+
+def rows(*values: str) -> tuple[Any, Any, None]:
+    """Key, value and headers of rows whose key is their value."""
+    column = pa.array([value.encode() for value in values], pa.binary())
+    return column, column, None
+
+
+def one_batch_each(session: ProduceSession, partition: TopicPartition, *values: str) -> None:
+    """Append one record per batch: each is larger than half a batch of `SMALL_BATCHES`."""
+    for value in values:
+        session.append(partition, *rows(value.ljust(60, ".")))
+
+
+#: With these options `one_batch_each` makes one batch of each record.
+SMALL_BATCHES = {"batch_bytes_max": 200, "max_request_bytes": 10_000}

@@ -1,0 +1,257 @@
+"""Connections: refused, silent, killed, and a log that stays quiet. Covers B24 (features re-read), B25 (no hang)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up, keep_silent, lose_answer
+from tests.unit.producer.support import T0, options_for
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def test_features_come_from_api_versions(cluster: Cluster) -> None:
+    features = cluster.features()
+    assert (features.cluster_id, features.transaction_version) == ("fake-cluster", 2)
+
+
+def test_an_absent_feature_is_level_zero() -> None:
+    """KIP-1022: a feature that is not finalized is at level 0."""
+    with fake_cluster(transaction_version=None) as fake, Cluster(options_for(fake)) as cluster:
+        assert cluster.features().transaction_version == 0
+
+
+def test_features_are_asked_again_when_told_to(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.features().transaction_version == 2
+    fake.transaction_version = 1
+    assert cluster.features().transaction_version == 2
+    cluster.forget_features()
+    assert cluster.features().transaction_version == 1
+
+
+def test_a_refused_connection_names_bootstrap_servers_in_time() -> None:
+    port = refused_port()
+    began_s = time.monotonic()
+    with (
+        Cluster(options_for(f"127.0.0.1:{port}", max_block_ms=500)) as cluster,
+        pytest.raises(KafkaTimeoutError, match=rf"bootstrap\.servers=127\.0\.0\.1:{port}.*500 ms.*ECONNREFUSED"),
+    ):
+        cluster.features()
+    assert time.monotonic() - began_s < 3
+
+
+def test_a_host_without_an_address_is_a_timeout_that_says_so() -> None:
+    with (
+        Cluster(options_for("no-such-host.invalid:9092", max_block_ms=500)) as cluster,
+        pytest.raises(KafkaTimeoutError, match=r"no-such-host\.invalid:9092.*DNS"),
+    ):
+        cluster.features()
+
+
+def test_a_silent_peer_is_given_up(silent_port: int) -> None:
+    options = options_for(f"127.0.0.1:{silent_port}", max_block_ms=300, socket_connection_setup_timeout_ms=100)
+    began_s = time.monotonic()
+    with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match="bootstrap"):
+        cluster.features()
+    assert time.monotonic() - began_s < 3
+
+
+def test_a_peer_that_speaks_something_else_is_a_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def talk() -> None:
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        connection.recv(1)
+            except OSError:
+                return
+
+        thread = threading.Thread(target=talk, daemon=True)
+        thread.start()
+        options = options_for(f"127.0.0.1:{server.getsockname()[1]}", max_block_ms=300)
+        with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match="bootstrap"):
+            cluster.features()
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def test_a_second_bootstrap_server_is_enough(fake: FakeCluster) -> None:
+    options = options_for(fake)
+    options = options_for(f"127.0.0.1:{refused_port()}", bootstrap_servers=("127.0.0.1:1", *options.bootstrap_servers))
+    with Cluster(options) as cluster:
+        assert cluster.features().transaction_version == 2
+
+
+def test_refused_credentials_are_an_error_at_once(fake: FakeCluster) -> None:
+    """Waiting for max.block.ms would hide that no retry can help (B25)."""
+    options = options_for(
+        fake, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="wrong"
+    )
+    began_s = time.monotonic()
+    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=r"SaslAuthenticate.*\(58\)"):
+        cluster.features()
+    assert time.monotonic() - began_s < 5
+
+
+@pytest.mark.parametrize("step", [hang_up, lose_answer, answer(Code.NONE)])
+def test_metadata_is_asked_again_when_the_connection_is_lost(fake: FakeCluster, cluster: Cluster, step: object) -> None:
+    fake.script(Api.METADATA, step, step)  # type: ignore[arg-type]
+    assert cluster.partition_counts(["t"]) == {"t": 2}
+
+
+def test_a_broker_that_comes_back_is_found_again(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.partition_counts(["t"]) == {"t": 2}
+    fake.brokers[0].stop()
+    with pytest.raises(KafkaTimeoutError):
+        cluster.partition_counts(["t"], cluster.deadline(100))
+    fake.brokers[0].start()
+    assert cluster.partition_counts(["t"]) == {"t": 2}
+
+
+def test_when_every_known_broker_is_gone_bootstrap_servers_are_asked() -> None:
+    with fake_cluster() as old, fake_cluster() as new:
+        options = options_for(old, bootstrap_servers=(old.bootstrap, new.bootstrap))
+        with Cluster(options) as cluster:
+            cluster.node_ids()
+            old.brokers[0].stop()
+            new.partitions[T0].leader = 0
+            assert cluster.partition_counts(["t"]) == {"t": 2}
+
+
+def test_a_request_without_an_answer_closes_the_connection_after_request_timeout(fake: FakeCluster) -> None:
+    with Cluster(options_for(fake, request_timeout_ms=100)) as cluster:
+        (node_id,) = cluster.node_ids()
+        fake.script(Api.FIND_COORDINATOR, keep_silent)
+        began_s = time.monotonic()
+        with pytest.raises(NodeUnavailableError, match=r"RequestTimedOutError.*\d+ ms"):
+            cluster.request(node_id, messages.find_coordinator_request("x", version=6), cluster.deadline())
+        assert time.monotonic() - began_s < 2
+        assert cluster.coordinator("x", cluster.deadline()) == 0
+
+
+def test_call_asks_until_somebody_answers(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.FIND_COORDINATOR, hang_up, lose_answer)
+    response = cluster.call(
+        Api.FIND_COORDINATOR,
+        cluster.any_node,
+        lambda version: messages.find_coordinator_request("x", version=version),
+        cluster.deadline(),
+    )
+    assert messages.read_find_coordinator(response).node_id == 0
+
+
+def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
+    cluster.node_ids()
+    fake.script(Api.FIND_COORDINATOR, *[hang_up] * 1000)
+    with pytest.raises(KafkaTimeoutError, match=r"FIND_COORDINATOR.*300 ms.*broker 0"):
+        cluster.call(
+            Api.FIND_COORDINATOR,
+            cluster.any_node,
+            lambda version: messages.find_coordinator_request("x", version=version),
+            cluster.deadline(300),
+        )
+
+
+def test_a_broker_too_old_for_us_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.versions[Api.FIND_COORDINATOR] = (0, 3)
+    with pytest.raises(KafkaError, match=r"FIND_COORDINATOR answered UNSUPPORTED_VERSION \(35\)"):
+        cluster.coordinator("x", cluster.deadline())
+
+
+def test_a_topic_that_no_broker_knows_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match=r"'nowhere'.*never created"):
+        cluster.partition_counts(["t", "nowhere"])
+    assert not any(request.body.allow_auto_topic_creation for request in fake.of(Api.METADATA))
+
+
+def test_a_topic_that_appears_a_moment_later_is_found(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.METADATA, answer(Code.NONE), answer(Code.UNKNOWN_TOPIC_OR_PARTITION), answer(Code.NONE))
+    assert cluster.partition_counts(["t"]) == {"t": 2}
+
+
+def test_a_topic_that_may_not_be_described_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:
+    cluster.node_ids()
+    fake.script(Api.METADATA, answer(Code.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError, match="'t'"):
+        cluster.partition_counts(["t"])
+
+
+def test_no_topics_is_no_question(fake: FakeCluster, cluster: Cluster) -> None:
+    assert cluster.partition_counts([]) == {}
+    assert fake.received == []
+
+
+def test_the_coordinator_may_be_a_broker_that_metadata_did_not_know() -> None:
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        hidden = fake.brokers.pop()
+        cluster.node_ids()
+        fake.brokers.append(hidden)
+        fake.coordinator = 1
+        assert cluster.coordinator("x", cluster.deadline()) == 1
+        assert cluster.node_ids() == (0, 1)
+
+
+def test_old_metadata_is_asked_again(fake: FakeCluster) -> None:
+    with Cluster(options_for(fake, metadata_max_age_ms=1)) as cluster:
+        cluster.node_ids()
+        time.sleep(0.01)
+        asked = len(fake.of(Api.METADATA))
+        cluster.node_ids()
+        assert len(fake.of(Api.METADATA)) == asked + 1
+
+
+def test_no_thread_is_left_behind(fake: FakeCluster) -> None:
+    before = set(threading.enumerate())
+    with Cluster(options_for(fake)) as cluster:
+        cluster.features()
+        ours = {thread for thread in set(threading.enumerate()) - before if "_serve" not in thread.name}
+    assert not ours
+    cluster.close()
+
+
+def test_lost_connections_are_no_errors_in_the_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """They are retried here; kafka-python would report each at ERROR."""
+    fake.script(Api.METADATA, hang_up, hang_up)
+    with caplog.at_level(logging.INFO), Cluster(options_for(fake)) as cluster:
+        cluster.partition_counts(["t"])
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_lost_connections_are_in_the_debug_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    fake.script(Api.METADATA, hang_up)
+    with caplog.at_level(logging.DEBUG, logger="kafka.net"), Cluster(options_for(fake)) as cluster:
+        cluster.partition_counts(["t"])
+    assert any("socket disconnected" in record.getMessage() for record in caplog.records)
+
+
+def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFixture, fake: FakeCluster) -> None:
+    with Cluster(options_for(fake)) as cluster:
+        cluster.node_ids()
+        logging.getLogger("kafka.net.connection").error("somebody else's")
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == ["somebody else's"]

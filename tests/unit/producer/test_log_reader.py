@@ -1,0 +1,142 @@
+"""The end marker of a transaction, read from a log (the rule for what the coordinator has forgotten; B6, B9)."""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+import pytest
+
+from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer import Cluster, Marker, find_marker
+from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.record_batch import encode_record_batch
+from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up
+from tests.unit.producer.support import T0, rows
+
+
+def with_offset(batch: bytes, offset: int) -> bytes:
+    return struct.pack(">q", offset) + batch[8:]
+
+
+def data(fake: FakeCluster, producer: ProducerIdAndEpoch, count: int = 1) -> int:
+    """Put a data batch into t-0; its first offset."""
+    log = fake.partitions[T0]
+    section = encode_records(*rows(*("x" for _ in range(count))))
+    batch = encode_record_batch(section, producer=producer, base_sequence=0, timestamp_ms=0, compression="none")
+    offset = log.next_offset
+    log.raw.append((offset + count - 1, with_offset(batch, offset)))
+    log.next_offset += count
+    return offset
+
+
+def marker(fake: FakeCluster, producer: ProducerIdAndEpoch, *, kind: int) -> int:
+    """Put a control batch into t-0, byte by byte as KIP-98 has it; its offset."""
+    record = b"\x00\x00\x00" + b"\x08" + struct.pack(">hh", 0, kind) + b"\x0c" + struct.pack(">hi", 0, 1) + b"\x00"
+    record = bytes([len(record) * 2]) + record
+    checked = struct.pack(">hiqqqhii", 0x30, 0, 0, 0, producer.producer_id, producer.epoch, -1, 1) + record
+    crc = google_crc32c.value(checked)
+    log = fake.partitions[T0]
+    offset = log.next_offset
+    batch = struct.pack(">qiibI", offset, 9 + len(checked), 0, 2, crc) + checked
+    log.raw.append((offset, batch))
+    log.next_offset += 1
+    return offset
+
+
+OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
+ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
+
+
+def find(cluster: Cluster, from_offset: int = 0, limit_ms: int = 5000) -> Marker:
+    return find_marker(
+        cluster,
+        T0,
+        from_offset=from_offset,
+        producer_id=7,
+        epochs=frozenset({3, 4}),
+        deadline=cluster.deadline(limit_ms),
+    )
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(COMMIT, Marker.COMMIT), (ABORT, Marker.ABORT)])
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_the_first_marker_of_the_producer_tells(
+    fake: FakeCluster, cluster: Cluster, kind: int, expected: Marker, epoch: int
+) -> None:
+    """KIP-890: with transaction.version 2 the marker carries the bumped epoch, below the transaction's own."""
+    first = data(fake, OURS, 3)
+    marker(fake, OTHERS, kind=1 - kind)
+    data(fake, OTHERS)
+    marker(fake, ProducerIdAndEpoch(7, epoch), kind=kind)
+    marker(fake, ProducerIdAndEpoch(7, 5), kind=1 - kind)
+    assert find(cluster, first + 3) is expected
+
+
+def test_markers_before_the_transaction_and_of_later_epochs_do_not_count(fake: FakeCluster, cluster: Cluster) -> None:
+    marker(fake, ProducerIdAndEpoch(7, 3), kind=COMMIT)
+    first = data(fake, OURS)
+    marker(fake, ProducerIdAndEpoch(7, 5), kind=COMMIT)
+    assert find(cluster, first + 1) is Marker.MISSING
+
+
+def test_other_control_records_are_passed_over(fake: FakeCluster, cluster: Cluster) -> None:
+    marker(fake, ProducerIdAndEpoch(7, 4), kind=OTHER_CONTROL)
+    marker(fake, ProducerIdAndEpoch(7, 4), kind=COMMIT)
+    assert find(cluster) is Marker.COMMIT
+
+
+def test_an_open_transaction_is_not_a_missing_marker(fake: FakeCluster, cluster: Cluster) -> None:
+    first = data(fake, OURS)
+    fake.partitions[T0].open_producers.append((7, first))
+    assert find(cluster, first + 1) is Marker.OPEN
+    fake.partitions[T0].open_producers[:] = [(7, -1), (8, 0)]
+    assert find(cluster, first + 1) is Marker.MISSING
+
+
+def test_a_log_that_ends_before_the_offset_is_missing_it(fake: FakeCluster, cluster: Cluster) -> None:
+    assert find(cluster, 1000) is Marker.MISSING
+    assert fake.of(Api.FETCH) == []
+
+
+def test_lost_answers_are_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    marker(fake, ProducerIdAndEpoch(7, 4), kind=COMMIT)
+    fake.script(Api.DESCRIBE_PRODUCERS, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
+    fake.script(Api.LIST_OFFSETS, hang_up, answer(Code.LEADER_NOT_AVAILABLE))
+    fake.script(Api.FETCH, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
+    assert find(cluster) is Marker.COMMIT
+
+
+def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) -> None:
+    for _ in range(3):
+        data(fake, OTHERS)
+    fake.script(Api.FETCH, *[answer(Code.NOT_LEADER_OR_FOLLOWER)] * 10_000)
+    with pytest.raises(KafkaTimeoutError, match="150 ms"):
+        find(cluster, limit_ms=150)
+
+
+def test_a_log_without_records_to_read_ends_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.partitions[T0].next_offset = 5
+    with pytest.raises(KafkaTimeoutError, match="150 ms"):
+        find(cluster, limit_ms=150)
+
+
+def test_a_topic_that_may_not_be_read_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.DESCRIBE_PRODUCERS, answer(Code.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError):
+        find(cluster)
+
+
+def test_a_topic_that_is_gone_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError):
+        find_marker(
+            cluster,
+            TopicPartition("gone", 0),
+            from_offset=0,
+            producer_id=7,
+            epochs=frozenset({3}),
+            deadline=cluster.deadline(),
+        )

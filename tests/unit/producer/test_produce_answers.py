@@ -1,0 +1,150 @@
+"""What a broker's refusal of a record batch ends as. Covers B18 (deleted topic), B22 (no error is lost), B25."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import (
+    AbortableError,
+    AuthorizationError,
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    KafkaError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, answer
+from tests.unit.producer.fake_partitions import Received
+from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.INVALID_PRODUCER_EPOCH, FencedError),
+        (Code.INVALID_PRODUCER_ID_MAPPING, FencedError),
+        (Code.PRODUCER_FENCED, FencedError),
+        (Code.INVALID_TXN_STATE, AbortableError),
+        (Code.TRANSACTION_ABORTABLE, AbortableError),
+        (Code.TOPIC_AUTHORIZATION_FAILED, AuthorizationError),
+        (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
+        (Code.INVALID_RECORD, KafkaError),
+        (Code.UNKNOWN_SERVER_ERROR, KafkaError),
+        (4711, KafkaError),
+    ],
+)
+def test_refusals_end_the_session_for_good(
+    fake: FakeCluster, cluster: Cluster, code: int, error: type[DualWriteError]
+) -> None:
+    """An error that came back for an earlier append is raised by whatever is called next, and again (B22, B25)."""
+    fake.script(Api.PRODUCE, answer(code))
+    session = session_on(cluster, **SMALL_BATCHES)
+    with pytest.raises(error) as caught:
+        one_batch_each(session, T0, *["a"] * 1000)
+    assert type(caught.value) is error
+    for call in (session.flush, lambda: session.append(T0, *rows("b"))):
+        with pytest.raises(error) as again:
+            call()
+        assert again.value is caught.value
+
+
+def test_a_record_beyond_the_topics_limit_is_named_by_its_key(fake: FakeCluster, cluster: Cluster) -> None:
+    assert fake.configs is not None
+    fake.configs["max.message.bytes"] = "1000"
+    session = session_on(cluster)
+    session.append(T0, pa.array(["order-17"]), pa.array(["x" * 2000]), None)
+    with pytest.raises(RecordTooLargeError) as caught:
+        session.flush()
+    assert (caught.value.row_key, caught.value.partition) == ("order-17", 0)
+    assert "max.message.bytes of the topic is 1000" in str(caught.value)
+    assert fake.of(Api.PRODUCE) == []
+
+
+def test_a_record_beyond_max_request_size_is_refused_here(fake: FakeCluster, cluster: Cluster) -> None:
+    session = session_on(cluster, batch_bytes_max=1_000, max_request_bytes=1_500)
+    session.append(T0, *rows("x" * 2_000))
+    with pytest.raises(RecordTooLargeError, match=r"max\.request\.size is 1500"):
+        session.flush()
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"), [(None, "null"), (b"\xff\x00", "0xff00"), ("naïve", "naïve"), (b"a\nb", "0x610a62"), (b"", "")]
+)
+def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
+    fake: FakeCluster, cluster: Cluster, key: object, shown: str
+) -> None:
+    fake.configs = None
+    fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
+    session = session_on(cluster)
+    session.append(T0, pa.array([key], pa.string() if isinstance(key, str) else pa.binary()), pa.array(["x"]), None)
+    with pytest.raises(RecordTooLargeError) as caught:
+        session.flush()
+    assert caught.value.row_key == shown
+
+
+def test_a_long_key_is_cut(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.configs = None
+    fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
+    session = session_on(cluster)
+    session.append(T0, *rows("k" * 500))
+    with pytest.raises(RecordTooLargeError) as caught:
+        session.flush()
+    assert caught.value.row_key == "k" * 80 + "…"
+
+
+def test_a_batch_that_is_too_large_says_which_option_to_change(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.configs = None
+    fake.script(Api.PRODUCE, answer(Code.RECORD_LIST_TOO_LARGE))
+    session = session_on(cluster)
+    session.append(T0, *rows("a", "b"))
+    with pytest.raises(ConfigurationError, match=r"batch\.size.*2 records.*max\.message\.bytes"):
+        session.flush()
+
+
+def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Cluster) -> None:
+    assert fake.configs is not None
+    fake.configs["max.message.bytes"] = "4000"
+    session = session_on(cluster)
+    session.append(T0, *rows(*("x" * 100 for _ in range(100))))
+    session.flush()
+    sizes = [
+        len(data.records)
+        for request in fake.of(Api.PRODUCE)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+    ]
+    assert max(sizes) <= 4000
+    assert sum(sizes) > 20_000
+
+
+def test_an_unknown_topic_is_an_error_and_not_created(fake: FakeCluster, cluster: Cluster) -> None:
+    session = session_on(cluster)
+    with pytest.raises(UnknownTopicError, match="'nowhere'"):
+        session.append(TopicPartition("nowhere", 0), *rows("a"))
+    assert not any(request.body.allow_auto_topic_creation for request in fake.of(Api.METADATA))
+
+
+def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
+    """B18: the records of a deleted topic are not quietly dropped."""
+    session = session_on(cluster)
+    session.append(T0, *rows("a"))
+    session.flush()
+
+    def delete(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        fake.partitions.clear()
+        return response
+
+    fake.script(Api.PRODUCE, delete)
+    session.append(T0, *rows("b"))
+    with pytest.raises(UnknownTopicError, match="'t'"):
+        session.flush()

@@ -1,0 +1,101 @@
+"""Rows and the partitions that they go to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import LocalProtocolError, UnknownTopicError
+from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.routing import Router
+from spark_2pc_sink.wire.partitioner import partition_for_keys
+from tests.unit.producer.fake_broker import fake_cluster
+from tests.unit.producer.support import options_for
+
+
+def route(router: Router, table: Any) -> dict[str, list[Any]]:
+    return {str(item.partition): item.value.to_pylist() for item in router.route(router.columns(table))}
+
+
+@pytest.fixture
+def router() -> Any:
+    with fake_cluster(topics={"t": 4, "u": 2}) as fake, Cluster(options_for(fake)) as cluster:
+        yield Router(cluster, "t")
+
+
+def test_keys_go_where_a_java_producer_would_put_them(router: Router) -> None:
+    keys = [f"order-{number}" for number in range(50)]
+    expected: dict[str, list[bytes]] = {}
+    for key, partition in zip(keys, partition_for_keys(pa.array(keys), 4), strict=True):
+        expected.setdefault(f"t-{partition}", []).append(key.encode())
+    assert route(router, pa.table({"key": keys, "value": keys})) == {
+        name: [value.decode() for value in values] for name, values in sorted(expected.items())
+    }
+
+
+def test_rows_of_one_partition_keep_their_order(router: Router) -> None:
+    numbers = [str(number) for number in range(100)]
+    routed = route(router, pa.table({"partition": [int(n) % 4 for n in numbers], "value": numbers}))
+    assert routed == {f"t-{part}": [n for n in numbers if int(n) % 4 == part] for part in range(4)}
+
+
+def test_keyless_rows_of_a_call_stay_together_and_calls_take_turns(router: Router) -> None:
+    """KIP-480: sticky for a batch, then another partition."""
+    table = pa.table({"value": ["a", "b"]})
+    places = [next(iter(route(router, table))) for _ in range(8)]
+    assert all(len(route(router, table)) == 1 for _ in range(2))
+    assert set(places) == {"t-0", "t-1", "t-2", "t-3"}
+
+
+def test_a_null_partition_falls_back_to_the_key(router: Router) -> None:
+    key = "order-1"
+    (by_key,) = partition_for_keys(pa.array([key]), 4)
+    table = pa.table(
+        {"key": [key, key], "partition": pa.array([None, (by_key + 1) % 4], pa.int32()), "value": ["a", "b"]}
+    )
+    assert route(router, table) == dict(sorted({f"t-{by_key}": ["a"], f"t-{(by_key + 1) % 4}": ["b"]}.items()))
+
+
+def test_a_column_names_the_topic_row_by_row(router: Router) -> None:
+    table = pa.table({"topic": ["u", None, "u"], "partition": [1, 0, 1], "value": ["a", "b", "c"]})
+    assert route(router, table) == {"u-1": ["a", "c"], "t-0": ["b"]}
+
+
+def test_no_rows_go_nowhere(router: Router) -> None:
+    assert route(router, pa.table({"value": pa.array([], pa.string())})) == {}
+    assert route(router, pa.table({"topic": pa.array([], pa.string()), "value": pa.array([], pa.string())})) == {}
+
+
+@pytest.mark.parametrize("partition", [-1, 4])
+def test_a_partition_that_is_not_there_is_an_error(router: Router, partition: int) -> None:
+    with pytest.raises(UnknownTopicError, match=f"4 partitions, and a row names {partition}"):
+        route(router, pa.table({"partition": [partition], "value": ["a"]}))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"key": ["a"]}), "no column 'value'"),
+        (pa.table({"value": ["a"], "valeu": ["a"]}), "valeu"),
+        (pa.table({"value": ["a"], "partition": ["0"]}), "partition"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_refused(router: Router, table: Any, said: str) -> None:
+    with pytest.raises(LocalProtocolError, match=said):
+        router.columns(table)
+
+
+def test_rows_need_a_topic_from_somewhere(router: Router) -> None:
+    nameless = Router(router._cluster, None)
+    for table in (pa.table({"value": ["a"]}), pa.table({"value": ["a"], "topic": pa.array([None], pa.string())})):
+        with pytest.raises(LocalProtocolError, match="without a topic"):
+            nameless.columns(table)
+    assert route(nameless, pa.table({"value": ["a"], "topic": ["u"], "partition": [0]})) == {"u-0": ["a"]}
+
+
+def test_chunked_columns_and_record_batches_are_the_same_rows(router: Router) -> None:
+    table = pa.table({"partition": [0, 1, 0], "value": ["a", "b", "c"]})
+    chunked = pa.concat_tables([table.slice(0, 2), table.slice(2)])
+    assert route(router, chunked) == route(router, table) == route(router, table.to_batches()[0])

@@ -1,0 +1,384 @@
+"""The coordinator's answers, scripted. Covers B2, B4, B6, B7, B10, B13, B14, B24, B25."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    FencedError,
+    KafkaError,
+    KafkaTimeoutError,
+    OutcomeUnknownError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
+from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import (
+    FakeCluster,
+    answer,
+    fake_cluster,
+    hang_up,
+    keep_silent,
+    lose_answer,
+)
+from tests.unit.producer.fake_partitions import Received
+from tests.unit.producer.support import PAIR, T0, T1, options_for
+
+ASK_AGAIN = [
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.CONCURRENT_TRANSACTIONS,
+]
+
+
+def client_on(cluster: Cluster, **overrides: Any) -> TransactionClient:
+    options = options_for(cluster.options.bootstrap_servers[0], **overrides) if overrides else cluster.options
+    return TransactionClient(cluster, "orders", options)
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> TransactionClient:
+    return client_on(cluster)
+
+
+def offer_two_phase(fake: FakeCluster, *, grant: bool, keep: bool = False) -> None:
+    fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
+    fake.enable_two_phase, fake.keeps_prepared = grant, keep
+
+
+# --- InitProducerId -----------------------------------------------------------------------------------------------
+
+
+def test_without_version_6_the_transaction_lasts_as_long_as_the_broker_allows(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    """B1: a prepared transaction lives for transaction.timeout.ms, so as much of it as possible is asked for."""
+    fake.broker_configs = {"transaction.max.timeout.ms": "3600000"}
+    initialized = client.init_producer_id()
+    assert (initialized.producer, initialized.two_phase_commit) == (ProducerIdAndEpoch(7, 0), False)
+    assert initialized.timeout_ms == 3_600_000
+    (request,) = fake.of(Api.INIT_PRODUCER_ID)
+    assert (request.version, request.body.transaction_timeout_ms, request.body.producer_id) == (5, 3_600_000, -1)
+
+
+def test_without_permission_to_see_the_brokers_maximum_kafkas_default_is_asked(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    fake.broker_configs = None
+    assert client.init_producer_id().timeout_ms == 900_000
+
+
+def test_the_option_is_asked_for(cluster: Cluster) -> None:
+    assert client_on(cluster, transaction_timeout_ms=12_345).init_producer_id().timeout_ms == 12_345
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_timeout_above_the_brokers_maximum_names_both_settings(
+    fake: FakeCluster, cluster: Cluster, readable: bool
+) -> None:
+    """B2: the broker rejects, it does not clamp (INVALID_TRANSACTION_TIMEOUT)."""
+    if not readable:
+        fake.broker_configs = None
+    fake.script(Api.INIT_PRODUCER_ID, answer(Code.INVALID_TRANSACTION_TIMEOUT))
+    client = client_on(cluster, transaction_timeout_ms=7_200_000)
+    with pytest.raises(ConfigurationError) as caught:
+        client.init_producer_id()
+    assert caught.value.option == "transaction.timeout.ms"
+    assert caught.value.value == 7_200_000
+    assert "transaction.max.timeout.ms" in caught.value.rule
+    assert ("900000" in caught.value.rule) == readable
+
+
+def test_two_phase_commit_is_asked_for_where_it_is_offered(fake: FakeCluster, client: TransactionClient) -> None:
+    """KIP-939: with enable2Pc 'the transaction timeout is not applied'; the coordinator shows Integer.MAX_VALUE."""
+    offer_two_phase(fake, grant=True)
+    initialized = client.init_producer_id()
+    assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TWO_PHASE_TIMEOUT_MS)
+
+
+def test_two_phase_commit_counts_only_when_the_coordinator_stored_it(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    offer_two_phase(fake, grant=True)
+
+    def forget(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.NONE)
+        fake.stored_timeout_ms = 60_000
+        return response
+
+    fake.script(Api.INIT_PRODUCER_ID, forget)
+    initialized = client.init_producer_id()
+    assert (initialized.two_phase_commit, initialized.timeout_ms) == (False, 60_000)
+
+
+def test_refused_two_phase_commit_is_remembered_until_refresh(fake: FakeCluster, client: TransactionClient) -> None:
+    """KIP-939: TWO_PHASE_COMMIT missing, or the broker's switch off, is 53, and nothing has changed (B24)."""
+    offer_two_phase(fake, grant=False)
+    assert not client.init_producer_id().two_phase_commit
+    assert not client.init_producer_id().two_phase_commit
+    assert [request.body.enable2_pc for request in fake.of(Api.INIT_PRODUCER_ID)] == [True, False, False]
+    fake.enable_two_phase = True
+    client.refresh()
+    assert client.init_producer_id().two_phase_commit
+
+
+def test_a_missing_write_permission_is_an_error(fake: FakeCluster, client: TransactionClient) -> None:
+    offer_two_phase(fake, grant=True)
+    fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * 2)
+    with pytest.raises(AuthorizationError):
+        client.init_producer_id()
+
+
+@pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
+def test_init_is_repeated_without_burning_epochs(fake: FakeCluster, client: TransactionClient, code: Code) -> None:
+    """B13, B14: these answers mean that nothing was handed out."""
+    fake.script(Api.INIT_PRODUCER_ID, *[answer(code)] * 3)
+    assert client.init_producer_id().producer == ProducerIdAndEpoch(7, 0)
+    assert len(fake.of(Api.INIT_PRODUCER_ID)) == 4
+
+
+def test_init_ends_at_its_deadline(fake: FakeCluster) -> None:
+    fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 10_000)
+    with (
+        Cluster(options_for(fake, max_block_ms=500)) as cluster,
+        pytest.raises(KafkaTimeoutError, match=r"'orders'.*500 ms.*CONCURRENT_TRANSACTIONS \(51\)"),
+    ):
+        client_on(cluster).init_producer_id()
+
+
+def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: TransactionClient) -> None:
+    """KIP-939, InitProducerId v6: OngoingTxnProducerId and OngoingTxnProducerEpoch name the kept transaction."""
+    offer_two_phase(fake, grant=True, keep=True)
+    fake.epoch, fake.ongoing, fake.state = 4, (7, 4), "Ongoing"
+    initialized = client.init_producer_id(keep_prepared=True)
+    assert initialized.ongoing == PreparedTxnState("7:4")
+    assert initialized.producer == ProducerIdAndEpoch(7, 5)
+
+
+def test_keep_prepared_without_two_phase_commit_is_legal(fake: FakeCluster, client: TransactionClient) -> None:
+    """KIP-939, 'Disallowing keepPreparedTxn=true without 2PC' is among the rejected alternatives."""
+    offer_two_phase(fake, grant=False, keep=True)
+    fake.epoch, fake.ongoing, fake.state = 4, (7, 4), "Ongoing"
+    initialized = client.init_producer_id(keep_prepared=True)
+    assert (initialized.ongoing, initialized.two_phase_commit) == (PreparedTxnState("7:4"), False)
+
+
+@pytest.mark.parametrize("grant", [True, False])
+def test_refused_keep_prepared_is_remembered(fake: FakeCluster, client: TransactionClient, grant: bool) -> None:
+    offer_two_phase(fake, grant=grant)
+    offered = [client.offers_keep_prepared]
+    with pytest.raises(KafkaError) as caught:
+        client.init_producer_id(keep_prepared=True)
+    assert caught.value.code == Code.UNSUPPORTED_VERSION
+    offered.append(client.offers_keep_prepared)
+    assert offered == [True, False]
+    assert fake.epoch == -1
+    assert client.init_producer_id().two_phase_commit is grant
+
+
+def test_keep_prepared_is_not_sent_to_a_broker_that_would_ignore_it(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    """B3: sent without the flag, InitProducerId would abort the transaction that it was to keep."""
+    assert not client.offers_keep_prepared
+    with pytest.raises(KafkaError) as caught:
+        client.init_producer_id(keep_prepared=True)
+    assert caught.value.code == Code.UNSUPPORTED_VERSION
+    assert fake.of(Api.INIT_PRODUCER_ID) == []
+
+
+def test_no_transaction_begins_at_the_last_epoch(fake: FakeCluster, client: TransactionClient) -> None:
+    """B10: 'If the epoch is exhausted … a new producer ID' (KIP-890): taken now, so that EndTxn never rotates."""
+    fake.epoch = 32765
+    assert client.usable_producer().producer == ProducerIdAndEpoch(8, 0)
+    assert len(fake.of(Api.INIT_PRODUCER_ID)) == 2
+
+
+# --- EndTxn -------------------------------------------------------------------------------------------------------
+
+
+def test_end_answers_the_next_pair(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.epoch = 3
+    assert client.end(PAIR, commit=True) == EndTxnAnswer(0, "NONE", ProducerIdAndEpoch(7, 4))
+    (request,) = fake.of(Api.END_TXN)
+    assert (request.version, request.body.committed) == (5, True)
+
+
+@pytest.mark.parametrize("transaction_version", [None, 0, 1])
+def test_below_transaction_version_2_end_does_not_bump(transaction_version: int | None) -> None:
+    with (
+        fake_cluster(transaction_version=transaction_version) as fake,
+        Cluster(options_for(fake)) as cluster,
+    ):
+        assert client_on(cluster).end(PAIR, commit=False) == EndTxnAnswer(0, "NONE", None)
+        assert fake.of(Api.END_TXN)[0].version == 4
+
+
+@pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_repeats_the_same_request(fake: FakeCluster, client: TransactionClient, code: Code, commit: bool) -> None:
+    fake.script(Api.END_TXN, answer(code), lose_answer, hang_up, answer(code))
+    assert client.end(PAIR, commit=commit).code == Code.NONE
+    sent = {
+        (request.version, request.body.producer_id, request.body.producer_epoch, request.body.committed)
+        for request in fake.of(Api.END_TXN)
+    }
+    assert sent == {(5, PAIR.producer_id, PAIR.epoch, commit)}
+    assert len(fake.of(Api.END_TXN)) == 5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code.INVALID_TXN_STATE,
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.INVALID_PRODUCER_ID_MAPPING,
+        Code.PRODUCER_FENCED,
+        Code.TRANSACTION_ABORTABLE,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.UNKNOWN_SERVER_ERROR,
+    ],
+    ids=lambda code: code.name,
+)
+def test_any_other_answer_is_returned_and_not_judged(fake: FakeCluster, client: TransactionClient, code: Code) -> None:
+    """B4, B6, B7: only the one who knows the database's side can say what it means."""
+    fake.script(Api.END_TXN, answer(code))
+    assert client.end(PAIR, commit=True) == EndTxnAnswer(code, code.name, None)
+    assert len(fake.of(Api.END_TXN)) == 1
+
+
+@pytest.mark.parametrize("step", [hang_up, lose_answer, keep_silent, answer(Code.CONCURRENT_TRANSACTIONS)])
+def test_no_answer_in_time_is_an_unknown_outcome(fake: FakeCluster, step: Any) -> None:
+    """B4: a commit that timed out may have been carried out."""
+    with Cluster(options_for(fake, max_block_ms=700, request_timeout_ms=100)) as cluster:
+        client = client_on(cluster)
+        assert client.transaction_version == 2
+        fake.script(Api.END_TXN, *[step] * 10_000)
+        with pytest.raises(OutcomeUnknownError, match=r"EndTxn\(commit\) of 7:3 of 'orders'"):
+            client.end(PAIR, commit=True)
+
+
+def test_a_cluster_that_is_gone_is_an_unknown_outcome_too(fake: FakeCluster) -> None:
+    with Cluster(options_for(fake, max_block_ms=600)) as cluster:
+        client = client_on(cluster)
+        assert client.transaction_version == 2
+        fake.brokers[0].stop()
+        with pytest.raises(OutcomeUnknownError):
+            client.end(PAIR, commit=True)
+
+
+def test_a_coordinator_that_moved_is_found_again() -> None:
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        client = client_on(cluster)
+        assert client.init_producer_id().producer.epoch == 0
+
+        def move(_received: Received, serve: Callable[[int], Any]) -> Any:
+            fake.coordinator = 1
+            return serve(Code.NOT_COORDINATOR)
+
+        fake.script(Api.END_TXN, move)
+        assert client.end(PAIR, commit=True).code == Code.NONE
+        assert [request.node_id for request in fake.of(Api.END_TXN)] == [0, 1]
+
+
+def test_a_dead_coordinator_is_replaced() -> None:
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        client = client_on(cluster)
+        fake.coordinator = 1
+        assert client.init_producer_id().producer.epoch == 0
+        fake.brokers[1].stop()
+        fake.coordinator = 0
+        assert client.end(PAIR, commit=True).code == Code.NONE
+
+
+def test_a_coordinator_without_the_bump_is_refused_on_transaction_version_2(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    """Ended by version 4, the pair would not name one transaction any more."""
+    fake.versions[Api.END_TXN] = (0, 4)
+    with pytest.raises(KafkaError) as caught:
+        client.end(PAIR, commit=True)
+    assert caught.value.code == Code.UNSUPPORTED_VERSION
+    assert fake.of(Api.END_TXN) == []
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+def test_describe_shows_what_the_coordinator_says(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.epoch, fake.state, fake.stored_timeout_ms = 4, "Ongoing", 60_000
+    described = client.describe()
+    assert (described.state, described.producer, described.timeout_ms) == ("Ongoing", ProducerIdAndEpoch(7, 4), 60_000)
+
+
+def test_an_unknown_id_is_a_state_and_not_an_error(fake: FakeCluster, client: TransactionClient) -> None:
+    """B9: the coordinator forgets an id after transactional.id.expiration.ms."""
+    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_NOT_FOUND))
+    described = client.describe()
+    assert (described.state, described.producer) == ("Unknown", None)
+
+
+def test_describe_without_permission_is_an_error(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError):
+        client.describe()
+
+
+def test_a_coordinator_that_may_not_be_found_is_an_error_at_once(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.script(Api.FIND_COORDINATOR, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError, match="'orders'"):
+        client.describe()
+
+
+def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.script(Api.FIND_COORDINATOR, *[answer(Code.COORDINATOR_NOT_AVAILABLE)] * 3)
+    assert client.describe().state == "Empty"
+
+
+@pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
+def test_partitions_are_added_all_or_none(fake: FakeCluster, client: TransactionClient, code: Code) -> None:
+    fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(code), lose_answer)
+    client.add_partitions(PAIR, [T0, T1, T0])
+    assert fake.added == {T0, T1}
+    assert {request.version for request in fake.of(Api.ADD_PARTITIONS_TO_TXN)} == {3}
+
+
+def test_no_partitions_is_no_request(fake: FakeCluster, client: TransactionClient) -> None:
+    """An empty list would open a transaction with nothing in it."""
+    client.add_partitions(PAIR, [])
+    assert fake.of(Api.ADD_PARTITIONS_TO_TXN) == []
+
+
+def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: TransactionClient) -> None:
+    with pytest.raises(UnknownTopicError, match="'t': there is no partition 9"):
+        client.add_partitions(PAIR, [T0, TopicPartition("t", 9)])
+    assert fake.added == set()
+
+
+def test_a_fenced_pair_adds_nothing(fake: FakeCluster, client: TransactionClient) -> None:
+    fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(Code.PRODUCER_FENCED))
+    with pytest.raises(FencedError):
+        client.add_partitions(PAIR, [T0])
+
+
+def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionClient) -> None:
+    """B24: transaction.version is changed under a running job."""
+    assert (client.cluster_id, client.transaction_version) == ("fake-cluster", 2)
+    fake.transaction_version = 1
+    assert client.transaction_version == 2
+    client.refresh()
+    assert client.transaction_version == 1
+
+
+def test_an_empty_id_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ConfigurationError, match="transactional_id"):
+        TransactionClient(cluster, "", cluster.options)

@@ -1,0 +1,265 @@
+"""Java's producer in Arrow: every state, every call, and what the coordinator hears.
+
+Covers B3 (keep before recovery), B4 (unknown outcome), B7 (a refused commit is never swallowed), B10 (epochs used up),
+B12, B16 (empty transactions), B21, B23 (send after prepare, prepare without 2PC), B25 (nothing after a fatal error).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import (
+    AbortableError,
+    KafkaError,
+    KafkaTimeoutError,
+    LocalProtocolError,
+    OutcomeUnknownError,
+)
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up
+from tests.unit.producer.fake_partitions import Received
+from tests.unit.producer.support import T0, options_for
+from tests.unit.producer.writers import CALL, REACH, ROWS, in_transaction, kept, observable, writer_on
+
+ALLOWED = {(rule.state, rule.operation) for rule in RULES}
+ILLEGAL = [pair for pair in itertools.product(WriterState, Operation) if pair not in ALLOWED]
+
+
+@pytest.mark.parametrize(("state", "operation"), ILLEGAL, ids=lambda part: part.value)
+def test_an_illegal_call_raises_and_nothing_moves(
+    two_phase: FakeCluster, writer: TransactionalWriter, state: WriterState, operation: Operation
+) -> None:
+    """KIP-939: 'calling other methods, e.g. .send, in that mode would result in IllegalStateException' (B23, B25)."""
+    REACH[state](writer, two_phase)
+    assert writer.state is state
+    before = observable(writer, two_phase)
+    with pytest.raises(LocalProtocolError) as caught:
+        CALL[operation](writer)
+    assert caught.value.state == state.value
+    assert observable(writer, two_phase) == before
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rule for rule in RULES if rule.operation is not Operation.COMPLETE],
+    ids=lambda rule: f"{rule.state.value}: {rule.operation.value}",
+)
+def test_a_legal_call_leads_where_the_table_says(
+    two_phase: FakeCluster, writer: TransactionalWriter, rule: Any
+) -> None:
+    REACH[rule.state](writer, two_phase)
+    CALL[rule.operation](writer)
+    # Nothing is ongoing in the fake cluster unless a test says so, so init with keep finds nothing.
+    keeping = rule.operation is Operation.INIT_KEEPING
+    assert writer.state is (WriterState.KEPT_NOTHING if keeping else rule.done)
+
+
+# --- transactions -------------------------------------------------------------------------------------------------
+
+
+def test_committed_transactions_follow_each_other_with_the_pairs_of_end_txn(
+    two_phase: FakeCluster, writer: TransactionalWriter
+) -> None:
+    """KIP-890: EndTxn v5 answers the pair of the next transaction; InitProducerId is not called again."""
+    writer.init_transactions()
+    pairs = []
+    for _ in range(3):
+        writer.begin_transaction()
+        pairs.append(writer.producer)
+        writer.append(ROWS)
+        writer.commit_transaction()
+    assert pairs == [ProducerIdAndEpoch(7, epoch) for epoch in range(3)]
+    assert two_phase.partitions[T0].values == 3
+    assert len(two_phase.of(Api.INIT_PRODUCER_ID)) == 1
+    assert [request.body.producer_epoch for request in two_phase.of(Api.END_TXN)] == [0, 1, 2]
+
+
+def test_commit_waits_for_what_was_appended(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    """B22: a record that the broker refused cannot be committed around."""
+    in_transaction(writer)
+    two_phase.script(Api.PRODUCE, answer(Code.INVALID_TXN_STATE))
+    with pytest.raises(AbortableError):
+        writer.commit_transaction()
+    assert writer.state is WriterState.MUST_ABORT
+    assert two_phase.of(Api.END_TXN) == []
+    writer.abort_transaction()
+    assert [request.body.committed for request in two_phase.of(Api.END_TXN)] == [False]
+
+
+@pytest.mark.parametrize("end", [Operation.COMMIT, Operation.ABORT])
+def test_a_transaction_without_records_is_not_sent(
+    two_phase: FakeCluster, writer: TransactionalWriter, end: Operation
+) -> None:
+    """A16: the coordinator never heard of it, and would answer INVALID_TXN_STATE to a commit."""
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.append(ROWS.slice(0, 0))
+    assert writer.flush() == {}
+    CALL[end](writer)
+    assert writer.state is WriterState.READY
+    assert two_phase.of(Api.END_TXN) == []
+
+
+def test_a_new_pair_is_taken_before_the_last_epoch(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    """B10: no transaction begins at epoch 32766."""
+    two_phase.epoch = 32764
+    writer.init_transactions()
+    writer.begin_transaction()
+    assert writer.producer == ProducerIdAndEpoch(7, 32765)
+    writer.append(ROWS)
+    writer.commit_transaction()
+    writer.begin_transaction()
+    assert writer.producer == ProducerIdAndEpoch(8, 0)
+
+
+@pytest.mark.parametrize("transaction_version", [0, 1])
+def test_below_transaction_version_2(transaction_version: int) -> None:
+    """Partitions are added first, every transaction has a pair of its own, and abort is InitProducerId."""
+    with fake_cluster(transaction_version=transaction_version) as fake, writer_on(fake) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(ROWS)
+        writer.append(ROWS)
+        writer.commit_transaction()
+        assert fake.added == {T0}
+        assert len(fake.of(Api.ADD_PARTITIONS_TO_TXN)) == 1
+        first = writer.producer
+        writer.begin_transaction()
+        assert writer.producer != first
+        writer.append(ROWS)
+        assert [request.body.v3_and_below_producer_epoch for request in fake.of(Api.ADD_PARTITIONS_TO_TXN)] == [0, 1]
+        inits = len(fake.of(Api.INIT_PRODUCER_ID))
+        writer.abort_transaction()
+        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 1
+        assert [request.version for request in fake.of(Api.END_TXN)] == [4]
+        writer.begin_transaction()
+        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 1
+
+
+# --- prepare and complete -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_complete_compares_what_was_prepared(two_phase: FakeCluster, writer: TransactionalWriter, same: bool) -> None:
+    """KIP-939, completeTransaction: 'compare the currently prepared transaction state and the state passed'."""
+    in_transaction(writer)
+    state = writer.prepare_transaction()
+    assert str(state) == "7:0"
+    assert two_phase.partitions[T0].values == 1
+    writer.complete_transaction(state if same else PreparedTxnState("7:1"))
+    assert writer.state is WriterState.READY
+    assert [request.body.committed for request in two_phase.of(Api.END_TXN)] == [same]
+
+
+def test_prepare_without_two_phase_commit_is_refused(fake: FakeCluster) -> None:
+    """KIP-939: 'If the 2PC is not enabled, we return the INVALID_TXN_STATE error' (B23)."""
+    with writer_on(fake) as writer:
+        in_transaction(writer)
+        before = observable(writer, fake)
+        with pytest.raises(LocalProtocolError, match="INVALID_TXN_STATE"):
+            writer.prepare_transaction()
+        assert observable(writer, fake) == before
+        writer.commit_transaction()
+
+
+def test_prepare_without_two_phase_commit_is_allowed_in_resume_mode(fake: FakeCluster) -> None:
+    with writer_on(fake, resume=True) as writer:
+        in_transaction(writer)
+        state = writer.prepare_transaction()
+        writer.complete_transaction(state)
+        assert fake.state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_kept_transaction_is_ended_with_the_new_pair(
+    two_phase: FakeCluster, writer: TransactionalWriter, same: bool
+) -> None:
+    """KIP-939: the pair that InitProducerId answered ends the transaction, and fences every older holder (B12)."""
+    kept(writer, two_phase)
+    writer.complete_transaction(PreparedTxnState("7:4" if same else ""))
+    (request,) = two_phase.of(Api.END_TXN)
+    assert (request.body.producer_epoch, request.body.committed) == (5, same)
+    writer.begin_transaction()
+    assert writer.producer == ProducerIdAndEpoch(7, 6)
+
+
+def test_with_nothing_kept_complete_does_nothing(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    writer.init_transactions(keep_prepared_txn=True)
+    asked = len(two_phase.received)
+    writer.complete_transaction(PreparedTxnState("7:4"))
+    assert writer.state is WriterState.READY
+    assert len(two_phase.received) == asked
+
+
+def test_keeping_is_refused_where_the_broker_cannot(fake: FakeCluster) -> None:
+    """B3: init without the flag would abort what was to be kept."""
+    with writer_on(fake) as writer:
+        with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION"):
+            writer.init_transactions(keep_prepared_txn=True)
+        assert writer.state is WriterState.UNINITIALISED
+        assert fake.of(Api.INIT_PRODUCER_ID) == []
+
+
+@pytest.mark.parametrize("offered", [False, True])
+@pytest.mark.parametrize("same", [True, False])
+def test_resume_mode_ends_a_prepared_transaction_with_its_own_pair(
+    fake: FakeCluster, offered: bool, same: bool
+) -> None:
+    """On released brokers EndTxn with the stored pair ends it, and InitProducerId before it would abort it."""
+    if offered:
+        fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
+    fake.epoch, fake.state = 4, "Ongoing"
+    with writer_on(fake, resume=True) as writer:
+        writer.init_transactions(keep_prepared_txn=True)
+        assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, 4))
+        assert fake.epoch == 4
+        writer.complete_transaction(PreparedTxnState("7:4" if same else "7:3"))
+        (request,) = fake.of(Api.END_TXN)
+        assert (request.body.producer_epoch, request.body.committed) == (4, same)
+        # Whoever prepared it can learn the answered pair by repeating its EndTxn, so it is not used.
+        writer.begin_transaction()
+        assert writer.producer == ProducerIdAndEpoch(7, 6)
+
+
+def test_a_resumed_pair_is_not_used_after_a_repeated_commit_either(fake: FakeCluster) -> None:
+    fake.epoch, fake.state = 4, "Ongoing"
+    with writer_on(fake, resume=True) as writer:
+        writer.init_transactions(keep_prepared_txn=True)
+        writer._client._cluster.options = options_for(fake, max_block_ms=50)
+        fake.script(Api.END_TXN, *[hang_up] * 1000)
+        with pytest.raises(OutcomeUnknownError):
+            writer.commit_transaction()
+        fake._scripts.clear()
+        writer._client._cluster.options = options_for(fake)
+        writer.commit_transaction()
+        writer.begin_transaction()
+        assert len(fake.of(Api.INIT_PRODUCER_ID)) == 1
+
+
+def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluster) -> None:
+    fake.epoch, fake.state = 4, "PrepareCommit"
+
+    def finish(_received: Received, serve: Callable[[int], Any]) -> Any:
+        fake.state = "CompleteCommit"
+        return serve(Code.NONE)
+
+    with writer_on(fake, resume=True) as writer:
+        fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.NONE), answer(Code.NONE), finish)
+        writer.init_transactions(keep_prepared_txn=True)
+        assert writer.state is WriterState.KEPT_NOTHING
+        assert writer.producer == ProducerIdAndEpoch(7, 5)
+
+
+def test_resume_mode_does_not_wait_for_ever(fake: FakeCluster) -> None:
+    fake.epoch, fake.state = 4, "PrepareAbort"
+    with writer_on(fake, resume=True, max_block_ms=500) as writer:
+        with pytest.raises(KafkaTimeoutError, match="PrepareAbort"):
+            writer.init_transactions(keep_prepared_txn=True)
+        assert writer.state is WriterState.UNINITIALISED

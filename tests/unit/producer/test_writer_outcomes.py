@@ -1,0 +1,172 @@
+"""What EndTxn's answer, or none, does to a writer; and what a refused record does.
+
+Covers A14 (an interrupt inside a commit), B4 (unknown outcome), B7 (a refused commit is never swallowed).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import (
+    AbortableError,
+    AuthorizationError,
+    DualWriteError,
+    FencedError,
+    KafkaError,
+    LocalProtocolError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import PreparedTxnState
+from spark_2pc_sink.producer import TransactionalWriter, WriterState
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up, lose_answer
+from tests.unit.producer.support import options_for
+from tests.unit.producer.writers import ROWS, in_transaction, observable, unknown
+
+
+def test_a_lost_answer_to_commit_is_repeated(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    in_transaction(writer)
+    two_phase.script(Api.END_TXN, lose_answer, hang_up)
+    writer.commit_transaction()
+    assert {request.body.producer_epoch for request in two_phase.of(Api.END_TXN)} == {0}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_unknown_outcome_is_settled_by_the_same_call(
+    two_phase: FakeCluster, writer: TransactionalWriter, commit: bool
+) -> None:
+    """B4: the javadoc of commitTransaction, 'it is safe to retry'; the opposite call is refused."""
+    unknown(writer, two_phase, commit=commit)
+    other = writer.abort_transaction if commit else writer.commit_transaction
+    with pytest.raises(LocalProtocolError):
+        other()
+    writer.commit_transaction() if commit else writer.abort_transaction()
+    assert writer.state is WriterState.READY
+    assert {request.body.committed for request in two_phase.of(Api.END_TXN)} == {commit}
+
+
+def test_complete_can_be_repeated_after_an_unknown_outcome(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    in_transaction(writer)
+    state = writer.prepare_transaction()
+    writer._client._cluster.options = options_for(two_phase, max_block_ms=50)
+    two_phase.script(Api.END_TXN, *[hang_up] * 1000)
+    with pytest.raises(OutcomeUnknownError):
+        writer.complete_transaction(state)
+    two_phase._scripts.clear()
+    writer._client._cluster.options = options_for(two_phase)
+    with pytest.raises(LocalProtocolError):
+        writer.complete_transaction(PreparedTxnState())
+    writer.complete_transaction(state)
+    assert writer.state is WriterState.READY
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "state"),
+    [
+        (Code.INVALID_TXN_STATE, KafkaError, WriterState.FATAL),
+        (Code.INVALID_PRODUCER_EPOCH, FencedError, WriterState.FATAL),
+        (Code.INVALID_PRODUCER_ID_MAPPING, FencedError, WriterState.FATAL),
+        (Code.PRODUCER_FENCED, FencedError, WriterState.FATAL),
+        (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError, WriterState.FATAL),
+        (Code.UNKNOWN_SERVER_ERROR, KafkaError, WriterState.FATAL),
+        (Code.TRANSACTION_ABORTABLE, AbortableError, WriterState.MUST_ABORT),
+    ],
+    ids=lambda part: getattr(part, "name", None),
+)
+def test_a_refused_commit_is_an_error(
+    two_phase: FakeCluster,
+    writer: TransactionalWriter,
+    code: Code,
+    error: type[DualWriteError],
+    state: WriterState,
+) -> None:
+    """B7: INVALID_TXN_STATE after a commit means that the broker aborted it; success must not be reported."""
+    in_transaction(writer)
+    two_phase.script(Api.END_TXN, answer(code))
+    with pytest.raises(error) as caught:
+        writer.commit_transaction()
+    assert type(caught.value) is error
+    assert writer.state is state
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "state"),
+    [
+        (Code.INVALID_PRODUCER_EPOCH, FencedError, WriterState.FATAL),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, AbortableError, WriterState.MUST_ABORT),
+        (Code.INVALID_RECORD, KafkaError, WriterState.MUST_ABORT),
+        (Code.MESSAGE_TOO_LARGE, RecordTooLargeError, WriterState.MUST_ABORT),
+    ],
+    ids=lambda part: getattr(part, "name", None),
+)
+def test_a_refused_record_loses_the_transaction(
+    two_phase: FakeCluster, writer: TransactionalWriter, code: Code, error: type[DualWriteError], state: WriterState
+) -> None:
+    in_transaction(writer)
+    two_phase.script(Api.PRODUCE, answer(code))
+    with pytest.raises(error):
+        writer.flush()
+    assert writer.state is state
+
+
+def test_rows_that_cannot_be_sent_change_nothing(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    in_transaction(writer)
+    before = observable(writer, two_phase)
+    with pytest.raises(LocalProtocolError):
+        writer.append(pa.table({"key": ["a"]}))
+    assert observable(writer, two_phase) == before
+    writer.commit_transaction()
+
+
+def test_an_unknown_topic_loses_the_transaction_and_not_the_writer(
+    two_phase: FakeCluster, writer: TransactionalWriter
+) -> None:
+    in_transaction(writer)
+    with pytest.raises(UnknownTopicError):
+        writer.append(pa.table({"topic": ["nowhere"], "value": ["a"]}))
+    writer.abort_transaction()
+    writer.begin_transaction()
+    writer.append(ROWS)
+    writer.commit_transaction()
+
+
+def test_an_interrupted_commit_may_have_happened(
+    two_phase: FakeCluster, writer: TransactionalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A14: stopped inside EndTxn, the outcome is unknown, as after a time-out."""
+    in_transaction(writer)
+
+    def interrupt(*_arguments: object, **_keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._client, "end", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.commit_transaction()
+    monkeypatch.undo()
+    assert writer.state is WriterState.COMMITTING
+    writer.commit_transaction()
+
+
+def test_an_interrupted_append_loses_the_transaction(
+    two_phase: FakeCluster, writer: TransactionalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_transaction(writer)
+
+    def interrupt(*_arguments: object, **_keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._router, "route", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(ROWS)
+    assert writer.state is WriterState.MUST_ABORT
+
+
+def test_closing_twice_is_fine_and_ends_no_transaction(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
+    in_transaction(writer)
+    writer.close()
+    writer.close()
+    assert two_phase.of(Api.END_TXN) == []

@@ -1,0 +1,51 @@
+"""What a batch id means beside the state row, over every combination."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spark_2pc_sink.recipe.placement import Placement, place_batch
+from spark_2pc_sink.recipe.resolve import RowStatus
+
+ROW_IDS = (None, 0, 1, 5)
+BATCH_IDS = (0, 1, 2, 4, 5, 6, 7)
+
+
+def expected(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool) -> Placement:
+    if status is RowStatus.OWED:
+        return Placement.RESEND if row_id == batch_id else Placement.HALT
+    if row_id == batch_id:
+        return Placement.SKIP
+    follows = batch_id == 0 if row_id is None else batch_id == row_id + 1
+    return Placement.RUN if follows or adopt else Placement.HALT
+
+
+def test_every_combination() -> None:
+    """A1 (replay is a no-op), A8 (wiped checkpoint), A11, B8 (old savepoint): a gap is never skipped silently."""
+    space = itertools.product((RowStatus.NONE, RowStatus.DONE, RowStatus.OWED), ROW_IDS, BATCH_IDS, (False, True))
+    for status, row_id, batch_id, adopt in space:
+        placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
+        assert placed.placement is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
+        assert bool(placed.reason) == bool(placed.remedies) == (placed.placement is Placement.HALT)
+
+
+def test_a_decided_row_is_refused() -> None:
+    """Recovery comes first: beside an undecided outcome no batch can be placed."""
+    with pytest.raises(ValueError, match="recovered"):
+        place_batch(status=RowStatus.DECIDED, row_batch_id=3, batch_id=3, adopt=False)
+
+
+def test_reasons_name_both_ids() -> None:
+    """D8: a reset of one side is named, with what settles it."""
+    gap = place_batch(status=RowStatus.DONE, row_batch_id=3, batch_id=7, adopt=False)
+    assert "batch 7 follows batch 3" in gap.reason
+    assert any("adopt=True" in remedy for remedy in gap.remedies)
+    first = place_batch(status=RowStatus.NONE, row_batch_id=None, batch_id=7, adopt=False)
+    assert "the first batch is 7" in first.reason
+    owed = place_batch(status=RowStatus.OWED, row_batch_id=3, batch_id=4, adopt=True)
+    assert "owed batch 3" in owed.reason
+    assert any("--drop" in remedy for remedy in owed.remedies)
+    foreign = place_batch(status=RowStatus.OWED, row_batch_id=None, batch_id=0, adopt=True)
+    assert "another query" in foreign.reason

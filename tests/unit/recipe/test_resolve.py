@@ -1,0 +1,145 @@
+"""Every row of the recovery table, and that no other input exists.
+
+The table is written down here a second time, by hand and in another shape: as predicates in the order in which a
+person would check them. Both are then compared over the whole space of inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView, TransactionState, Verdict, resolve
+
+OWN = ProducerIdAndEpoch(7, 10)
+AFTER = ProducerIdAndEpoch(7, 11)
+LATER = ProducerIdAndEpoch(7, 14)
+OTHER = ProducerIdAndEpoch(8, 0)
+PAIRS = (None, OWN, AFTER, LATER, OTHER)
+SETTLED = ("", "7:10", "7:11", "7:14")
+ENDING = {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
+COMMITTED = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
+ABORTED = {TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT}
+COMPLETE = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+
+SPACE = tuple(
+    itertools.product(
+        RowStatus, SETTLED, TransactionState, PAIRS, (0, 1, 2), (False, True), ("here", "elsewhere", None)
+    )
+)
+
+
+def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa: C901, PLR0911 - a table in words
+    outcome = AFTER if kafka.transaction_version == 2 else OWN
+    if row.cluster_id == "elsewhere":
+        return Verdict.HALT
+    if row.status is RowStatus.DECIDED:
+        if kafka.state is TransactionState.ONGOING and kafka.producer == OWN:
+            return Verdict.COMMIT
+        if kafka.producer == outcome and kafka.state in COMMITTED:
+            return Verdict.MARK_DONE if kafka.state in COMPLETE else Verdict.WAIT
+        if kafka.producer == outcome and kafka.state in ABORTED and kafka.transaction_version == 2:
+            return Verdict.MARK_OWED if kafka.state in COMPLETE else Verdict.WAIT
+        return Verdict.ASK_THE_LOG
+    if row.status is RowStatus.DONE:
+        if kafka.state is TransactionState.ONGOING:
+            return Verdict.COMMIT if kafka.producer == OWN else Verdict.ABORT
+        known = kafka.producer in {outcome, row.settled.producer}
+        if kafka.state in COMMITTED and not known and not adopt:
+            return Verdict.HALT
+        return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
+    never_recovered = row.status is RowStatus.NONE and str(row.settled) == ""
+    if never_recovered and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
+        return Verdict.HALT
+    if kafka.state is TransactionState.ONGOING:
+        return Verdict.ABORT
+    return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
+
+
+def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
+    """Recovery table; covers B3, B6, B7, B9, B10, B28, C5, D6: nothing is answered by chance."""
+    seen = set()
+    for status, settled, state, pair, version, adopt, cluster in SPACE:
+        row = RowView(status, PreparedTxnState.of(OWN), PreparedTxnState(settled), cluster)
+        kafka = KafkaView(state, pair, version, "here")
+        resolution = resolve(row, kafka, adopt=adopt)
+        assert resolution.verdict is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
+        assert resolution.reason
+        assert bool(resolution.remedies) == (resolution.verdict is Verdict.HALT), (row, kafka)
+        seen.add(resolution.verdict)
+    assert seen == set(Verdict)
+
+
+@pytest.mark.parametrize(
+    ("status", "settled", "state", "pair", "version", "verdict"),
+    [
+        ("none", "", "Unknown", None, 2, Verdict.NOTHING),
+        ("none", "", "Empty", OWN, 2, Verdict.NOTHING),
+        ("none", "", "CompleteCommit", OWN, 2, Verdict.HALT),
+        ("none", "", "Ongoing", OWN, 2, Verdict.HALT),
+        ("none", "7:10", "Ongoing", LATER, 2, Verdict.ABORT),
+        ("done", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
+        ("owed", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
+        ("none", "7:10", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
+        ("owed", "7:11", "Unknown", None, 2, Verdict.NOTHING),
+        ("done", "7:11", "Ongoing", OWN, 2, Verdict.COMMIT),
+        ("done", "7:11", "CompleteCommit", LATER, 2, Verdict.HALT),
+        ("done", "7:11", "PrepareCommit", LATER, 2, Verdict.HALT),
+        ("done", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
+        ("done", "7:14", "CompleteCommit", LATER, 2, Verdict.NOTHING),
+        ("done", "7:11", "Unknown", None, 2, Verdict.NOTHING),
+        ("decided", "7:9", "Ongoing", OWN, 2, Verdict.COMMIT),
+        ("decided", "7:9", "CompleteCommit", AFTER, 2, Verdict.MARK_DONE),
+        ("decided", "7:9", "PrepareCommit", AFTER, 2, Verdict.WAIT),
+        ("decided", "7:9", "CompleteCommit", OWN, 1, Verdict.MARK_DONE),
+        ("decided", "7:9", "CompleteCommit", OWN, 0, Verdict.MARK_DONE),
+        ("decided", "7:9", "CompleteAbort", AFTER, 2, Verdict.MARK_OWED),
+        ("decided", "7:9", "PrepareAbort", AFTER, 2, Verdict.WAIT),
+        ("decided", "7:9", "CompleteAbort", AFTER, 1, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "CompleteAbort", OWN, 0, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "Empty", LATER, 2, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "Unknown", None, 2, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "Ongoing", OTHER, 2, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "CompleteCommit", OTHER, 2, Verdict.ASK_THE_LOG),
+    ],
+)
+def test_row_of_the_table(
+    status: str, settled: str, state: str, pair: ProducerIdAndEpoch | None, version: int, verdict: Verdict
+) -> None:
+    """One row of the recovery table each, in the words of the state row and of DescribeTransactions."""
+    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState(settled), "here")
+    assert resolve(row, KafkaView(TransactionState(state), pair, version, "here")).verdict is verdict
+
+
+def test_a_fresh_row_stays_fresh_until_a_recovery_has_finished() -> None:
+    """A refused first start must be refused again at the second: the row that the first one left proves nothing."""
+    first = RowView(RowStatus.NONE, cluster_id="here")
+    kafka = KafkaView(TransactionState.ONGOING, OTHER, 2, "here")
+    assert [resolve(first, kafka).verdict for _ in range(2)] == [Verdict.HALT, Verdict.HALT]
+
+
+def test_kept_prepared_transaction_that_is_just_committing_is_waited_for() -> None:
+    """KIP-939: PrepareCommit shows (P, E+1) while the pair answered to EndTxn is a later one."""
+    row = RowView(RowStatus.DONE, PreparedTxnState("7:10"), PreparedTxnState("7:14"), "here")
+    assert resolve(row, KafkaView(TransactionState.PREPARE_COMMIT, AFTER, 2, "here")).verdict is Verdict.WAIT
+
+
+def test_views_are_readable() -> None:
+    """What HALT and reports print."""
+    assert (
+        str(RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9")))
+        == "decided 7:10, settled at 7:9"
+    )
+    assert str(RowView(RowStatus.NONE)) == "none"
+    assert str(KafkaView(TransactionState.UNKNOWN, None, 2, "here")) == "Unknown"
+    assert str(KafkaView(TransactionState.ONGOING, OWN, 2, "here")) == "Ongoing 7:10"
+
+
+def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> None:
+    """A16: the row is done and names no transaction; a commit in Kafka is then somebody else's."""
+    row = RowView(RowStatus.DONE, settled=PreparedTxnState("7:10"), cluster_id="here")
+    assert resolve(row, KafkaView(TransactionState.EMPTY, OWN, 2, "here")).verdict is Verdict.NOTHING
+    assert resolve(row, KafkaView(TransactionState.ONGOING, OWN, 2, "here")).verdict is Verdict.ABORT
+    assert resolve(row, KafkaView(TransactionState.COMPLETE_COMMIT, AFTER, 2, "here")).verdict is Verdict.HALT

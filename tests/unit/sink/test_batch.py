@@ -1,0 +1,460 @@
+"""The batch driver over an in-memory database and an in-memory coordinator: order, one-way street, ways back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from jdbc_state import MemoryStateStore, StateRow
+from spark_2pc_sink.errors import (
+    BatchAttemptsExhaustedError,
+    BatchRetryError,
+    CommitUnknownError,
+    DatabaseUnreachableError,
+    HaltError,
+    InDoubtError,
+    LocalProtocolError,
+    SupersededError,
+    TransactionExpiredError,
+    UnstorableValueError,
+)
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.sink.batch import BatchDriver, DecidedBatch, ProducedBatch, TransactionTicket
+from tests.support.fake_kafka import FakeClock, FakeKafka
+
+ID = "orders"
+PARTITION = TopicPartition("orders", 0)
+
+
+@dataclass
+class FakeWork:
+    """Three rows; can fail at will."""
+
+    kafka: FakeKafka
+    rows: int = 3
+    records: int = 3
+    copied: int = 3
+    digest: str = "d" * 32
+    fail: list[Exception] = field(default_factory=list)
+    fail_copy: list[Exception] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    tickets: list[TransactionTicket] = field(default_factory=list)
+
+    def partitions(self) -> list[TopicPartition]:
+        return [PARTITION]
+
+    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+        self.log.append("produce")
+        self.tickets.append(ticket)
+        if self.records:
+            self.kafka.produce(ticket.producer)
+        if self.fail:
+            raise self.fail.pop(0)
+        return ProducedBatch(self.rows, self.records, self.digest if self.records else "", {PARTITION: (0, 2)})
+
+    def copy_into(self, connection: Any) -> int:
+        self.log.append("copy")
+        connection.execute("copy")
+        if self.fail_copy:
+            raise self.fail_copy.pop(0)
+        return self.copied
+
+    def run_to_nowhere(self) -> None:
+        self.log.append("nowhere")
+
+    def discard(self) -> None:
+        self.log.append("discard")
+
+
+class Job:
+    """One driver, and what it drives."""
+
+    def __init__(self, *, sides: Job | None = None, run_id: str = "run", **options: Any) -> None:
+        self.kafka: FakeKafka = FakeKafka() if sides is None else sides.kafka
+        self.store: MemoryStateStore = MemoryStateStore() if sides is None else sides.store
+        self.clock = FakeClock()
+        self.steps: list[Step] = []
+        self.on_step: Callable[[Step], None] = lambda _: None
+        self.stopping = False
+        self.driver = BatchDriver(
+            transactional_id=ID,
+            recovery=Recovery(
+                transactional_id=ID, kafka=self.kafka, store=self.store, clock=self.clock, settle_deadline_ms=5_000
+            ),
+            kafka=self.kafka,
+            store=self.store,
+            clock=self.clock,
+            query_id="query",
+            run_id=run_id,
+            **{
+                "attempts_max": 3,
+                "decision_margin_ms": 1_000,
+                "restore_deadline_ms": 1_000,
+                "adopt": False,
+                "accept_replay": False,
+                "stopping": lambda: self.stopping,
+                "observer": self._observe,
+                **options,
+            },
+        )
+
+    def _observe(self, step: Step) -> None:
+        self.steps.append(step)
+        self.on_step(step)
+
+    def work(self, **fields: Any) -> FakeWork:
+        return FakeWork(self.kafka, **fields)
+
+    def row(self) -> StateRow:
+        row = self.store.read(ID)
+        assert row is not None
+        return row
+
+
+@pytest.fixture
+def job() -> Job:
+    started = Job()
+    started.driver.recover()
+    return started
+
+
+def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
+    """KIP-939, Normal processing recipe; D4: the database decides before Kafka commits."""
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert job.steps == list(Step)
+    assert work.log == ["produce", "copy", "discard"]
+    assert (report.placement, report.row_count, report.record_count, report.attempts) == (Placement.RUN, 3, 3, 1)
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
+    assert (job.row().status, job.row().settled, job.row().batch_id) == ("done", "0:1", 0)
+
+
+def test_the_next_transaction_uses_the_pair_that_end_txn_answered(job: Job) -> None:
+    """KIP-890: no InitProducerId between transactions."""
+    job.driver.write(0, job.work())
+    job.kafka.calls.clear()
+    work = job.work()
+    job.driver.write(1, work)
+    assert "init" not in job.kafka.calls
+    assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
+
+
+def test_a_decided_batch_cannot_be_aborted() -> None:
+    """A2: after the decision there is no way back, by type."""
+    assert not hasattr(DecidedBatch, "abort")
+    assert hasattr(DecidedBatch, "complete")
+
+
+def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
+    """A1, D2: nothing is written twice, and stateful operators advance."""
+    job.driver.write(0, job.work())
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert report.placement is Placement.SKIP
+    assert work.log == ["nowhere"]
+    assert len(job.kafka.committed) == 1
+
+
+@pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])
+def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction(job: Job, error: Exception) -> None:
+    """A4, A5, B30: the whole transaction is aborted; its records are never committed."""
+    work = job.work(fail=[error])
+    report = job.driver.write(0, work)
+    assert report.attempts == 2
+    first, second = (ticket.producer for ticket in work.tickets)
+    assert job.kafka.aborted == [first]
+    assert job.kafka.committed == [second]
+    assert first != second
+    assert [ticket.transaction for ticket in work.tickets] == [1, 2]
+
+
+def test_attempts_are_bounded_and_both_sides_are_left_as_they_were(job: Job) -> None:
+    """A17, B25: no endless loop."""
+    work = job.work(fail=[RuntimeError(f"failure {n}") for n in range(9)])
+    with pytest.raises(BatchAttemptsExhaustedError, match=r"failed 3 times.*failure 2"):
+        job.driver.write(0, work)
+    assert job.kafka.committed == []
+    assert job.row().batch_id is None
+
+
+def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
+    """C8: no retry would help; the Kafka half is aborted."""
+    refused = UnstorableValueError(column="note", row_key="7", value="'\\x00'", rule="no NUL in text")
+    work = job.work(fail=[refused])
+    with pytest.raises(UnstorableValueError):
+        job.driver.write(0, work)
+    assert work.log == ["produce", "discard"]
+    assert len(job.kafka.aborted) == 1
+
+
+@pytest.mark.parametrize(("rows", "records", "copied"), [(3, 2, 3), (2, 3, 2), (3, 3, 2), (3, 3, 4)])
+def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int, copied: int) -> None:
+    """B22, C10: rows read = records acknowledged = rows copied, or nothing is decided."""
+    work = job.work(rows=rows, records=records, copied=copied)
+    with pytest.raises(BatchAttemptsExhaustedError):
+        job.driver.write(0, work)
+    assert job.kafka.committed == []
+    assert job.store.committed == []
+
+
+def test_a_superseded_driver_stops_before_it_writes(job: Job) -> None:
+    """A12, D1: step 1 checks the claim, and nothing is recovered or retried."""
+    Job(sides=job, run_id="newer").driver.recover()
+    pair = job.kafka.pair
+    work = job.work()
+    with pytest.raises(SupersededError, match="newer"):
+        job.driver.write(0, work)
+    assert work.log == []
+    assert job.kafka.pair == pair
+
+
+def test_a_driver_superseded_while_its_tasks_ran_decides_nothing(job: Job) -> None:
+    """C2: the conditional update of the state row is the last word."""
+    newer = Job(sides=job, run_id="newer")
+
+    def take_over(step: Step) -> None:
+        if step is Step.PREPARE:
+            newer.driver.recover()
+
+    job.on_step = take_over
+    with pytest.raises(SupersededError):
+        job.driver.write(0, job.work())
+    assert job.store.committed == []
+    assert newer.driver.write(0, newer.work()).placement is Placement.RUN
+    assert len(job.kafka.committed) == 1
+
+
+def test_a_commit_whose_outcome_is_unknown_is_settled_by_claiming_again(job: Job) -> None:
+    """C1: it had been carried out, so Kafka follows and nothing is written twice."""
+    deciding = job.store.deciding
+
+    def lose_the_answer(transactional_id: str, generation: int) -> Any:
+        job.store.deciding = deciding  # type: ignore[method-assign]
+        with deciding(transactional_id, generation) as transaction:
+            yield transaction
+        raise CommitUnknownError(operation="COMMIT", detail="connection lost")
+
+    job.store.deciding = contextmanager(lose_the_answer)  # type: ignore[method-assign]
+    report = job.driver.write(0, job.work())
+    assert (report.row_count, report.attempts) == (3, 1)
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+    assert job.row().generation == 2
+
+
+def test_a_commit_that_did_not_happen_is_run_again(job: Job) -> None:
+    """C1, the other outcome."""
+    work = job.work(fail_copy=[CommitUnknownError(operation="COMMIT", detail="connection lost")])
+    assert job.driver.write(0, work).attempts == 2
+    assert (len(job.kafka.aborted), len(job.kafka.committed)) == (1, 1)
+
+
+def test_end_txn_without_an_answer_is_looked_at_again(job: Job) -> None:
+    """B4: it had been carried out."""
+    job.kafka.lose_answer_of.append("end")
+    report = job.driver.write(0, job.work())
+    assert report.attempts == 1
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+
+
+def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: Job) -> None:
+    """B1, B28: the database has the batch, Kafka lost it; only the Kafka half is written again."""
+    timed_out: list[bool] = []
+
+    def time_out(step: Step) -> None:
+        if step is Step.DECIDE and not timed_out:
+            timed_out.append(True)
+            job.kafka.time_out()
+
+    job.on_step = time_out
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert report.attempts == 2
+    assert work.log == ["produce", "copy", "discard", "produce", "discard"]
+    assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+
+
+def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
+    """A7: the digest tells that Spark replays something else; a person decides."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    work = job.work()
+    original = work.produce
+
+    def changed(ticket: TransactionTicket) -> ProducedBatch:
+        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
+        return original(ticket)
+
+    work.produce = changed  # type: ignore[method-assign]
+    with pytest.raises(HaltError, match="not the batch that the database has") as halted:
+        job.driver.write(0, work)
+    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
+    assert any("--drop" in remedy for remedy in halted.value.remedies)
+    assert job.row().status == "owed"
+    assert job.kafka.committed == []
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
+    assert job.row().status == "done"
+
+
+def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
+    """A person said that what Spark replays is right, and it replays nothing."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with pytest.raises(HaltError):
+        job.driver.write(0, _changing(job.work()))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    accepting.driver.write(0, accepting.work(rows=0, records=0))
+    assert job.row().status == "done"
+
+
+def _changing(work: FakeWork) -> FakeWork:
+    original = work.produce
+
+    def changed(ticket: TransactionTicket) -> ProducedBatch:
+        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
+        return original(ticket)
+
+    work.produce = changed  # type: ignore[method-assign]
+    return work
+
+
+def test_an_empty_batch_has_no_transaction(job: Job) -> None:
+    """A16: nothing is committed in Kafka, and the row takes the batch id."""
+    job.driver.write(0, job.work())
+    report = job.driver.write(1, job.work(rows=0, records=0))
+    assert (report.row_count, report.record_count) == (0, 0)
+    assert len(job.kafka.committed) == 1
+    assert (job.row().batch_id, job.row().status, job.row().prepared_transaction_state) == (1, "done", "0:0")
+    work = job.work()
+    job.driver.write(2, work)
+    assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
+
+
+def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(job: Job) -> None:
+    """A17, B1: what Kafka would abort is not decided; the error says how to make it fit."""
+    job.kafka.timeout_ms = 60_000
+
+    def take_long(step: Step) -> None:
+        if step is Step.PRODUCE:
+            job.clock.now += 59.5
+
+    job.on_step = take_long
+    with pytest.raises(TransactionExpiredError, match="maxOffsetsPerTrigger"):
+        job.driver.write(0, job.work())
+    assert job.store.committed == []
+    assert len(job.kafka.aborted) == 1
+
+
+def test_with_two_phase_commit_a_batch_may_take_as_long_as_it_wants() -> None:
+    """KIP-939: the transaction never times out."""
+    job = Job()
+    job.kafka.two_phase_commit = True
+    job.driver.recover()
+
+    def take_a_day(step: Step) -> None:
+        if step is Step.PRODUCE:
+            job.clock.now += 86_400
+
+    job.on_step = take_a_day
+    assert job.driver.write(0, job.work()).placement is Placement.RUN
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_partitions(version: int) -> None:
+    """B24: there the epoch is not bumped at EndTxn, so a pair would not name one transaction."""
+    job = Job()
+    job.kafka.transaction_version = version
+    job.driver.recover()
+    works = [job.work(), job.work()]
+    for batch_id, work in enumerate(works):
+        job.driver.write(batch_id, work)
+    first, second = (work.tickets[0].producer for work in works)
+    assert first != second
+    assert job.kafka.added == [PARTITION]
+    assert job.row().settled == str(second)
+
+
+def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
+    """B10: EndTxn would rotate the producer id, and the row's pair would match nothing."""
+    job.driver.write(0, job.work())
+    job.kafka.state, job.kafka.pair = "Empty", ProducerIdAndEpoch(0, 32_764)
+    again = Job(sides=job, run_id="run-2")
+    again.driver.recover()
+    works = [again.work() for _ in range(3)]
+    for batch_id, work in enumerate(works, start=1):
+        again.driver.write(batch_id, work)
+    assert [work.tickets[0].producer for work in works] == [
+        ProducerIdAndEpoch(0, 32_765),
+        ProducerIdAndEpoch(1, 0),
+        ProducerIdAndEpoch(1, 1),
+    ]
+
+
+def test_a_gap_is_refused(job: Job) -> None:
+    """A8, D8: neither a replay nor the next batch."""
+    job.driver.write(0, job.work())
+    with pytest.raises(HaltError, match="batch 2 follows batch 0"):
+        job.driver.write(2, job.work())
+
+
+def test_a_stopping_query_does_not_try_again(job: Job) -> None:
+    """A14: both sides are restored, and the error passes."""
+    job.stopping = True
+    work = job.work(fail=[RuntimeError("Job cancelled")])
+    with pytest.raises(RuntimeError, match="cancelled"):
+        job.driver.write(0, work)
+    assert len(work.tickets) == 1
+    assert len(job.kafka.aborted) == 1
+
+
+def test_a_database_that_restarts_is_waited_for(job: Job) -> None:
+    """C11: the way back after a failure outlasts a failover."""
+    claim, failures = job.store.claim, [1, 2]
+
+    def unreachable(**arguments: Any) -> StateRow:
+        if failures:
+            failures.pop()
+            raise DatabaseUnreachableError(operation="claim", detail="the database system is starting up")
+        return claim(**arguments)
+
+    job.store.claim = unreachable  # type: ignore[method-assign]
+    assert job.driver.write(0, job.work(fail=[RuntimeError("lost")])).attempts == 2
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job, *, decided: bool) -> None:
+    """D3: before the decision the first error, after it InDoubtError."""
+
+    def unreachable(**_: Any) -> StateRow:
+        raise DatabaseUnreachableError(operation="claim", detail="no route to host")
+
+    def go_away(step: Step) -> None:
+        if step is Step.DECIDE:
+            job.kafka.lose_answer_of.append("end")
+            job.store.claim = unreachable  # type: ignore[method-assign]
+
+    if decided:
+        job.on_step = go_away
+        with pytest.raises(InDoubtError, match="no route to host"):
+            job.driver.write(0, job.work())
+        return
+    job.store.claim = unreachable  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="an executor was lost"):
+        job.driver.write(0, job.work(fail=[RuntimeError("an executor was lost")]))
+
+
+def test_writing_without_recovery_is_refused() -> None:
+    """Step 0 comes first."""
+    with pytest.raises(LocalProtocolError, match="recover"):
+        Job().driver.write(0, FakeWork(FakeKafka()))

@@ -1,0 +1,440 @@
+"""The plan of a batch's columns, against tables described by hand. FAILURES C8 (bad values), C9 (keys)."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.create_table import create_table_ddl
+from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.target import TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.type_rules import Encoding
+
+_VARHDRSZ = 4
+
+INT = t.IntegerType()
+INTS = t.ArrayType(INT)
+STRUCT = t.StructType([t.StructField("a", INT)])
+STRUCTS = t.ArrayType(STRUCT)
+MAP = t.MapType(t.StringType(), INT)
+VARIANT = t.VariantType()
+
+
+def table(*columns: TargetColumn, keys: tuple[UniqueKey, ...] = ()) -> TargetTable:
+    return TargetTable(table=TableName("orders", "public"), columns=columns, unique_keys=keys)
+
+
+def column(name: str, base_type: str, **more: object) -> TargetColumn:
+    return TargetColumn(**{"name": name, "type_name": base_type, "base_type": base_type, **more})  # type: ignore[arg-type]
+
+
+def numeric(precision: int, scale: int) -> TargetColumn:
+    modifier = (precision << 16 | scale & 0x7FF) + _VARHDRSZ
+    return column("x", "numeric", type_name=f"numeric({precision},{scale})", type_modifier=modifier)
+
+
+def planned(spark_type: t.DataType, target: TargetColumn) -> ColumnPlan:
+    return plan_columns([("x", spark_type)], table(target))
+
+
+def refusal(spark_type: t.DataType, target: TargetColumn) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        planned(spark_type, target)
+    assert caught.value.value == "x"
+    return str(caught.value)
+
+
+# --- which types go together -----------------------------------------------------------------------------------
+
+SCALARS = {
+    "bool": t.BooleanType(),
+    "int2": t.ShortType(),
+    "int4": t.IntegerType(),
+    "int8": t.LongType(),
+    "float4": t.FloatType(),
+    "float8": t.DoubleType(),
+    "numeric": t.DecimalType(38, 18),
+    "text": t.StringType(),
+    "varchar": t.VarcharType(5),
+    "bpchar": t.CharType(5),
+    "bytea": t.BinaryType(),
+    "date": t.DateType(),
+    "timestamptz": t.TimestampType(),
+    "timestamp": t.TimestampNTZType(),
+    "interval": t.DayTimeIntervalType(),
+}
+
+
+@pytest.mark.parametrize(("base_type", "spark_type"), SCALARS.items())
+def test_a_type_goes_into_its_counterpart_unchanged(base_type: str, spark_type: t.DataType) -> None:
+    [it] = planned(spark_type, column("x", base_type)).columns
+    assert it.expression == "`x`"
+    assert it.storage.encoding is Encoding.PLAIN
+    assert it.storage.wire in (None, it.arrow_type)
+
+
+@pytest.mark.parametrize(
+    ("spark_type", "base_type", "wire"),
+    [
+        (t.ByteType(), "int2", pa.int16()),
+        (t.IntegerType(), "int8", pa.int64()),
+        (t.FloatType(), "float8", pa.float64()),
+        (t.IntegerType(), "float8", pa.float64()),
+        (t.ShortType(), "float4", pa.float32()),
+        (t.LongType(), "numeric", pa.decimal128(19, 0)),
+        (t.IntegerType(), "numeric", pa.decimal128(10, 0)),
+    ],
+)
+def test_widening_that_loses_nothing_needs_no_check(spark_type: t.DataType, base_type: str, wire: object) -> None:
+    [it] = planned(spark_type, column("x", base_type)).columns
+    assert it.storage.wire == wire
+    assert it.storage.checks == ()
+
+
+@pytest.mark.parametrize(
+    ("spark_type", "target"),
+    [
+        (t.LongType(), column("x", "int4")),
+        (t.IntegerType(), column("x", "int2")),
+        (t.LongType(), numeric(10, 0)),
+        (t.DecimalType(38, 18), numeric(10, 2)),
+        (t.DecimalType(10, 2), numeric(10, 3)),
+        (t.DecimalType(10, 0), column("x", "int4")),
+        (t.StringType(), column("x", "varchar", type_modifier=7)),
+        (t.TimestampType(), column("x", "timestamptz", type_modifier=3)),
+    ],
+)
+def test_narrowing_is_checked_value_by_value(spark_type: t.DataType, target: TargetColumn) -> None:
+    wide = plan_columns([("x", spark_type)], table(column("x", target.base_type)))
+    [narrow] = planned(spark_type, target).columns
+    assert narrow.storage.checks
+    if target.type_modifier >= 0:
+        assert len(narrow.storage.checks) > len(wide.columns[0].storage.checks)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "checked"),
+    [(12, 2, False), (11, 3, False), (10, 2, False), (9, 2, True), (10, 3, True), (10, 1, True), (11, 1, True)],
+)
+def test_decimal_10_2_is_checked_unless_digits_on_both_sides_fit(precision: int, scale: int, *, checked: bool) -> None:
+    [it] = planned(t.DecimalType(10, 2), numeric(precision, scale)).columns
+    assert bool(it.storage.checks) is checked
+
+
+@pytest.mark.parametrize(
+    ("spark_type", "base_type", "remedy"),
+    [
+        (t.DoubleType(), "numeric", "cast(`x` as decimal(38,18))"),
+        (t.DoubleType(), "float4", "cast(`x` as float)"),
+        (t.LongType(), "float8", "cast(`x` as double)"),
+        (t.TimestampType(), "timestamp", "cast(`x` as timestamp_ntz)"),
+        (t.TimestampNTZType(), "timestamptz", "cast(`x` as timestamp)"),
+        (t.DateType(), "timestamp", "cast(`x` as timestamp_ntz)"),
+        (t.StringType(), "int4", "cast(`x` as int)"),
+        (t.IntegerType(), "text", "cast(`x` as string)"),
+        (t.BinaryType(), "text", "cast(`x` as string)"),
+        (t.StringType(), "bytea", "cast(`x` as binary)"),
+        (t.BooleanType(), "int4", "cast(`x` as int)"),
+        (STRUCT, "text", "to_json(`x`)"),
+        (VARIANT, "text", "to_json(`x`)"),
+        (t.StringType(), "money", "such as text"),
+    ],
+)
+def test_types_that_would_change_meaning_are_refused_with_what_to_write(
+    spark_type: t.DataType, base_type: str, remedy: str
+) -> None:
+    message = refusal(spark_type, column("x", base_type))
+    assert f"the batch has {spark_type.simpleString()}, the table has {base_type}" in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize("spark_type", [t.NullType(), t.YearMonthIntervalType(), t.CalendarIntervalType()])
+def test_types_without_counterpart_are_refused(spark_type: t.DataType) -> None:
+    message = refusal(spark_type, column("x", "text"))
+    assert f"there is no way for {spark_type.simpleString()} into PostgreSQL" in message
+
+
+def test_numeric_that_rounds_to_hundreds_is_refused() -> None:
+    assert "numeric(5,-2)" in refusal(t.DecimalType(10, 2), numeric(5, -2))
+    assert "numeric(5,-2)" in refusal(t.LongType(), numeric(5, -2))
+
+
+def test_precision_and_scale_are_read_as_the_catalog_packs_them() -> None:
+    for precision, scale in [(10, 2), (38, 38), (1000, 0), (5, -2), (3, 5), (1, 1000), (1000, -1000)]:
+        assert numeric(precision, scale).precision_and_scale == (precision, scale)
+    assert column("x", "numeric").precision_and_scale is None
+
+
+# --- JSON and arrays -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base_type", ["json", "jsonb"])
+@pytest.mark.parametrize("spark_type", [STRUCT, MAP, VARIANT, STRUCTS, INTS, t.ArrayType(INTS)], ids=str)
+def test_complex_types_become_json_in_the_jvm(base_type: str, spark_type: t.DataType) -> None:
+    [it] = planned(spark_type, column("x", base_type)).columns
+    assert it.expression == "to_json(`x`, map('ignoreNullFields', 'false'))"
+    assert it.arrow_type == pa.string()
+    assert it.storage.encoding is (Encoding.JSONB if base_type == "jsonb" else Encoding.PLAIN)
+
+
+@pytest.mark.parametrize(
+    "spark_type",
+    [
+        t.StructType([t.StructField("a", t.TimestampType())]),
+        t.MapType(t.StringType(), t.ArrayType(t.TimestampNTZType())),
+    ],
+    ids=str,
+)
+def test_json_keeps_microseconds(spark_type: t.DataType) -> None:
+    """to_json alone writes three digits of a second's fraction."""
+    [it] = planned(spark_type, column("x", "jsonb")).columns
+    assert ".SSSSSSXXX" in it.expression
+    assert "'timeZone', 'UTC'" in it.expression
+
+
+@pytest.mark.parametrize(
+    "key", [t.DateType(), t.TimestampType(), t.BinaryType(), STRUCT, INTS, t.DoubleType()], ids=str
+)
+def test_map_keys_without_a_text_form_are_refused(key: t.DataType) -> None:
+    """Spark 4.3: to_json(map(X'00ff', 2)) is {"[B@29eacb95":2}, to_json(map(date'2020-01-01', 1)) is {"18262":1}."""
+    message = refusal(t.ArrayType(t.MapType(key, INT)), column("x", "jsonb"))
+    assert "transform_keys" in message
+
+
+def test_struct_with_a_name_twice_is_refused() -> None:
+    twice = t.StructType([t.StructField("a", t.IntegerType()), t.StructField("a", t.LongType())])
+    assert "occurs twice" in refusal(twice, column("x", "jsonb"))
+
+
+def test_text_into_json_is_taken_as_json() -> None:
+    [it] = planned(t.StringType(), column("x", "jsonb")).columns
+    assert (it.expression, it.storage.encoding) == ("`x`", Encoding.JSONB)
+
+
+def test_arrays_of_scalars_go_into_arrays() -> None:
+    [it] = planned(t.ArrayType(t.IntegerType()), column("x", "int8", is_array=True, element_oid=20)).columns
+    assert it.expression == "`x`"
+    assert it.element_oid == 20
+    assert it.arrow_type == pa.list_(pa.int32())
+    assert it.storage.wire == pa.int64()
+
+
+@pytest.mark.parametrize(
+    ("spark_type", "base_type", "is_array"),
+    [
+        (t.ArrayType(t.StringType()), "int4", True),
+        (t.ArrayType(INTS), "int4", True),
+        (STRUCTS, "jsonb", True),
+        (INT, "int4", True),
+        (INTS, "int4", False),
+        (MAP, "text", True),
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_match_are_refused(spark_type: t.DataType, base_type: str, *, is_array: bool) -> None:
+    assert "jsonb" in refusal(spark_type, column("x", base_type, is_array=is_array, element_oid=23))
+
+
+# --- names -----------------------------------------------------------------------------------------------------
+
+
+def plan_names(*names: str, target: TargetTable) -> ColumnPlan:
+    return plan_columns([(name, t.LongType()) for name in names], target)
+
+
+def test_columns_keep_the_order_of_the_batch() -> None:
+    target = table(column("a", "int8"), column("b", "int8"))
+    plan = plan_names("b", "a", target=target)
+    assert plan.names == plan.copied_names == ("b", "a")
+
+
+def test_expressions_quote_names_for_spark() -> None:
+    plan = plan_names("odd`name", target=table(column("odd`name", "int8")))
+    assert plan.expressions == ("`odd``name` AS `odd``name`",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("quantitiy", "did you mean 'quantity'"), ("Quantity", "did you mean 'quantity'"), ("zzz", "id, quantity")],
+)
+def test_column_that_the_table_has_not_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    target = table(column("id", "int8"), column("quantity", "int8"))
+    with pytest.raises(ConfigurationError, match=r'"public"\."orders" has no column') as caught:
+        plan_names("id", name, target=target)
+    assert hint in str(caught.value)
+    assert caught.value.value == name
+
+
+@pytest.mark.parametrize("why", ["a generated column", "GENERATED ALWAYS AS IDENTITY"])
+def test_column_that_only_the_database_writes_is_refused(why: str) -> None:
+    target = table(column("id", "int8", unwritable=why), column("b", "int8"))
+    with pytest.raises(ConfigurationError, match=why):
+        plan_names("id", "b", target=target)
+    assert plan_names("b", target=target).names == ("b",)
+
+
+def test_not_null_column_without_default_must_be_written() -> None:
+    target = table(column("id", "int8"), column("must", "int8", nullable=False))
+    with pytest.raises(ConfigurationError, match=r"column 'must' \(int8\) .* NOT NULL without a default"):
+        plan_names("id", target=target)
+    with_default = table(column("id", "int8"), column("must", "int8", nullable=False, has_default=True))
+    assert plan_names("id", target=with_default).names == ("id",)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a")])
+def test_no_column_and_a_column_twice_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError):
+        plan_names(*names, target=table(column("a", "int8")))
+
+
+# --- upsert ----------------------------------------------------------------------------------------------------
+
+KEYED = table(
+    column("a", "int8", nullable=False),
+    column("b", "int8"),
+    column("c", "int8"),
+    keys=(UniqueKey("pk", ("a",), primary=True), UniqueKey("bc", ("c", "b"))),
+)
+
+
+def upsert_plan(keys: list[str], order: t.DataType | None = None) -> ColumnPlan:
+    return plan_columns([(name, t.LongType()) for name in "abc"], KEYED, upsert_keys=keys, order=order)
+
+
+def test_upsert_keys_match_an_index_in_any_order() -> None:
+    assert upsert_plan(["b", "c"]).upsert_keys == ("c", "b")
+
+
+@pytest.mark.parametrize("keys", [["b"], ["a", "b"], ["a", "a"], ["a", "b", "c"]])
+def test_upsert_keys_without_an_index_on_exactly_them_are_refused(keys: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"no primary key or unique index on exactly these columns .*\(c, b\)"):
+        upsert_plan(keys)
+
+
+def test_upsert_keys_must_be_written() -> None:
+    with pytest.raises(ConfigurationError, match="'zzz' is not among the columns"):
+        upsert_plan(["zzz"])
+
+
+def test_null_in_an_upsert_key_is_refused_even_where_the_table_takes_it() -> None:
+    """NULL is equal to nothing: ON CONFLICT would insert such a row again and again."""
+    plan = upsert_plan(["b", "c"])
+    assert [column.nullable for column in plan.columns] == [False, False, False]
+    assert [column.nullable for column in upsert_plan(["a"]).columns] == [False, True, True]
+
+
+def test_order_travels_beside_the_columns() -> None:
+    plan = upsert_plan(["a"], order=t.DecimalType(10, 2))
+    assert plan.names == ("a", "b", "c")
+    assert plan.copied_names == ("a", "b", "c", ORDER_COLUMN)
+    assert plan.order is not None
+    assert plan.order.nullable
+    assert plan.order.target.type_name == "numeric"
+
+
+@pytest.mark.parametrize("order", [INTS, STRUCT, VARIANT], ids=str)
+def test_order_must_be_a_scalar(order: t.DataType) -> None:
+    with pytest.raises(ConfigurationError, match="upsert_order_by"):
+        upsert_plan(["a"], order=order)
+
+
+def test_plan_can_be_sent_to_tasks() -> None:
+    plan = upsert_plan(["a"], order=t.TimestampType())
+    assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own bytes
+
+
+# --- the table of a batch --------------------------------------------------------------------------------------
+
+
+def test_ddl_of_every_type() -> None:
+    types: dict[str, t.DataType] = {
+        "a": t.BooleanType(),
+        "b": t.ByteType(),
+        "c": t.ShortType(),
+        "d": INT,
+        "e": t.LongType(),
+        "f": t.FloatType(),
+        "g": t.DoubleType(),
+        "h": t.DecimalType(10, 2),
+        "i": t.StringType(),
+        "j": t.BinaryType(),
+        "k": t.DateType(),
+        "l": t.TimestampType(),
+        "m": t.TimestampNTZType(),
+        "n": t.ArrayType(t.TimestampType()),
+        "o": MAP,
+        "p": STRUCT,
+        "q": VARIANT,
+        "r": t.ArrayType(INTS),
+        "s": t.DayTimeIntervalType(),
+        "t": t.ArrayType(t.DecimalType(5, 1)),
+    }
+    fields = [t.StructField(name, spark_type, nullable=name != "a") for name, spark_type in types.items()]
+    ddl = create_table_ddl(fields, "S.Orders", upsert_keys=["d", "e"])
+    assert ddl.splitlines() == [
+        'CREATE TABLE IF NOT EXISTS "s"."orders" (',
+        '  "a" boolean NOT NULL,',
+        '  "b" smallint,',
+        '  "c" smallint,',
+        '  "d" integer NOT NULL,',
+        '  "e" bigint NOT NULL,',
+        '  "f" real,',
+        '  "g" double precision,',
+        '  "h" numeric(10,2),',
+        '  "i" text,',
+        '  "j" bytea,',
+        '  "k" date,',
+        '  "l" timestamptz,',
+        '  "m" timestamp,',
+        '  "n" timestamptz[],',
+        '  "o" jsonb,',
+        '  "p" jsonb,',
+        '  "q" jsonb,',
+        '  "r" jsonb,',
+        '  "s" interval,',
+        '  "t" numeric(5,1)[],',
+        '  PRIMARY KEY ("d", "e")',
+        ")",
+    ]
+
+
+def test_ddl_refuses_what_it_cannot_make() -> None:
+    void = [t.StructField("x", t.NullType())]
+    with pytest.raises(ConfigurationError, match="no way for void"):
+        create_table_ddl(void, "orders")
+    with pytest.raises(ConfigurationError, match="'k' is not among the columns"):
+        create_table_ddl([t.StructField("x", t.LongType())], "orders", upsert_keys=["k"])
+    with pytest.raises(ConfigurationError, match="no column"):
+        create_table_ddl([], "orders")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("orders", TableName("orders")),
+        ("Public.Orders", TableName("orders", "public")),
+        ('"Public"."Or""ders"', TableName('Or"ders', "Public")),
+        ('public."a.b"', TableName("a.b", "public")),
+        ("ÄRGER", TableName("Ärger")),
+    ],
+)
+def test_table_names_are_read_as_postgresql_reads_them(text: str, name: TableName) -> None:
+    assert TableName.parse(text) == name
+    assert TableName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "my-table", "1st", "a.", '"', "a b", "orders; drop table x", "x" * 64])
+def test_what_is_no_table_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        TableName.parse(text)
+
+
+@pytest.mark.parametrize("name", ["", "ü" * 32, "a\x00b"])
+def test_names_that_postgresql_would_cut_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        quote_identifier(name)

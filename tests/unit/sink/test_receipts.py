@@ -1,0 +1,88 @@
+"""What the driver believes of what tasks returned."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.receipts import (
+    RESULT_SCHEMA,
+    TaskReceipt,
+    TaskResults,
+    WrittenPartition,
+    copy_result,
+    read_results,
+)
+
+DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="r")
+
+
+def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
+    written = {TopicPartition("t", partition): WrittenPartition(2, 10, 11) for partition in partitions}
+    return TaskReceipt(task=task, rows=rows, digest=digest, written=written)
+
+
+def read(*results: pa.RecordBatch, tasks_expected: int | None = None) -> TaskResults:
+    return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=tasks_expected)
+
+
+def test_receipts_are_added_up_in_the_order_of_tasks() -> None:
+    """B22: records are those that were acknowledged to the tasks."""
+    results = read(
+        copy_result(1, b"one-a"),
+        receipt(1, partitions=(2, 3), digest=2**128 - 1).to_result(),
+        copy_result(0, b"zero"),
+        receipt(0, partitions=(0, 1), digest=3).to_result(),
+        copy_result(1, b"one-b"),
+        tasks_expected=2,
+    )
+    assert [one.task for one in results.receipts] == [0, 1]
+    assert (results.rows, results.records, results.digest) == (4, 8, 2)
+    assert results.offsets == {TopicPartition("t", partition): (10, 11) for partition in range(4)}
+    assert {task: b"".join(map(bytes, pieces)) for task, pieces in results.copy_payloads.items()} == {
+        0: b"zero",
+        1: b"one-aone-b",
+    }
+
+
+@pytest.mark.parametrize("came", [(0,), (1,), (0, 2), (1, 2)])
+def test_a_missing_receipt_is_refused(came: tuple[int, ...]) -> None:
+    """A3: success that did not reach the driver is no success."""
+    with pytest.raises(BatchRetryError, match="3 tasks were expected"):
+        read(*(receipt(task).to_result() for task in came), tasks_expected=3)
+
+
+def test_fewer_tasks_than_offered_are_fine_when_their_ids_have_no_gap() -> None:
+    """Without a shuffle Spark may use fewer tasks than it was offered."""
+    assert len(read(receipt(0).to_result(), receipt(1).to_result()).receipts) == 2
+    with pytest.raises(BatchRetryError):
+        read(receipt(0).to_result(), receipt(2).to_result())
+
+
+def test_no_receipt_at_all_is_an_empty_batch() -> None:
+    """A16: Spark had no partition to run a task on."""
+    results = read(tasks_expected=4)
+    assert (results.rows, results.records, results.offsets) == (0, 0, {})
+
+
+def test_two_receipts_of_one_task_are_refused() -> None:
+    """A4: two attempts of one task both came through."""
+    with pytest.raises(BatchRetryError, match="two receipts"):
+        read(receipt(0).to_result(), receipt(0).to_result())
+
+
+def test_a_partition_of_two_tasks_is_refused() -> None:
+    """B30: their sequence numbers were mixed."""
+    with pytest.raises(BatchRetryError, match="t-1: sequences were mixed"):
+        read(receipt(0, partitions=(0, 1)).to_result(), receipt(1, partitions=(1,)).to_result())
+
+
+def test_the_error_of_a_row_comes_before_the_error_of_an_attempt() -> None:
+    """A row that no retry can mend says more than a task that met its consequences."""
+    refused = TaskReceipt(task=0, error=BatchRetryError(reason="ran again")).to_result()
+    spoilt = TaskReceipt(task=1, error=DATA_ERROR).to_result()
+    with pytest.raises(UnstorableValueError) as raised:
+        read(refused, spoilt, tasks_expected=2)
+    assert str(raised.value) == str(DATA_ERROR)

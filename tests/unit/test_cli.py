@@ -1,0 +1,129 @@
+"""The command line without servers: words, exit codes, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError
+from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
+
+SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
+
+
+def report(*, settled: bool) -> RecoveryReport:
+    return RecoveryReport(
+        transactional_id="orders",
+        database_before="decided 7:3",
+        kafka_before="Ongoing 7:3",
+        actions=("committed 7:3 in Kafka",) if settled else (),
+        database_after="done 7:3" if settled else "decided 7:3",
+        settled=settled,
+        reason="the database has decided",
+        remedies=() if settled else ("spark-2pc recover --take-over",),
+    )
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    def recover(**options: Any) -> RecoveryReport:
+        seen.append(options)
+        return report(settled=options["take_over"])
+
+    def status(**options: Any) -> list[RecoveryReport]:
+        seen.append(options)
+        return []
+
+    monkeypatch.setattr(cli, "recover", recover)
+    monkeypatch.setattr(cli, "status", status)
+    return seen
+
+
+def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0: nothing is in doubt any more."""
+    words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
+    assert cli.main(words) == 0
+    assert calls == [
+        {
+            "transactional_id": "orders",
+            "dry_run": False,
+            "take_over": True,
+            "decision": OperatorDecision.DROP,
+            "adopt": False,
+            "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
+            "database": "postgresql://h/d",
+            "state_schema": "ops",
+        }
+    ]
+    printed = capsys.readouterr().out
+    assert "orders: nothing is in doubt" in printed
+    assert "- committed 7:3 in Kafka" in printed
+    assert "now:      done 7:3" in printed
+
+
+def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """And the way to settle it is printed."""
+    assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == 3
+    assert calls[0]["take_over"] is False
+    assert "IN DOUBT" in (printed := capsys.readouterr().out)
+    assert "to settle: spark-2pc recover --take-over" in printed
+
+
+def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """A list with one object per sink."""
+    cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json", "--take-over", "--accept-replay"])
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["settled"] is True
+    assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
+
+
+def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is in doubt where nothing has run."""
+    assert cli.main(["status", *SIDES]) == 0
+    assert "no sink has run" in capsys.readouterr().out
+    assert calls[0]["transactional_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
+        (
+            HaltError(transactional_id="o", database_side="d", kafka_side="k", reason="why", remedies=("do this",)),
+            3,
+        ),
+    ],
+)
+def test_errors_have_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    """1 when a side cannot be used, 3 when a person has to decide."""
+
+    def fail(**_: Any) -> RecoveryReport:
+        raise error
+
+    monkeypatch.setattr(cli, "recover", fail)
+    assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == code
+    assert str(error) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["recover", *SIDES], ["nonsense"], [], ["recover", *SIDES, "--drop", "--accept-replay"]]
+)
+def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
+    """As argparse has it."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+
+
+def test_a_kafka_property_without_a_value_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """The form is named."""
+    words = ["recover", "--kafka", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
+    assert cli.main(words) == 2
+    assert "KEY=VALUE" in capsys.readouterr().err

@@ -1,0 +1,26 @@
+"""Deadlines over a clock that is an argument."""
+
+from __future__ import annotations
+
+from spark_2pc_sink.clock import Deadline, SystemClock
+from tests.support.fake_kafka import FakeClock
+
+
+def test_pauses_double_and_never_go_beyond_the_deadline() -> None:
+    """Every wait is bounded."""
+    clock = FakeClock()
+    deadline = Deadline(clock, 1_000, backoff_ms=100, backoff_ms_max=300)
+    times = []
+    while not deadline.passed:
+        deadline.pause()
+        times.append(round(clock.now, 3))
+    assert times == [0.1, 0.3, 0.6, 0.9, 1.0]
+    assert deadline.remaining_s == 0
+
+
+def test_the_system_clock_goes_on() -> None:
+    """It measures and waits."""
+    clock = SystemClock()
+    before = clock.now_s()
+    clock.sleep(0.001)
+    assert clock.now_s() > before

@@ -1,0 +1,50 @@
+"""The tree of errors: what it says of itself, and that every error survives the way from a worker to the driver."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from spark_2pc_sink import errors
+from spark_2pc_sink.errors import DualWriteError
+
+
+def all_errors() -> list[type[DualWriteError]]:
+    found, waiting = [], [DualWriteError]
+    while waiting:
+        kind = waiting.pop()
+        found.append(kind)
+        waiting += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
+def made(kind: type[DualWriteError]) -> DualWriteError:
+    samples = {"int": 3, "bool": True, "str": "text", "object": "value", "tuple[str, ...]": ("one", "two")}
+    return kind(**{field.name: samples[str(field.type)] for field in fields(kind)})
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_every_error_can_be_pickled_and_says_a_sentence(kind: type[DualWriteError]) -> None:
+    """Errors carry fields and build their sentence from them."""
+    error = made(kind)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert all(getattr(again, field.name) == getattr(error, field.name) for field in fields(kind))
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    """Each class once, below its base."""
+    lines = [line for line in (errors.__doc__ or "").splitlines() if "Error" in line and ("├" in line or "└" in line)]
+    drawn: dict[str, str] = {}
+    path = ["DualWriteError"]
+    for line in lines:
+        name = next(word for word in line.split() if word.endswith("Error"))
+        depth = (line.index(name) - 4) // 4
+        path = [*path[:depth], name]
+        drawn[name] = path[-2]
+    bases = {kind.__name__: kind.__base__ for kind in all_errors() if kind is not DualWriteError}
+    real = {name: base.__name__ for name, base in bases.items() if base is not None}
+    assert drawn == real

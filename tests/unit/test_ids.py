@@ -1,0 +1,52 @@
+"""Names of transactions."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_2pc_sink import PreparedTxnState
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import EPOCH_MAX, ProducerIdAndEpoch, TopicPartition, check_transactional_id
+
+
+def test_the_text_of_a_prepared_state_is_that_of_java() -> None:
+    """KIP-939: producerId:epoch, and '' for none."""
+    assert str(PreparedTxnState("42:7")) == "42:7"
+    assert str(PreparedTxnState()) == ""
+    assert PreparedTxnState("42:7").producer == ProducerIdAndEpoch(42, 7)
+    assert PreparedTxnState.of(ProducerIdAndEpoch(42, 7)) == PreparedTxnState("42:7")
+    assert PreparedTxnState("42:7").has_transaction
+    assert not PreparedTxnState().has_transaction
+    assert pickle.loads(pickle.dumps(PreparedTxnState("42:7"))) == PreparedTxnState("42:7")  # noqa: S301
+
+
+@pytest.mark.parametrize("text", ["42", "42:", ":7", "a:b", "-1:7", "42:7:1", "42:40000", " 42:7", "٤٢:7"])
+def test_other_texts_are_refused(text: str) -> None:
+    """A foreign value must never be taken for a pair."""
+    with pytest.raises(ConfigurationError):
+        PreparedTxnState(text)
+
+
+def test_a_pair_knows_when_no_transaction_may_begin_with_it() -> None:
+    """B10: at 32766 EndTxn would rotate the producer id."""
+    assert not ProducerIdAndEpoch(1, EPOCH_MAX - 1).exhausted
+    assert ProducerIdAndEpoch(1, EPOCH_MAX).exhausted
+    assert ProducerIdAndEpoch(1, EPOCH_MAX).bumped() == ProducerIdAndEpoch(1, 32_767)
+    for pair in ((-1, 0), (0, -1), (0, 32_768)):
+        with pytest.raises(ConfigurationError):
+            ProducerIdAndEpoch(*pair)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 256, "a\nb", "a\x00"])
+def test_transactional_ids_that_no_tool_could_show_are_refused(text: str) -> None:
+    """B21: one short stable name per sink."""
+    with pytest.raises(ConfigurationError, match="transactional_id"):
+        check_transactional_id(text)
+
+
+def test_good_names_pass() -> None:
+    """Anything printable."""
+    assert check_transactional_id("orders: Łódź") == "orders: Łódź"
+    assert str(TopicPartition("a-b", 3)) == "a-b-3"

@@ -1,0 +1,276 @@
+"""Options: everything is checked at once, nothing secret is shown, and every refusal names a way out."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdbc_state import StoreSettings
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName, database_label, reference
+from spark_2pc_sink.options.database import parse_database_url
+from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
+from spark_2pc_sink.options.settings import nearest, setting_of
+
+URL = "postgresql+psycopg2://shop:pass-word@db:5433/shop"
+REQUIRED: dict[str, Any] = {
+    "transactional_id": "orders",
+    "kafka": {"bootstrap.servers": "h:9092"},
+    "database": URL,
+    "table": "public.orders",
+}
+
+
+def kafka(**properties: object) -> KafkaOptions:
+    """KafkaOptions of properties with '_' for '.'."""
+    return kafka_of({name.replace("_", "."): value for name, value in properties.items()})
+
+
+def kafka_of(properties: dict[str, object]) -> KafkaOptions:
+    return KafkaOptions.parse({"bootstrap.servers": "h:9092", **properties})
+
+
+def sink(**options: object) -> SinkOptions:
+    return SinkOptions.parse(**{**REQUIRED, **options})
+
+
+# --- all options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [KafkaOptions, RecoveryOptions, SinkOptions])
+def test_every_default_is_documented_and_allowed(kind: type[Any]) -> None:
+    """Each has a reason; a number of time or size has a unit, which its name repeats."""
+    rows = reference(kind)
+    assert len(rows) == len(fields(kind))
+    for item, row in zip(fields(kind), rows, strict=True):
+        about = setting_of(item)
+        assert len(about.why) > 20, item.name
+        suffix = {"ms": "_ms", "s": "_s", "bytes": "bytes", "": ""}[about.unit]
+        assert suffix in item.name
+        assert row.unit == about.unit
+        if str(item.type).startswith("int"):
+            assert about.at_least is not None, item.name
+            assert about.at_most is not None, item.name
+
+
+def test_the_reference_is_what_a_reader_needs() -> None:
+    rows = {row.name: row for row in reference(KafkaOptions)}
+    assert rows["bootstrap.servers | metadata.broker.list"].default == "required"
+    assert rows["request.timeout.ms | socket.timeout.ms"].default == "30000"
+    assert {row.name for row in reference(SinkOptions)} >= {row.name for row in reference(RecoveryOptions)}
+
+
+def test_options_are_frozen_and_cross_to_the_executors() -> None:
+    options = sink(columns={"id": "order_id"}, upsert_keys=["id"], mode="upsert")
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
+    assert hash(sink()) == hash(sink())
+    with pytest.raises(FrozenInstanceError):
+        options.mode = "append"  # type: ignore[misc]
+    with pytest.raises(ConfigurationError):
+        replace(options, mode="append")
+
+
+def test_no_secret_is_shown() -> None:
+    """Operations: passwords must not reach logs, progress reports or issue trackers."""
+    options = sink(
+        kafka={
+            "bootstrap.servers": "h:9092",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "shop",
+            "sasl.password": "pass-word",
+            "ssl.certificate.location": "/c.pem",
+            "ssl.key.password": "pass-word",
+        }
+    )
+    assert "pass-word" not in repr(options)
+    assert options.kafka.sasl_password == "pass-word"
+    assert options.database == URL
+    assert options.database_label == "db:5433/shop"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tabel": "orders"}, "did you mean 'table'?"),
+        ({"upsertKeys": ["id"]}, "did you mean 'upsert_keys'?"),
+        ({"dbtable": "orders"}, "the name here is 'table'"),
+        ({"writeMode": "append"}, "the name here is 'mode'"),
+        ({"bootstrap_servers": "h:9092"}, "the name here is 'kafka'"),
+        ({"commitLogTable": "t"}, "the name here is 'state_table'"),
+        ({"frobnicate": "pass-word"}, "the valid ones are transactional_id, kafka, database"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: str) -> None:
+    """PEERS section 5: users bring the names of other sinks. The value is not shown: it may be a secret."""
+    with pytest.raises(ConfigurationError, match="there is no such option") as raised:
+        SinkOptions.parse(**options, kafka="wrong too, but that is not the first thing to say")
+    assert said in str(raised.value)
+    assert "pass-word" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_what_is_required_is_named(name: str) -> None:
+    for options in ({**REQUIRED, name: None}, {key: value for key, value in REQUIRED.items() if key != name}):
+        with pytest.raises(ConfigurationError, match=f"{name}=None: it is required; pass {name}="):
+            SinkOptions.parse(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "upsert"}, "it needs upsert_keys"),
+        ({"upsert_keys": ["id"]}, "no meaning with mode='append'"),
+        ({"upsert_order_by": "ts"}, "no meaning with mode='append'"),
+        ({"mode": "upsert", "upsert_keys": ["id"], "columns": {"total": "1"}}, "add 'id' to columns"),
+        ({"mode": "upsert", "upsert_keys": "id"}, "a list of distinct column names"),
+        ({"mode": "upsert", "upsert_keys": ["id", "id"]}, "a list of distinct column names"),
+        ({"mode": "upsert", "upsert_keys": [1]}, "a list of distinct column names"),
+        ({"mode": "upsrt"}, "did you mean 'upsert'?"),
+        ({"mode": 1}, "a text that is not empty"),
+        ({"key": " "}, "a text that is not empty"),
+        ({"columns": {}}, "a mapping of table columns"),
+        ({"columns": ["id"]}, "a mapping of table columns"),
+        ({"columns": {"id": ""}}, "a mapping of table columns"),
+        ({"columns": {"id": 1}}, "a mapping of table columns"),
+        ({"create_table": "yes"}, "True or False"),
+        ({"batch_attempts_max": 0}, "at least 1"),
+        ({"batch_attempts_max": 101}, "at most 100"),
+        ({"batch_attempts_max": True}, "a whole number"),
+        ({"lock_timeout_ms": "5s"}, "pass a number ms"),
+        ({"claim_lock_timeout_ms": 31_000}, "not above claim_deadline_ms=30000"),
+        ({"lock_timeout_ms": 600_001}, "not above statement_timeout_ms=600000"),
+        ({"state_table": "kafka_transaction_history"}, "another table than state_table"),
+        ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
+        ({"transactional_id": ""}, "a text that is not empty"),
+        ({"transactional_id": "a\nb"}, "printable characters"),
+        ({"topic": "a b"}, "1 to 249 of the characters"),
+        ({"table": "a.b.c"}, "'table' or 'schema.table'"),
+        ({"staging_schema": "a.b"}, "it is one name"),
+    ],
+)
+def test_contradictions_and_bad_values_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        sink(**options)
+    assert said in str(raised.value)
+
+
+def test_values_are_converted() -> None:
+    options = sink(
+        mode="upsert",
+        upsert_keys=["id"],
+        upsert_order_by="ts",
+        columns={"id": "order_id"},
+        table='Shop."Order items"',
+        state_schema="Ops",
+        staging_schema='"Stage"',
+        topic="orders.v1",
+    )
+    assert options.upsert_keys == ("id",)
+    assert options.table_name == TableName("Order items", "shop")
+    assert (options.state_schema, options.staging_schema) == ("ops", "Stage")
+    assert sink(kafka=options.kafka).kafka is options.kafka
+
+
+def test_the_store_gets_every_setting() -> None:
+    """jdbc_state has no defaults of its own, and knows none of the sink's other options."""
+    options = sink(history_batches=5)
+    settings = StoreSettings(**options.store_settings())
+    assert settings.history_batches == 5
+    assert {item.name for item in fields(StoreSettings)} == set(options.store_settings())
+
+
+def test_recovery_takes_its_own_options_only() -> None:
+    recovery = {name: value for name, value in REQUIRED.items() if name != "table"}
+    assert RecoveryOptions.parse(**recovery, adopt=True).adopt
+    with pytest.raises(ConfigurationError, match="there is no such option"):
+        RecoveryOptions.parse(**REQUIRED)
+
+
+# --- the database ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_url", "parsed", "label"),
+    [
+        ("postgresql://h/d", "postgresql+psycopg2://h/d", "h:5432/d"),
+        (" postgresql+psycopg2://u:p%40@h:1/d ", "postgresql+psycopg2://u:p%40@h:1/d", "h:1/d"),
+        ("postgresql://", "postgresql+psycopg2://", "local socket:5432/"),
+        ("postgresql:///d?host=/run/pg", "postgresql+psycopg2:///d?host=%2Frun%2Fpg", "/run/pg:5432/d"),
+        ("postgresql:///d?host=a&host=b&port=7", "postgresql+psycopg2:///d?host=a&host=b&port=7", "a,b:7/d"),
+    ],
+)
+def test_database_urls(given_url: str, parsed: str, label: str) -> None:
+    assert parse_database_url(given_url) == parsed
+    assert database_label(parsed) == label
+
+
+@pytest.mark.parametrize(
+    "given_url",
+    [
+        *(None, 5, "", "shop"),
+        *("jdbc:postgresql://h/d?password=pass-word", "postgres://u:pass-word@h/d", "mysql://u:pass-word@h/d"),
+        *("postgresql+asyncpg://u:pass-word@h/d", "postgresql://u:pass-word@h:port/d"),
+    ],
+)
+def test_a_bad_database_url_is_refused_without_its_password(given_url: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"pass 'postgresql\+psycopg2://") as raised:
+        parse_database_url(given_url)
+    assert "pass-word" not in str(raised.value)
+    assert "pass-word" not in repr(raised.value)
+    assert raised.value.__context__ is None
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "name"),
+    [
+        ("orders", None, "orders"),
+        ("Public.Orders", "public", "orders"),
+        ('"Public"."Ord.ers"', "Public", "Ord.ers"),
+        ('"a""b"', None, 'a"b'),
+        ("größe.Öl", "größe", "Öl"),
+        ("_a1$", None, "_a1$"),
+    ],
+)
+def test_table_names_follow_the_rules_of_postgresql(text: str, schema: str | None, name: str) -> None:
+    parsed = TableName.parse(text)
+    assert parsed == TableName(name, schema)
+    assert TableName.parse(str(parsed)) == parsed
+    quoted = '"' + name.replace('"', '""') + '"'
+    assert str(parsed) == (quoted if schema is None else f'"{schema}".{quoted}')
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "a.", ".a", "a.b.c", "1a", "a-b", "a b", '"a', '""', 'a"b"', "a;b", "x" * 64, "ö" * 32, None, 7]
+)
+def test_other_texts_are_no_table_names(text: object) -> None:
+    with pytest.raises(ConfigurationError):
+        TableName.parse(text)
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15))
+def test_any_name_can_be_quoted(name: str) -> None:
+    """No text breaks out of its quotes."""
+    assert parse_identifier(quote_identifier(name), option="test") == name
+    assert TableName.parse(str(TableName(name, name))) == TableName(name, name)
+
+
+def test_topics_follow_the_rules_of_kafka() -> None:
+    assert check_topic(None) is None
+    assert check_topic("a.B_c-9") == "a.B_c-9"
+    for bad in ("", ".", "..", "a/b", "x" * 250, 5):
+        with pytest.raises(ConfigurationError):
+            check_topic(bad)
+
+
+def test_the_nearest_word() -> None:
+    assert nearest("acks", []) == "the valid ones are "
+    assert nearest("compresion_type", ["compression.type"]) == "did you mean 'compression.type'?"

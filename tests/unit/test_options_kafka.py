@@ -1,0 +1,293 @@
+"""Kafka client properties: both spellings, conversions, security, and what the sink decides by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from kafka.net.manager import KafkaConnectionManager
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED
+from spark_2pc_sink.options.kafka_security import read_security
+from spark_2pc_sink.options.kafka_values import as_number
+
+SASL: dict[str, object] = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "shop",
+    "sasl.password": "pass-word",
+}
+
+
+def parse(properties: dict[str, object]) -> KafkaOptions:
+    return KafkaOptions.parse({"bootstrap.servers": "h:9092", **properties})
+
+
+def refusal(properties: dict[str, object]) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(properties)
+    assert "pass-word" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_java_and_librdkafka_spellings_mean_the_same() -> None:
+    """PEERS section 5: translate, or reject clearly."""
+    java = {
+        "request.timeout.ms": "7000",
+        "delivery.timeout.ms": 8_000,
+        "max.request.size": 2_000_000,
+        "max.in.flight.requests.per.connection": "3",
+        "compression.type": "lz4",
+        "sasl.mechanism": "PLAIN",
+    }
+    librdkafka = {
+        "socket.timeout.ms": 7_000,
+        "message.timeout.ms": "8000",
+        "message.max.bytes": "2000000",
+        "max.in.flight": 3,
+        "compression.codec": "lz4",
+        "sasl.mechanisms": "PLAIN",
+    }
+    credentials = {name: SASL[name] for name in ("security.protocol", "sasl.username", "sasl.password")}
+    options = parse({**java, **credentials})
+    assert options == parse({**librdkafka, **credentials}) == parse({**java, **librdkafka, **credentials})
+    assert (options.request_timeout_ms, options.delivery_timeout_ms, options.max_in_flight) == (7_000, 8_000, 3)
+    said = refusal({"request.timeout.ms": 7_000, "socket.timeout.ms": 8_000})
+    assert "another spelling of 'request.timeout.ms', which has a different value" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "servers"),
+    [
+        ("h", ("h:9092",)),
+        ("h:1, g:2,", ("h:1", "g:2")),
+        (["h:1", "g"], ("h:1", "g:9092")),
+        ("[::1]:7,[fe80::1%eth0]", ("[::1]:7", "[fe80::1%eth0]:9092")),
+    ],
+)
+def test_bootstrap_servers(given: object, servers: tuple[str, ...]) -> None:
+    assert KafkaOptions.parse({"bootstrap.servers": given}).bootstrap_servers == servers
+    assert KafkaOptions.parse({"metadata.broker.list": given}).bootstrap_servers == servers
+
+
+@pytest.mark.parametrize(
+    "given", ["", ",", "h:0", "h:65536", "h:", "PLAINTEXT://h:9092", "h:9092/x", "::1", "a b:1", [], [1], 9092]
+)
+def test_bad_bootstrap_servers(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        KafkaOptions.parse({"bootstrap.servers": given})
+
+
+@pytest.mark.parametrize("given", [None, "h:9092", {5: 6}, [("bootstrap.servers", "h")]])
+def test_it_is_a_mapping(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="it is a mapping of Kafka client property names"):
+        KafkaOptions.parse(given)
+    with pytest.raises(ConfigurationError, match=r"kafka=\{...\} needs it"):
+        KafkaOptions.parse({"client.id": "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bootstrap_servers", "did you mean 'bootstrap.servers'?"),
+        ("Compression.Type", "did you mean 'compression.type'?"),
+        ("sasl.pasword", "did you mean 'sasl.password'?"),
+        ("kafka.client.id", "leave out the prefix and write 'client.id'"),
+        ("kafka.klient.id", "did you mean 'client.id'?"),
+        ("sasl_plain_password", "the name here is 'sasl.password'"),
+        ("ssl_cafile", "the name here is 'ssl.ca.location'"),
+        ("frobnicate", "the valid ones are bootstrap.servers"),
+    ],
+)
+def test_an_unknown_property_names_the_nearest(name: str, said: str) -> None:
+    assert said in refusal({name: "pass-word"})
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_belongs_elsewhere_is_refused_with_a_remedy(name: str) -> None:
+    """Every producer property that a user may bring along, and that would mean nothing here."""
+    said = refusal({name: "pass-word"})
+    assert said.startswith(f"{name}='***'")
+    assert said.endswith(REFUSED[name])
+
+
+def test_the_names_of_other_clients_lead_to_names_that_exist() -> None:
+    for name, ours in KNOWN_ELSEWHERE.items():
+        assert f"the name here is {ours!r}" in refusal({name: 1})
+        assert "no such property" not in str(refusal_or_none({ours: object()}))
+
+
+def refusal_or_none(properties: dict[str, object]) -> str | None:
+    try:
+        parse(properties)
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_is_fixed_may_be_said_but_not_changed(name: str) -> None:
+    """B23: a transaction without acks=all or idempotence is none (KIP-98)."""
+    for allowed in FIXED[name][0]:
+        assert parse({name: allowed}) == parse({})
+    assert parse({"acks": -1, "enable.idempotence": True}) == parse({})
+    for other in ("1", 0, False, "none"):
+        assert "leave it out" in refusal({name: other})
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"request.timeout.ms": True}, "a whole number"),
+        ({"request.timeout.ms": "7s"}, "a whole number"),
+        ({"request.timeout.ms": 1.5}, "a whole number"),
+        ({"request.timeout.ms": 0}, "at least 1 ms"),
+        ({"request.timeout.ms": 5, "delivery.timeout.ms": 4}, "not above delivery.timeout.ms=4"),
+        ({"retry.backoff.ms": 5, "retry.backoff.max.ms": 4}, "not above retry.backoff.max.ms=4"),
+        ({"reconnect.backoff.ms": 5, "reconnect.backoff.max.ms": 4}, "not above reconnect.backoff.max.ms=4"),
+        ({"batch.size": 2_000_000, "max.request.size": 1_500_000}, "not above max.request.size=1500000"),
+        ({"max.in.flight": 6}, "at most 5"),
+        ({"compression.type": "brotli"}, "one of none, gzip, snappy, lz4, zstd"),
+        ({"compression.type": "zst"}, "did you mean 'zstd'?"),
+        ({"client.id": ""}, "a text that is not empty"),
+        ({"client.id": 7}, "it is a text"),
+        ({"transaction.timeout.ms": 10}, "at least 1000 ms"),
+    ],
+)
+def test_bad_values(properties: dict[str, object], said: str) -> None:
+    assert said in refusal(properties)
+
+
+def test_defaults_make_room_for_what_was_given() -> None:
+    assert parse({"delivery.timeout.ms": 5_000}).request_timeout_ms == 5_000
+    assert parse({"request.timeout.ms": 200_000}).delivery_timeout_ms == 200_000
+    assert parse({"retry.backoff.ms": 3_000}).retry_backoff_max_ms == 3_000
+    assert parse({"reconnect.backoff.max.ms": 10}).reconnect_backoff_ms == 10
+    assert parse({"max.request.size": 50_000}).batch_bytes_max == 50_000
+    assert parse({"batch.size": 5_000_000}).max_request_bytes == 5_000_000
+    defaults = parse({})
+    assert defaults.batch_bytes_max < 1_048_588 - 61  # message.max.bytes of a stock broker, less a batch's header
+    assert (parse({"batch.size": 16_384}).batch_bytes_max, defaults.max_request_bytes) == (16_384, 1_048_576)
+
+
+def test_numbers_may_be_texts() -> None:
+    """Java's properties are texts."""
+    assert [as_number("test", given) for given in (7, "7", " 7 ", "-1")] == [7, 7, 7, -1]
+    with pytest.raises(ConfigurationError):
+        as_number("test", "9" * 19)
+
+
+# --- security --------------------------------------------------------------------------------------------------------
+
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="shop" password="a\\"b;c" ;'
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required\n username=shop password='pass-word' x=1;"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "jaas", "password"), [("plain", PLAIN, 'a"b;c'), ("SCRAM-SHA-256", SCRAM, "pass-word")]
+)
+def test_javas_login_text_is_read(mechanism: str, jaas: str, password: str) -> None:
+    options = parse({"security.protocol": "sasl_plaintext", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas})
+    assert (options.sasl_mechanism, options.sasl_username) == (mechanism.upper(), "shop")
+    assert options.sasl_password == password
+    assert password not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sasl.jaas.config": PLAIN}, "is given as well"),
+        ({"sasl.username": None, "sasl.password": None, "sasl.jaas.config": PLAIN}, "PlainLoginModule serves PLAIN"),
+        (
+            {"sasl.username": None, "sasl.password": None, "sasl.mechanism": None, "sasl.jaas.config": SCRAM},
+            "sasl.mechanism is not given",
+        ),
+        (
+            {"sasl.username": None, "sasl.password": None, "sasl.jaas.config": "Krb5LoginModule required x=pass-word;"},
+            "it has the form",
+        ),
+        ({"sasl.username": None, "sasl.password": None, "sasl.jaas.config": "pass-word"}, "it has the form"),
+        ({"sasl.username": None, "sasl.password": None, "sasl.jaas.config": 5}, "it is a text"),
+        (
+            {"sasl.username": None, "sasl.password": None, "sasl.jaas.config": "ScramLoginModule required username=x;"},
+            "a username and a password",
+        ),
+        ({"sasl.password": None}, "add sasl.password"),
+        ({"sasl.password": 1234}, "it is a text"),
+        ({"sasl.mechanism": None}, "add sasl.mechanism"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"security.protocol": "SSL"}, "ignored with security.protocol=SSL; set security.protocol to SASL_SSL"),
+        ({"security.protocol": None}, "ignored with security.protocol=PLAINTEXT"),
+        ({"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca.pem"}, "ssl.ca.location='***': it would be"),
+        ({"security.protocol": "TLS"}, "one of PLAINTEXT, SSL"),
+        ({"ssl.key.location": "/key.pem"}, "add ssl.certificate.location"),
+        ({"ssl.truststore.location": "/t.jks"}, "a Java key store can't be read"),
+        ({"ssl.keystore.location": "/k.p12", "ssl.keystore.type": "PKCS12"}, "a Java key store can't be read"),
+        ({"ssl.endpoint.identification.algorithm": "http"}, "one of 'https', 'none', ''"),
+        ({"ssl.endpoint.identification.algorithm": True}, "one of 'https', 'none', ''"),
+    ],
+)
+def test_security_contradictions(changes: dict[str, object], said: str) -> None:
+    """Credentials that would be ignored are refused: that a connection is protected must not be an illusion."""
+    merged = {name: value for name, value in {**SASL, **changes}.items() if value is not None}
+    assert said in refusal(merged)
+
+
+def test_the_same_tls_files_in_javas_words() -> None:
+    librdkafka = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/me.pem"}
+    java = {
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.truststore.type": "pem",
+        "ssl.keystore.location": "/me.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.endpoint.identification.algorithm": "https",
+    }
+    options = parse({**SASL, **librdkafka})
+    assert options == parse({**SASL, **java})
+    assert not parse({**SASL, "ssl.endpoint.identification.algorithm": ""}).ssl_check_hostname
+
+
+def test_what_has_no_field_of_its_own_is_translated_away() -> None:
+    values, left = read_security({"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN, "ssl.truststore.type": "JKS"})
+    assert values == {"sasl_username": "shop", "sasl_password": 'a"b;c'}
+    assert left == {"sasl.mechanism": "PLAIN"}
+
+
+# --- what clients get ------------------------------------------------------------------------------------------------
+
+
+def test_kafka_python_knows_every_name_that_it_gets() -> None:
+    """It ignores what it does not know, so a misspelt name would be a default in disguise."""
+    config = parse({**SASL, "request.timeout.ms": 7_000}).connection_config()
+    assert set(config) <= set(KafkaConnectionManager.DEFAULT_CONFIG)
+    assert (config["sasl_plain_password"], config["request_timeout_ms"]) == ("pass-word", 7_000)
+    assert config["bootstrap_servers"] == ["h:9092"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        SASL,
+        {**SASL, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
+        {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"},
+    ],
+)
+def test_librdkafka_takes_what_it_gets(properties: dict[str, Any]) -> None:
+    config = parse({**properties, "request.timeout.ms": 500}).confluent_config()
+    Consumer({**config, "group.id": "test", "log_level": 0}).close()
+    assert config["bootstrap.servers"] == "h:9092"
+
+
+def test_librdkafka_gets_the_key_from_the_certificates_file() -> None:
+    config = parse({"security.protocol": "SSL", "ssl.certificate.location": "/me.pem"}).confluent_config()
+    assert config["ssl.key.location"] == "/me.pem"
+    assert "ssl.ca.location" not in config
+    assert "sasl.username" not in config
+
+
+def test_a_client_can_be_renamed() -> None:
+    assert parse({}).with_client_id("verify").client_id == "verify"

@@ -1,0 +1,316 @@
+"""Recovery over an in-memory database and an in-memory coordinator: every verdict carried out."""
+
+from __future__ import annotations
+
+import pytest
+
+from jdbc_state import Decision, MemoryStateStore, StateRow
+from spark_2pc_sink.errors import HaltError, InDoubtError, SupersededError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recovery import OperatorDecision, Recovery
+from tests.support.fake_kafka import FakeClock, FakeKafka
+
+ID = "orders"
+QUERY = "query-1"
+
+
+class Sides:
+    """Both sides, and a driver that can die between them."""
+
+    def __init__(self, **kafka: object) -> None:
+        self.kafka = FakeKafka(**kafka)  # type: ignore[arg-type]
+        self.store = MemoryStateStore()
+        self.clock = FakeClock()
+
+    def recovery(self, *, adopt: bool = False, decision: OperatorDecision | None = None) -> Recovery:
+        return Recovery(
+            transactional_id=ID,
+            kafka=self.kafka,
+            store=self.store,
+            clock=self.clock,
+            settle_deadline_ms=5_000,
+            adopt=adopt,
+            decision=decision,
+        )
+
+    def start(self) -> ProducerIdAndEpoch:
+        return self.recovery().run(query_id=QUERY, run_id="run").initialized.producer
+
+    def decide(self, pair: ProducerIdAndEpoch, *, batch_id: int = 0) -> StateRow:
+        """Produce with ``pair`` and commit the database's half; then the driver dies."""
+        self.kafka.produce(pair)
+        row = self.row()
+        with self.store.deciding(ID, row.generation) as transaction:
+            transaction.decide(
+                Decision(
+                    prepared=str(pair),
+                    batch_id=batch_id,
+                    row_count=3,
+                    record_count=3,
+                    digest="0" * 32,
+                    kafka_offsets={"orders-0": (5, 7)},
+                )
+            )
+        return self.row()
+
+    def row(self) -> StateRow:
+        row = self.store.read(ID)
+        assert row is not None
+        return row
+
+
+def test_first_start_creates_the_row_and_takes_a_pair() -> None:
+    """C3: an unknown id and no row: nothing to settle, and the row is no longer fresh."""
+    sides = Sides()
+    recovered = sides.recovery().run(query_id=QUERY, run_id="run")
+    assert recovered.initialized.producer == ProducerIdAndEpoch(0, 0)
+    assert recovered.report.settled
+    assert recovered.report.actions == ()
+    assert (sides.row().status, sides.row().settled) == ("none", "0:0")
+
+
+def test_every_recovery_ends_with_init_producer_id() -> None:
+    """B12, D9: only the pair that InitProducerId answered last is used next."""
+    sides = Sides()
+    first, second = sides.start(), sides.start()
+    assert second == first.bumped()
+    assert sides.kafka.calls[-1] == "init"
+
+
+def test_the_claim_comes_before_the_look() -> None:
+    """B26: what Kafka said before the claim may be stale."""
+    sides = Sides()
+    generations = []
+    sides.kafka.before = lambda name: generations.append((name, sides.store.read(ID)))
+    sides.start()
+    looked = [row for name, row in generations if name == "describe"]
+    assert all(row is not None and row.generation == 1 for row in looked)
+
+
+def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
+    """KIP-939, Recovery recipe; B3: nothing is initialised before the decision is read and carried out."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.calls.clear()
+    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
+    assert sides.kafka.committed == [pair]
+    assert sides.kafka.calls.index("end") < sides.kafka.calls.index("init")
+    assert (sides.row().status, sides.row().settled) == ("done", str(pair.bumped()))
+    assert report.settled
+    assert "committed 0:0" in report.actions[0]
+
+
+def test_an_open_transaction_that_no_row_names_is_aborted() -> None:
+    """A2, B8: never decided."""
+    sides = Sides()
+    pair = sides.start()
+    sides.kafka.produce(pair)
+    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
+    assert sides.kafka.aborted == [pair]
+    assert sides.kafka.committed == []
+    assert "aborted" in report.actions[0]
+
+
+def test_a_commit_that_kafka_has_already_is_noted() -> None:
+    """B6: the driver died between EndTxn and its note."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.start()
+    assert sides.kafka.committed == [pair]
+    assert sides.row().status == "done"
+
+
+def test_a_decided_transaction_that_timed_out_is_owed() -> None:
+    """B1, B7: Kafka aborted it after the database commit; that is written down before anything else is done."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.time_out()
+    states = []
+    sides.kafka.before = lambda name: states.append((name, sides.row().status))
+    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
+    assert ("init", "owed") in states
+    assert not report.settled
+    assert any("--drop" in remedy for remedy in report.remedies)
+
+
+@pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
+def test_the_log_tells_what_the_coordinator_no_longer_shows(marker: Marker, status: str) -> None:
+    """B9, B10, B28: the coordinator shows a later pair, the control marker still says how this one ended."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=marker is Marker.COMMIT)
+    sides.kafka.init_producer_id()
+    sides.start()
+    assert sides.row().status == status
+
+
+def test_a_deleted_log_halts_and_changes_nothing_in_kafka() -> None:
+    """B6: absence alone never proves a commit."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.markers.clear()
+    before = sides.kafka.pair
+    with pytest.raises(HaltError, match="deleted or compacted") as halted:
+        sides.start()
+    assert sides.kafka.pair == before
+    assert sides.row().status == "decided"
+    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
+
+
+@pytest.mark.parametrize(
+    ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
+)
+def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision, status: str) -> None:
+    """D3: a person's decision is carried out, named in the report, and nothing else is."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.markers.clear()
+    report = sides.recovery(decision=decision).run(query_id=None, run_id=None).report
+    assert sides.row().status == status
+    assert "as decided by the operator" in report.actions[-1]
+
+
+def test_an_operator_decision_does_not_override_a_transaction_that_can_be_committed() -> None:
+    """--drop is about what Kafka lacks: a decided transaction that is still open is committed all the same."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None)
+    assert sides.kafka.committed == [pair]
+
+
+def test_an_operator_drops_an_owed_batch() -> None:
+    """The Kafka half is given up, and the row says that nothing is owed any more."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.time_out()
+    report = sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None).report
+    assert report.settled
+    assert sides.row().status == "done"
+
+
+def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> None:
+    """KIP-939, InitProducerId(keepPreparedTxn): the new pair ends it, and the old one is fenced."""
+    sides = Sides(offers_keep_prepared=True)
+    pair = sides.start()
+    sides.decide(pair)
+    sides.start()
+    assert sides.kafka.committed == [pair]
+    assert "keep" in sides.kafka.calls
+    assert sides.row().settled == str(ProducerIdAndEpoch(0, 2))
+
+
+def test_a_crash_loop_of_takeovers_commits_once() -> None:
+    """B11: each takeover moves the pair on; the last one commits, and only one commit happens."""
+    sides = Sides(offers_keep_prepared=True)
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.init_producer_id(keep_prepared=True)
+    sides.kafka.init_producer_id(keep_prepared=True)
+    sides.start()
+    assert sides.kafka.committed == [pair]
+
+
+def test_keep_prepared_is_never_a_probe() -> None:
+    """With nothing ongoing it would replace the outcome that the coordinator still shows."""
+    sides = Sides(offers_keep_prepared=True)
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.calls.clear()
+    sides.start()
+    assert "keep" not in sides.kafka.calls
+    assert sides.row().status == "done"
+
+
+def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
+    """D6: the second start must not take the row that the first one left for a proof of ownership."""
+    sides = Sides()
+    sides.kafka.produce(sides.kafka.init_producer_id().producer)
+    for _ in range(2):
+        with pytest.raises(HaltError, match="another application uses it"):
+            sides.start()
+    assert sides.kafka.state == "Ongoing"
+    sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
+    assert sides.kafka.aborted
+    assert sides.start() == sides.kafka.pair
+
+
+def test_an_answer_to_end_txn_that_was_lost_leaves_the_sink_in_doubt_and_the_next_recovery_settles_it() -> None:
+    """B4: aborting after a time-out would be wrong, and so would assuming the commit."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.lose_answer_of.append("end")
+    with pytest.raises(InDoubtError, match="Nothing is lost"):
+        sides.start()
+    assert sides.row().status == "decided"
+    sides.start()
+    assert sides.row().status == "done"
+    assert sides.kafka.committed == [pair]
+
+
+def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline() -> None:
+    """B13: PrepareCommit is not interpreted; a coordinator that never finishes leaves the sink in doubt."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.state, sides.kafka.pair = "PrepareCommit", pair.bumped()
+
+    def finish(name: str) -> None:
+        if sides.clock.now > 1 and name == "describe":
+            sides.kafka.state = "CompleteCommit"
+
+    sides.kafka.before = finish
+    sides.start()
+    assert sides.row().status == "done"
+
+    stuck = Sides()
+    pair = stuck.start()
+    stuck.decide(pair)
+    stuck.kafka.state, stuck.kafka.pair = "PrepareCommit", pair.bumped()
+    with pytest.raises(InDoubtError, match="PrepareCommit"):
+        stuck.start()
+
+
+def test_a_superseded_driver_does_not_touch_kafka() -> None:
+    """A12, D1: its claim is conditional on its own generation."""
+    sides = Sides()
+    sides.start()
+    sides.recovery().run(query_id=QUERY, run_id="a newer run")
+    sides.kafka.calls.clear()
+    with pytest.raises(SupersededError):
+        sides.recovery().run(query_id=QUERY, run_id="run", expected_generation=1)
+    assert sides.kafka.calls == ["refresh"]
+
+
+def test_a_look_changes_nothing() -> None:
+    """status and --dry-run never claim."""
+    sides = Sides()
+    nothing = sides.recovery().look()
+    assert nothing.settled
+    assert sides.store.read(ID) is None
+    pair = sides.start()
+    sides.decide(pair)
+    before = sides.row()
+    report = sides.recovery().look()
+    assert not report.settled
+    assert report.actions == ("would commit the transaction of the row's pair",)
+    assert sides.row() == before
+    assert sides.kafka.committed == []
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    assert sides.recovery().look().actions == ("would note that Kafka has committed it",)

@@ -1,0 +1,83 @@
+"""Server processes: their signals, and that none is left when its parent dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.reaper import read_servers, start_time
+
+DEADLINE_S = 10.0
+SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def test_end_waits_for_the_signal_to_work(log: Path) -> None:
+    process = ServerProcess(SLEEP, log=log)
+    assert process.running
+    wait_until(lambda: "ready" in process.log_tail(), deadline_s=DEADLINE_S, what="the program")
+    process.end(signal.SIGTERM, deadline_s=DEADLINE_S)
+    assert not process.running
+
+
+def test_end_kills_what_does_not_listen(log: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    process = ServerProcess([sys.executable, "-c", deaf + SLEEP[-1]], log=log)
+    wait_until(lambda: "ready" in process.log_tail(), deadline_s=DEADLINE_S, what="the program")
+    process.end(signal.SIGTERM, deadline_s=0.2)
+    assert not process.running
+
+
+def test_children_are_found_and_signalled(log: Path) -> None:
+    family = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
+    process = ServerProcess([sys.executable, "-c", family], log=log)
+    (child,) = wait_until(lambda: list(children(process.pid)), deadline_s=DEADLINE_S, what="the child")
+    signal_all([child, 2**22 - 1], signal.SIGKILL)
+    assert process.wait(deadline_s=DEADLINE_S) == 0
+    assert start_time(2**22 - 1) == ""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_servers_die_with_a_parent_that_was_killed(log: Path, tmp_path: Path, stopped: bool) -> None:
+    """SIGKILL lets no handler of the parent run, and a stopped server takes no other signal."""
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    parent = (
+        "import signal, sys, threading; from pathlib import Path\n"
+        "from spark_2pc_sink.testing.processes import ServerProcess\n"
+        # Started by a thread that ends: the server must live on until the process ends.
+        f"log, folder = Path({str(log)!r}), Path({str(folder)!r})\n"
+        f"start = lambda: servers.append(ServerProcess({SLEEP!r}, log=log, folder=folder))\n"
+        "servers = []; thread = threading.Thread(target=start); thread.start(); thread.join()\n"
+        f"servers[0].send_signal(signal.SIGSTOP) if {stopped} else None\n"
+        "print(servers[0].pid, flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        server = psutil.Process(int(process.stdout.readline()))
+        assert server.is_running()
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(
+            lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE,
+            deadline_s=DEADLINE_S,
+            what="the server's end",
+        )
+        wait_until(lambda: not folder.exists(), deadline_s=DEADLINE_S, what="the removal of its data")
+
+
+def test_the_reaper_forgets_servers_that_have_ended() -> None:
+    assert read_servers(["+7 100 /tmp/a b\n", "+8 200 \n", "-7 100 /tmp/a b\n"]) == {(8, "200", "")}

@@ -1,0 +1,590 @@
+"""Requests as a broker would decode them, and responses as it would encode them, both by kafka-python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import (
+    DescribeConfigsResponse,
+    DescribeProducersResponse,
+    DescribeTransactionsResponse,
+    ListTransactionsResponse,
+)
+from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
+from kafka.protocol.producer import (
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    InitProducerIdResponse,
+    ProduceResponse,
+)
+
+from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.wire import messages, replies
+from spark_2pc_sink.wire.messages import VERSIONS, Api, ConfigResource, IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire.replies import VersionRange
+
+PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
+ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
+
+
+def versions(api: Api) -> list[int]:
+    return list(range(VERSIONS[api].oldest, VERSIONS[api].newest + 1))
+
+
+def as_broker_sees_it(request: Any) -> dict[str, Any]:
+    request.with_header(correlation_id=7, client_id="test")
+    data = bytes(request.encode(header=True, framed=True))
+    seen = type(request).decode(data, version=request.API_VERSION, header=True, framed=True)
+    assert seen.header.request_api_key == request.API_KEY
+    assert seen.header.request_api_version == request.API_VERSION
+    fields: dict[str, Any] = seen.to_dict(json=False)
+    return fields
+
+
+def answered(response: Any) -> Any:
+    """The response after a journey over the wire."""
+    response.with_header(correlation_id=7)
+    data = bytes(response.encode(header=True, framed=True))
+    return type(response).decode(data, version=response.API_VERSION, header=True, framed=True)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(Api.API_VERSIONS))
+def test_api_versions_request(version: int) -> None:
+    request = messages.api_versions_request(version=version, client_name="sink", client_version="1")
+    assert as_broker_sees_it(request) == {"client_software_name": "sink", "client_software_version": "1"}
+
+
+@pytest.mark.parametrize("version", versions(Api.METADATA))
+def test_metadata_asks_by_name_and_creates_nothing(version: int) -> None:
+    seen = as_broker_sees_it(messages.metadata_request(["b", "a", "a"], version=version))
+    assert [topic["name"] for topic in seen["topics"]] == ["a", "b"]
+    assert seen["allow_auto_topic_creation"] is False
+
+
+def test_metadata_without_topics_asks_for_none_of_them() -> None:
+    """An empty list asks for no topics; null would ask for all."""
+    assert as_broker_sees_it(messages.metadata_request([], version=12))["topics"] == []
+
+
+@pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR))
+def test_find_coordinator_asks_for_transactions(version: int) -> None:
+    seen = as_broker_sees_it(messages.find_coordinator_request("tid", version=version))
+    assert seen == {"key_type": 1, "coordinator_keys": ["tid"]}
+
+
+@pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
+@pytest.mark.parametrize("producer", [None, PRODUCER])
+def test_init_producer_id(version: int, producer: ProducerIdAndEpoch | None) -> None:
+    request = messages.init_producer_id_request("tid", version=version, timeout_ms=60_000, producer=producer)
+    seen = as_broker_sees_it(request)
+    assert (seen["producer_id"], seen["producer_epoch"]) == ((-1, -1) if producer is None else (2**40, 32_766))
+    assert (seen["transactional_id"], seen["transaction_timeout_ms"]) == ("tid", 60_000)
+    assert not seen.get("enable2_pc")
+    assert not seen.get("keep_prepared_txn")
+
+
+@pytest.mark.parametrize("two_phase", [True, False])
+@pytest.mark.parametrize("keep", [True, False])
+def test_init_producer_id_v6_carries_both_flags(two_phase: bool, keep: bool) -> None:
+    """KIP-939, "Protocol Changes": Enable2Pc and KeepPreparedTxn, version 6."""
+    request = messages.init_producer_id_request(
+        "tid", version=6, timeout_ms=1, enable_two_phase_commit=two_phase, keep_prepared=keep
+    )
+    seen = as_broker_sees_it(request)
+    assert (seen["enable2_pc"], seen["keep_prepared_txn"]) == (two_phase, keep)
+
+
+@pytest.mark.parametrize(("two_phase", "keep"), [(True, False), (False, True)])
+def test_a_flag_that_a_version_would_drop_is_refused(two_phase: bool, keep: bool) -> None:
+    """Encoding v5 drops unknown fields, and without keepPreparedTxn the broker aborts what was prepared."""
+    with pytest.raises(LocalProtocolError, match="only version 6 carries"):
+        messages.init_producer_id_request(
+            "tid", version=5, timeout_ms=1, enable_two_phase_commit=two_phase, keep_prepared=keep
+        )
+
+
+def test_add_partitions() -> None:
+    request = messages.add_partitions_request("tid", PRODUCER, [ORDERS_3, AUDIT_1, ORDERS_0, ORDERS_0], version=3)
+    assert as_broker_sees_it(request) == {
+        "v3_and_below_transactional_id": "tid",
+        "v3_and_below_producer_id": 2**40,
+        "v3_and_below_producer_epoch": 32_766,
+        "v3_and_below_topics": [{"name": "audit", "partitions": [1]}, {"name": "orders", "partitions": [0, 3]}],
+    }
+
+
+@pytest.mark.parametrize("version", versions(Api.PRODUCE))
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind: Any) -> None:
+    batches = {ORDERS_3: kind(b"three"), AUDIT_1: kind(b"one"), ORDERS_0: kind(b"zero")}
+    seen = as_broker_sees_it(messages.produce_request("tid", batches, version=version, timeout_ms=5))
+    assert (seen["transactional_id"], seen["acks"], seen["timeout_ms"]) == ("tid", -1, 5)
+    assert seen["topic_data"] == [
+        {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
+        {"name": "audit", "partition_data": [{"index": 1, "records": b"one"}]},
+    ]
+
+
+@pytest.mark.parametrize("version", versions(Api.END_TXN))
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_txn(version: int, commit: bool) -> None:
+    request = messages.end_txn_request("tid", PRODUCER, commit=commit, version=version)
+    expected = {"transactional_id": "tid", "producer_id": 2**40, "producer_epoch": 32_766, "committed": commit}
+    assert as_broker_sees_it(request) == expected
+
+
+def test_describe_transactions() -> None:
+    assert as_broker_sees_it(messages.describe_transactions_request(["a", "b"])) == {"transactional_ids": ["a", "b"]}
+
+
+@pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
+def test_list_transactions(version: int) -> None:
+    request = messages.list_transactions_request(version=version, states=["Ongoing"], producer_ids=[5])
+    seen = as_broker_sees_it(request)
+    assert (seen["state_filters"], seen["producer_id_filters"]) == (["Ongoing"], [5])
+    assert seen.get("duration_filter", -1) == -1
+    assert seen.get("transactional_id_pattern") is None
+
+
+def test_list_transactions_by_duration() -> None:
+    request = messages.list_transactions_request(version=1, running_longer_than_ms=9)
+    assert as_broker_sees_it(request)["duration_filter"] == 9
+    with pytest.raises(LocalProtocolError, match="from version 1 on"):
+        messages.list_transactions_request(version=0, running_longer_than_ms=9)
+
+
+def test_describe_producers() -> None:
+    seen = as_broker_sees_it(messages.describe_producers_request([ORDERS_3, ORDERS_0]))
+    assert seen == {"topics": [{"name": "orders", "partition_indexes": [0, 3]}]}
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
+def test_describe_configs(version: int) -> None:
+    request = messages.describe_configs_request(ConfigResource.BROKER, "1", ["a", "b"], version=version)
+    (resource,) = as_broker_sees_it(request)["resources"]
+    assert resource == {"resource_type": 4, "resource_name": "1", "configuration_keys": ["a", "b"]}
+
+
+@pytest.mark.parametrize("version", versions(Api.FETCH))
+@pytest.mark.parametrize("isolation", list(IsolationLevel))
+def test_fetch(version: int, isolation: IsolationLevel) -> None:
+    request = messages.fetch_request(
+        {ORDERS_3: 11, ORDERS_0: 5}, version=version, isolation=isolation, max_wait_ms=50, partition_bytes_max=1000
+    )
+    seen = as_broker_sees_it(request)
+    assert (seen["replica_id"], seen["session_id"], seen["session_epoch"]) == (-1, 0, -1)
+    assert (seen["max_wait_ms"], seen["min_bytes"], seen["max_bytes"]) == (50, 1, 2000)
+    assert seen["isolation_level"] == isolation
+    (topic,) = seen["topics"]
+    assert [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in topic["partitions"]] == [
+        (3, 11, 1000),
+        (0, 5, 1000),
+    ]
+
+
+def test_fetch_of_many_partitions_stays_within_int32() -> None:
+    offsets = {TopicPartition("orders", index): 0 for index in range(3)}
+    request = messages.fetch_request(
+        offsets, version=12, isolation=IsolationLevel.READ_COMMITTED, max_wait_ms=0, partition_bytes_max=2**30
+    )
+    assert as_broker_sees_it(request)["max_bytes"] == 2**31 - 1
+
+
+@pytest.mark.parametrize("version", versions(Api.LIST_OFFSETS))
+def test_list_offsets(version: int) -> None:
+    request = messages.list_offsets_request(
+        {ORDERS_0: OffsetSpec.LATEST, ORDERS_3: 1234}, version=version, isolation=IsolationLevel.READ_COMMITTED
+    )
+    seen = as_broker_sees_it(request)
+    (topic,) = seen["topics"]
+    assert (seen["replica_id"], seen["isolation_level"]) == (-1, 1)
+    assert [(part["partition_index"], part["timestamp"]) for part in topic["partitions"]] == [(0, -1), (3, 1234)]
+
+
+BUILDERS: dict[Api, Any] = {
+    Api.PRODUCE: lambda version: messages.produce_request("tid", {}, version=version, timeout_ms=1),
+    Api.FETCH: lambda version: messages.fetch_request(
+        {}, version=version, isolation=IsolationLevel.READ_COMMITTED, max_wait_ms=1, partition_bytes_max=1
+    ),
+    Api.LIST_OFFSETS: lambda version: messages.list_offsets_request(
+        {}, version=version, isolation=IsolationLevel.READ_COMMITTED
+    ),
+    Api.METADATA: lambda version: messages.metadata_request([], version=version),
+    Api.FIND_COORDINATOR: lambda version: messages.find_coordinator_request("tid", version=version),
+    Api.API_VERSIONS: lambda version: messages.api_versions_request(version=version, client_name="", client_version=""),
+    Api.INIT_PRODUCER_ID: lambda version: messages.init_producer_id_request("tid", version=version, timeout_ms=1),
+    Api.ADD_PARTITIONS_TO_TXN: lambda version: messages.add_partitions_request("tid", PRODUCER, [], version=version),
+    Api.END_TXN: lambda version: messages.end_txn_request("tid", PRODUCER, commit=True, version=version),
+    Api.DESCRIBE_CONFIGS: lambda version: messages.describe_configs_request(
+        ConfigResource.TOPIC, "t", [], version=version
+    ),
+    Api.DESCRIBE_PRODUCERS: lambda version: messages.describe_producers_request([], version=version),
+    Api.DESCRIBE_TRANSACTIONS: lambda version: messages.describe_transactions_request([], version=version),
+    Api.LIST_TRANSACTIONS: lambda version: messages.list_transactions_request(version=version),
+}
+
+
+@pytest.mark.parametrize("api", list(Api), ids=lambda api: api.name)
+def test_every_api_is_built_at_its_versions_and_no_other(api: Api) -> None:
+    for version in versions(api):
+        request = BUILDERS[api](version)
+        assert (api, version) == (request.API_KEY, request.API_VERSION)
+    for version in (VERSIONS[api].oldest - 1, VERSIONS[api].newest + 1):
+        with pytest.raises(LocalProtocolError, match=f"build a {api.name} request"):
+            BUILDERS[api](version)
+
+
+# --- the choice of a version ------------------------------------------------------------------------------------
+
+
+def offering(oldest: int, newest: int) -> replies.ApiVersionsReply:
+    return replies.ApiVersionsReply(0, {Api.END_TXN: VersionRange(oldest, newest)})
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "at_most", "chosen"), [(0, 9, None, 5), (0, 4, None, 4), (0, 9, 4, 4), (5, 5, None, 5)]
+)
+def test_the_newest_common_version_is_chosen(oldest: int, newest: int, at_most: int | None, chosen: int) -> None:
+    assert messages.choose_version(offering(oldest, newest), Api.END_TXN, at_most=at_most) == chosen
+
+
+@pytest.mark.parametrize(("oldest", "newest", "at_most"), [(0, 2, None), (6, 9, None), (5, 9, 4)])
+def test_no_common_version_is_error_35(oldest: int, newest: int, at_most: int | None) -> None:
+    with pytest.raises(KafkaError, match=f"the broker offers versions {oldest} to {newest}") as raised:
+        messages.choose_version(offering(oldest, newest), Api.END_TXN, at_most=at_most)
+    assert (raised.value.code, raised.value.name) == (35, "UNSUPPORTED_VERSION")
+
+
+def test_an_api_that_the_broker_lacks_is_error_35() -> None:
+    with pytest.raises(KafkaError, match="does not offer it"):
+        messages.choose_version(offering(0, 5), Api.PRODUCE)
+
+
+# --- responses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(Api.API_VERSIONS))
+def test_read_api_versions(version: int) -> None:
+    key = ApiVersionsResponse.ApiVersion
+    feature = ApiVersionsResponse.FinalizedFeatureKey(
+        version=version, name="transaction.version", max_version_level=2, min_version_level=2
+    )
+    response = ApiVersionsResponse(
+        version=version,
+        error_code=0,
+        api_keys=[key(version=version, api_key=22, min_version=0, max_version=6)],
+        throttle_time_ms=0,
+        finalized_features_epoch=3,
+        finalized_features=[feature],
+    )
+    read = messages.read_api_versions(answered(response))
+    assert read.apis == {22: VersionRange(0, 6)}
+    assert (read.error_code, read.transaction_version) == (0, 2)
+
+
+def test_a_cluster_without_the_feature_speaks_transaction_version_0() -> None:
+    response = ApiVersionsResponse(version=4, error_code=0, api_keys=[], throttle_time_ms=0)
+    assert messages.read_api_versions(answered(response)).transaction_version == 0
+
+
+def test_read_api_versions_refused() -> None:
+    """A broker that does not know the version answers in the form of version 0."""
+    response = ApiVersionsResponse(version=0, error_code=35, api_keys=[])
+    assert messages.read_api_versions(answered(response)) == replies.ApiVersionsReply(35, {})
+
+
+@pytest.mark.parametrize("version", versions(Api.METADATA))
+def test_read_metadata(version: int) -> None:
+    topic = MetadataResponse.MetadataResponseTopic
+    parts = [
+        topic.MetadataResponsePartition(
+            version=version, error_code=5 * index, partition_index=index, leader_id=3 - 4 * index, leader_epoch=8,
+            replica_nodes=[3], isr_nodes=[3], offline_replicas=[],
+        )
+        for index in (1, 0)
+    ]  # fmt: skip
+    response = MetadataResponse(
+        version=version,
+        throttle_time_ms=0,
+        brokers=[MetadataResponse.MetadataResponseBroker(version=version, node_id=3, host="h", port=9092, rack=None)],
+        cluster_id="cluster",
+        controller_id=3,
+        topics=[
+            topic(version=version, error_code=0, name="orders", is_internal=False, partitions=parts),
+            topic(version=version, error_code=3, name="gone", is_internal=False, partitions=[]),
+        ],
+    )
+    assert messages.read_metadata(answered(response)) == replies.MetadataReply(
+        error_code=0,
+        cluster_id="cluster",
+        controller_id=3,
+        brokers=(replies.Broker(3, "h", 9092, None),),
+        topics=(
+            replies.TopicMetadata(
+                0, "orders", (replies.PartitionMetadata(0, 0, 3, 8), replies.PartitionMetadata(5, 1, -1, 8))
+            ),
+            replies.TopicMetadata(3, "gone", ()),
+        ),
+    )
+
+
+def coordinators(count: int) -> Any:
+    one = FindCoordinatorResponse.Coordinator
+    found = [
+        one(version=4, key="tid", node_id=2, host="h", port=1, error_code=15, error_message="not yet")
+        for _ in range(count)
+    ]
+    return answered(FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=found))
+
+
+def test_read_find_coordinator() -> None:
+    assert messages.read_find_coordinator(coordinators(1)) == replies.FindCoordinatorReply(15, "not yet", 2, "h", 1)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_about_other_coordinators_is_refused(count: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"answered {count} coordinators"):
+        messages.read_find_coordinator(coordinators(count))
+
+
+def init_response(version: int, **fields: Any) -> Any:
+    values = {"throttle_time_ms": 0, "error_code": 0, "producer_id": 5, "producer_epoch": 1} | fields
+    return answered(InitProducerIdResponse(version=version, **values))
+
+
+@pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
+def test_read_init_producer_id(version: int) -> None:
+    read = messages.read_init_producer_id(init_response(version))
+    assert read == replies.InitProducerIdReply(0, ProducerIdAndEpoch(5, 1), None)
+
+
+def test_read_init_producer_id_with_a_kept_transaction() -> None:
+    """KIP-939: the response also names the pair of the ongoing transaction, which may be another producer id."""
+    response = init_response(6, ongoing_txn_producer_id=4, ongoing_txn_producer_epoch=32_767)
+    assert messages.read_init_producer_id(response).ongoing == ProducerIdAndEpoch(4, 32_767)
+
+
+def test_read_init_producer_id_refused() -> None:
+    response = init_response(6, error_code=90, producer_id=-1, producer_epoch=-1)
+    assert messages.read_init_producer_id(response) == replies.InitProducerIdReply(90, None, None)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-2, 3), (5, -3)])
+def test_success_without_a_pair_is_refused(producer_id: int, epoch: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        messages.read_init_producer_id(init_response(5, producer_id=producer_id, producer_epoch=epoch))
+
+
+def test_read_add_partitions() -> None:
+    topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+    part = topic.AddPartitionsToTxnPartitionResult
+    response = AddPartitionsToTxnResponse(
+        version=3,
+        throttle_time_ms=0,
+        results_by_topic_v3_and_below=[
+            topic(
+                version=3,
+                name="orders",
+                results_by_partition=[
+                    part(version=3, partition_index=0, partition_error_code=55),
+                    part(version=3, partition_index=3, partition_error_code=3),
+                ],
+            )
+        ],
+    )
+    assert messages.read_add_partitions(answered(response)).error_codes == {ORDERS_0: 55, ORDERS_3: 3}
+
+
+@pytest.mark.parametrize("version", versions(Api.PRODUCE))
+def test_read_produce(version: int) -> None:
+    topic = ProduceResponse.TopicProduceResponse
+    part = topic.PartitionProduceResponse
+    refused = part(
+        version=version, index=3, error_code=87, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+        record_errors=[part.BatchIndexAndErrorMessage(version=version, batch_index=2, batch_index_error_message="no")],
+        error_message="bad",
+    )  # fmt: skip
+    fine = part(
+        version=version, index=0, error_code=0, base_offset=40, log_append_time_ms=-1, log_start_offset=7,
+        record_errors=[], error_message=None,
+    )  # fmt: skip
+    response = ProduceResponse(
+        version=version,
+        responses=[topic(version=version, name="orders", partition_responses=[fine, refused])],
+        throttle_time_ms=9,
+    )
+    assert messages.read_produce(answered(response)) == replies.ProduceReply(
+        {
+            ORDERS_0: replies.ProducedPartition(0, 40, -1, 7),
+            ORDERS_3: replies.ProducedPartition(87, -1, -1, -1, "bad", ((2, "no"),)),
+        },
+        throttle_time_ms=9,
+    )
+
+
+def test_read_produce_names_the_new_leader() -> None:
+    """KIP-951: with NOT_LEADER_OR_FOLLOWER the broker says who leads now."""
+    topic = ProduceResponse.TopicProduceResponse
+    part = topic.PartitionProduceResponse
+    moved = part(
+        version=12, index=0, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
+        record_errors=[], error_message=None,
+        current_leader=part.LeaderIdAndEpoch(version=12, leader_id=4, leader_epoch=9),
+    )  # fmt: skip
+    response = ProduceResponse(
+        version=12, responses=[topic(version=12, name="orders", partition_responses=[moved])], throttle_time_ms=0
+    )
+    assert messages.read_produce(answered(response)).partitions[ORDERS_0].leader_id == 4
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "expected"),
+    [
+        (5, {"error_code": 0, "producer_id": 5, "producer_epoch": 2}, (0, ProducerIdAndEpoch(5, 2))),
+        (5, {"error_code": 48, "producer_id": -1, "producer_epoch": -1}, (48, None)),
+        (4, {"error_code": 0}, (0, None)),
+        (3, {"error_code": 90}, (90, None)),
+    ],
+)
+def test_read_end_txn(version: int, fields: dict[str, int], expected: tuple[int, Any]) -> None:
+    read = messages.read_end_txn(answered(EndTxnResponse(version=version, throttle_time_ms=0, **fields)))
+    assert (read.error_code, read.producer) == expected
+
+
+def test_read_describe_transactions() -> None:
+    state = DescribeTransactionsResponse.TransactionState
+    ongoing = state(
+        version=0, error_code=0, transactional_id="a", transaction_state="Ongoing", transaction_timeout_ms=2**31 - 1,
+        transaction_start_time_ms=99, producer_id=5, producer_epoch=3,
+        topics=[
+            state.TopicData(version=0, topic="orders", partitions=[3, 0]),
+            state.TopicData(version=0, topic="audit", partitions=[1]),
+        ],
+    )  # fmt: skip
+    unknown = state(
+        version=0, error_code=105, transactional_id="b", transaction_state="", transaction_timeout_ms=0,
+        transaction_start_time_ms=0, producer_id=0, producer_epoch=0, topics=[],
+    )  # fmt: skip
+    being_created = state(
+        version=0, error_code=0, transactional_id="c", transaction_state="Empty", transaction_timeout_ms=1,
+        transaction_start_time_ms=-1, producer_id=6, producer_epoch=-1, topics=[],
+    )  # fmt: skip
+    response = DescribeTransactionsResponse(
+        version=0, throttle_time_ms=0, transaction_states=[ongoing, unknown, being_created]
+    )
+    read = messages.read_describe_transactions(answered(response))
+    pair = ProducerIdAndEpoch(5, 3)
+    assert read == {
+        "a": replies.DescribedTransaction(0, "a", "Ongoing", 2**31 - 1, 99, pair, (AUDIT_1, ORDERS_0, ORDERS_3)),
+        "b": replies.DescribedTransaction(105, "b", "", 0, 0, None, ()),
+        "c": replies.DescribedTransaction(0, "c", "Empty", 1, -1, None, ()),
+    }
+
+
+@pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
+def test_read_list_transactions(version: int) -> None:
+    state = ListTransactionsResponse.TransactionState
+    response = ListTransactionsResponse(
+        version=version,
+        throttle_time_ms=0,
+        error_code=0,
+        unknown_state_filters=["Prepared"],
+        transaction_states=[state(version=version, transactional_id="a", producer_id=5, transaction_state="Ongoing")],
+    )
+    assert messages.read_list_transactions(answered(response)) == replies.ListTransactionsReply(
+        0, ("Prepared",), (replies.ListedTransaction("a", 5, "Ongoing"),)
+    )
+
+
+def test_read_describe_producers() -> None:
+    topic = DescribeProducersResponse.TopicResponse
+    part = topic.PartitionResponse
+    state = part.ProducerState(
+        version=0, producer_id=5, producer_epoch=3, last_sequence=9, last_timestamp=11, coordinator_epoch=2,
+        current_txn_start_offset=40,
+    )  # fmt: skip
+    response = DescribeProducersResponse(
+        version=0,
+        throttle_time_ms=0,
+        topics=[
+            topic(
+                version=0,
+                name="orders",
+                partitions=[
+                    part(version=0, partition_index=0, error_code=0, error_message=None, active_producers=[state]),
+                    part(version=0, partition_index=3, error_code=6, error_message="moved", active_producers=[]),
+                ],
+            )
+        ],
+    )
+    assert messages.read_describe_producers(answered(response)) == {
+        ORDERS_0: replies.DescribedProducers(0, None, (replies.ActiveProducer(5, 3, 9, 11, 2, 40),)),
+        ORDERS_3: replies.DescribedProducers(6, "moved", ()),
+    }
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_CONFIGS))
+def test_read_describe_configs(version: int) -> None:
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    configs = [
+        result.DescribeConfigsResourceResult(
+            version=version, name=name, value=value, read_only=False, config_source=5, is_sensitive=value is None,
+            synonyms=[], config_type=1, documentation=None,
+        )
+        for name, value in (("transaction.max.timeout.ms", "900000"), ("secret", None))
+    ]  # fmt: skip
+    response = DescribeConfigsResponse(
+        version=version,
+        throttle_time_ms=0,
+        results=[
+            result(
+                version=version, error_code=0, error_message=None, resource_type=4, resource_name="1", configs=configs
+            )
+        ],
+    )
+    assert messages.read_describe_configs(answered(response)) == {
+        "1": replies.DescribedConfig(0, None, {"transaction.max.timeout.ms": "900000", "secret": None})
+    }
+
+
+@pytest.mark.parametrize("version", versions(Api.FETCH))
+def test_read_fetch(version: int) -> None:
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData
+    aborted = part.AbortedTransaction(version=version, producer_id=5, first_offset=30)
+    common = {"version": version, "error_code": 0, "log_start_offset": 1, "preferred_read_replica": -1}
+    parts = [
+        part(partition_index=0, high_watermark=50, last_stable_offset=40, aborted_transactions=[aborted],
+             records=b"batches", **common),
+        part(partition_index=3, high_watermark=9, last_stable_offset=9, aborted_transactions=None, records=None,
+             **common),
+    ]  # fmt: skip
+    response = FetchResponse(
+        version=version, throttle_time_ms=0, error_code=0, session_id=0,
+        responses=[topic(version=version, topic="orders", partitions=parts)],
+    )  # fmt: skip
+    assert messages.read_fetch(answered(response)) == replies.FetchReply(
+        0,
+        {
+            ORDERS_0: replies.FetchedPartition(0, 50, 40, 1, (replies.AbortedTransaction(5, 30),), b"batches"),
+            ORDERS_3: replies.FetchedPartition(0, 9, 9, 1, None, b""),
+        },
+    )
+
+
+@pytest.mark.parametrize("version", versions(Api.LIST_OFFSETS))
+def test_read_list_offsets(version: int) -> None:
+    topic = ListOffsetsResponse.ListOffsetsTopicResponse
+    part = topic.ListOffsetsPartitionResponse(
+        version=version, partition_index=0, error_code=0, timestamp=-1, offset=77, leader_epoch=4
+    )
+    response = ListOffsetsResponse(
+        version=version, throttle_time_ms=0, topics=[topic(version=version, name="orders", partitions=[part])]
+    )
+    assert messages.read_list_offsets(answered(response)) == {ORDERS_0: replies.ListedOffset(0, 77, -1, 4)}

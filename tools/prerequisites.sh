@@ -1,0 +1,70 @@
+#!/bin/bash
+# prerequisites.sh python|java|maven...: makes sure that the named programs are there.
+# What is missing is installed where root and apt are at hand; else one line says what to install.
+set -euo pipefail
+
+java_version_min=17
+python=${PYTHON:-python3}
+log=.cache/apt.log
+
+have_python() {
+    # A Debian python3 without python3-venv has venv, but not what gives the new environment its pip.
+    "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+
+have_java() {
+    local java version
+    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*/bin/java; do
+        [ -x "$java" ] || continue
+        version=$("$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
+        [ "${version:-0}" -ge "$java_version_min" ] && return 0
+    done
+    return 1
+}
+
+have_maven() { command -v mvn >/dev/null; }
+
+apt() { # apt COMMAND...: apt-get without a word, unless it fails
+    DEBIAN_FRONTEND=noninteractive apt-get "$@" >>"$log" 2>&1 || {
+        tail -n 20 "$log" >&2
+        echo "setup: apt-get $* failed (all of it is in $log)" >&2
+        exit 1
+    }
+}
+
+declare -A what=(
+    [python]="Python 3.10 or later with venv"
+    [java]="Java $java_version_min or later (Spark and the Kafka broker under test run on it)"
+    [maven]="Maven (it fetches the Kafka broker under test)"
+)
+declare -A packages=(
+    [python]="python3 python3-venv"
+    [java]="openjdk-$java_version_min-jre-headless"
+    [maven]="maven"
+)
+
+missing=()
+for wanted in "$@"; do
+    "have_$wanted" || missing+=("$wanted")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+wanted_packages=()
+for wanted in "${missing[@]}"; do
+    read -ra names <<<"${packages[$wanted]}"
+    wanted_packages+=("${names[@]}")
+done
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    for wanted in "${missing[@]}"; do
+        echo "setup: missing: ${what[$wanted]}; on Debian: apt-get install ${packages[$wanted]}" >&2
+    done
+    exit 1
+fi
+echo "setup: apt-get install ${wanted_packages[*]}"
+mkdir -p "$(dirname "$log")"
+# A fresh image has no package lists; an old one has lists of packages that are gone.
+apt update
+apt install -y --no-install-recommends "${wanted_packages[@]}"
+for wanted in "${missing[@]}"; do
+    "have_$wanted" || { echo "setup: still missing after the installation: ${what[$wanted]}" >&2; exit 1; }
+done

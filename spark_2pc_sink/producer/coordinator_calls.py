@@ -48,20 +48,22 @@ class CoordinatorCalls:
             KafkaTimeoutError: every attempt within the deadline failed.
             KafkaError: the coordinator cannot be found, for good.
         """
-        last_error = "no coordinator was found"
+        last_error: str | None = None
         while not deadline.passed:
             try:
                 return ask(self._cluster.coordinator(self._transactional_id, deadline))
             except _CoordinatorBusyError as error:
                 last_error = str(error)
             except NodeUnavailableError as error:
-                last_error = str(error)
+                # An attempt that the deadline cut short says less than what was answered before it.
+                if last_error is None or not deadline.passed:
+                    last_error = str(error)
                 self.forget()
             deadline.pause()
         raise KafkaTimeoutError(
             operation=f"{operation} for {self._transactional_id!r}",
             deadline_ms=deadline.limit_ms,
-            last_error=last_error,
+            last_error=last_error or "no coordinator was found",
         )
 
     def ask(

@@ -8,9 +8,11 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 BIN := .venv/bin
-KAFKA := .cache/kafka-4.4.0
+KAFKA_HOME := .cache/kafka-4.4.0
+KAFKA_TOOLS := .cache/kafka-tools-4.3.1
 SPARK_JARS := .cache/spark-jars
-# What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo ARGS=--events=20000`.
+# What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
+KAFKA ?= reference
 TESTS ?= tests
 ARGS ?=
 # Two processes share the tests by files, in the order of collection: the fast ones first (tests/conftest.py).
@@ -18,7 +20,8 @@ WORKERS ?= 2
 PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Read by spark_2pc_sink/testing, from wherever a test or an example is started.
-export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA)/libs
+export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
+export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 
 # Every branch of these is reached by these tests, or `make coverage` fails.
@@ -34,11 +37,11 @@ help: ## Say what can be made
 
 setup: ## Make .venv/ with the package and its command, and fetch the servers under test
 	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp
-	@$(MAKE) -s --no-print-directory -j2 .venv/stamp $(SPARK_JARS)/stamp
-	@$(MAKE) -s --no-print-directory $(KAFKA)/classes.stamp
+	@$(MAKE) -s --no-print-directory -j2 .venv/stamp $(KAFKA_TOOLS)/stamp
+	@$(MAKE) -s --no-print-directory $(KAFKA_HOME)/classes.stamp
 
-demo: setup ## Run the orders job on a real Kafka and PostgreSQL, kill it, and compare both sides
-	@$(BIN)/python examples/orders_demo.py $(ARGS)
+demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
+	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
 test: setup ## Run the tests, the fast ones first
 	@$(BIN)/python -m $(PYTEST) $(TESTS) $(ARGS)
@@ -92,19 +95,24 @@ clean: ## Remove everything that was made
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# The second waits for the first: two Mavens must not fill one local repository at the same time.
-$(KAFKA)/stamp: docker/kafka/pom.xml | .cache/prerequisites.stamp
-	@echo "setup: Apache Kafka into $(KAFKA)/"
-	$(call copy_dependencies,$(KAFKA)/libs)
+# One after the other: two Mavens must not fill one local repository at the same time.
+$(KAFKA_HOME)/stamp: docker/kafka/pom.xml | .cache/prerequisites.stamp
+	@echo "setup: Apache Kafka into $(KAFKA_HOME)/"
+	$(call copy_dependencies,$(KAFKA_HOME)/libs)
 	@touch $@
 
-$(SPARK_JARS)/stamp: docker/spark/pom.xml | $(KAFKA)/stamp
+$(SPARK_JARS)/stamp: docker/spark/pom.xml | $(KAFKA_HOME)/stamp
 	@echo "setup: Spark's connectors into $(SPARK_JARS)/"
 	$(call copy_dependencies,$(SPARK_JARS))
 	@touch $@
 
-$(KAFKA)/classes.stamp: $(KAFKA)/stamp | .venv/stamp
-	@rm -f $(KAFKA)/*.jsa
+$(KAFKA_TOOLS)/stamp: docker/kafka-tools/pom.xml | $(SPARK_JARS)/stamp
+	@echo "setup: Kafka's tools into $(KAFKA_TOOLS)/"
+	$(call copy_dependencies,$(KAFKA_TOOLS)/libs)
+	@touch $@
+
+$(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
+	@rm -f $(KAFKA_HOME)/*.jsa
 	@$(BIN)/python -m spark_2pc_sink.testing.class_archive >/dev/null
 	@touch $@
 

@@ -1,6 +1,6 @@
-"""The orders job on a real Kafka and a real PostgreSQL, killed in the middle of batches: `make demo`.
+"""The orders job on the reference coordinator and PostgreSQL, killed in the middle of batches: `make demo`.
 
-    python examples/orders_demo.py [--events 200000] [--keep DIR]
+    python examples/orders_demo.py [--kafka-kind reference|real] [--events 200000] [--keep DIR]
 
 Starts both servers, writes order events, and starts orders_stream.py, which is killed with SIGKILL at three places of
 a batch, before and after the database commit. It is started again each time. The last time it runs to its end, and
@@ -19,18 +19,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orders_compare import EXIT_DIFFERENT
 from spark_2pc_sink import recover
-from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, wait_until
+from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.local_broker import LocalBroker
 
 EXAMPLES = Path(__file__).resolve().parent
 #: Which Kafka the job runs on.
-KAFKA_KINDS = {"real": KafkaBroker}
+KAFKA_KINDS: dict[str, Callable[[], LocalBroker]] = {"reference": ReferenceCoordinator, "real": KafkaBroker}
 FILES = 40
 FILES_PER_BATCH = 4
 #: The job is killed in the second batch after its start that comes to the place.
@@ -69,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The orders job, killed in the middle of batches.")
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new directory for events, checkpoint and log")
-    parser.add_argument("--kafka-kind", choices=sorted(KAFKA_KINDS), default="real", help="which Kafka to start")
+    parser.add_argument("--kafka-kind", choices=sorted(KAFKA_KINDS), default="reference", help="which Kafka to start")
     given = parser.parse_args()
     if given.keep is not None and given.keep.exists():
         parser.error(f"{given.keep} exists already, and its checkpoint belongs to servers that are gone")
@@ -101,7 +102,7 @@ class Demo:
 
     def run(self) -> int:
         """Start the servers, start and kill the job, and let it end and compare; its exit code."""
-        self._say("starting Kafka and PostgreSQL, and writing order events")
+        self._say(f"starting Kafka ({self._kafka_kind}) and PostgreSQL, and writing order events")
         generator = subprocess.Popen(self._generator(), stdout=subprocess.DEVNULL)
         with generator, KAFKA_KINDS[self._kafka_kind]() as kafka, PostgresServer() as postgres:
             kafka.create_topic("orders", partitions=4)

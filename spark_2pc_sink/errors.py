@@ -26,6 +26,7 @@
     ├── BatchAttemptsExhaustedError
     ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
     ├── SupersededError           a newer driver has claimed the sink
+    ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
     ├── HaltError                 recovery found two sides that it must not reconcile by itself
     └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
 
@@ -318,6 +319,22 @@ class SupersededError(DualWriteError):
         return (
             f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}, the state "
             f"row now says {self.found}: a newer driver has taken over, and this one stops"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class AbortRefusedError(DualWriteError):
+    """An open transaction is not aborted by a marker, because its coordinator can still end it. Nothing was written."""
+
+    partition: str
+    start_offset: int
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return (
+            f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
+            f"{self.reason}. {self.remedy}"
         )
 
 

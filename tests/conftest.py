@@ -128,6 +128,12 @@ def kafka(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
 
 
 @pytest.fixture(scope="session")
+def kafka_as_released(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
+    """As ``kafka``, but one that keeps no prepared transaction over InitProducerId, whoever provides it. Shared."""
+    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True, as_released=True))
+
+
+@pytest.fixture(scope="session")
 def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
     """A broker at transaction.version 2 as it is shipped: enable2Pc is refused. Shared."""
     return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=False))

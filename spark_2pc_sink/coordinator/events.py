@@ -16,13 +16,17 @@ from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 
 
 class Operation(Enum):
-    """ACL operations that the transaction APIs ask for; the values are Kafka's ``AclOperation`` codes."""
+    """ACL operations that some API asks for; the values are Kafka's ``AclOperation`` codes."""
 
     READ = 3
     WRITE = 4
+    CREATE = 5
+    DELETE = 6
     ALTER = 7
     DESCRIBE = 8
     CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
     TWO_PHASE_COMMIT = 15
 
@@ -98,7 +102,7 @@ class AddPartitionsToTxn:
     and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``.
 
     Args:
-        unknown: those of ``partitions`` that no topic has; only a client's request is checked for them.
+        unknown: those of ``partitions`` that no topic has.
     """
 
     transactional_id: str

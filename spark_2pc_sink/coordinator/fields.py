@@ -67,10 +67,14 @@ class Reader:
     """Takes fields from the front of some bytes, and refuses to read past their end.
 
     Every method raises `RemoteProtocolError` where the bytes cannot be what they should be.
+
+    Args:
+        peer: whose bytes they are, for the error's sentence.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, peer: str = _PEER) -> None:
         self._data = data
+        self._peer = peer
         self._position = 0
 
     def take(self, count: int) -> bytes:
@@ -78,7 +82,7 @@ class Reader:
         end = self._position + count
         if count < 0 or end > len(self._data):
             raise RemoteProtocolError(
-                peer=_PEER,
+                peer=self._peer,
                 detail=f"{count} bytes wanted at {self._position} of a record with {len(self._data)} bytes",
             )
         taken = self._data[self._position : end]
@@ -97,7 +101,7 @@ class Reader:
             number |= (byte & _PAYLOAD) << (7 * index)
             if byte < _MORE:
                 return number
-        raise RemoteProtocolError(peer=_PEER, detail=f"a varint of more than {VARINT_BYTES_MAX} bytes")
+        raise RemoteProtocolError(peer=self._peer, detail=f"a varint of more than {VARINT_BYTES_MAX} bytes")
 
     def string(self, *, compact: bool) -> str:
         """A string that is not null."""
@@ -105,13 +109,15 @@ class Reader:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise RemoteProtocolError(peer=_PEER, detail=f"a string that is not UTF-8: {error}") from error
+            raise RemoteProtocolError(peer=self._peer, detail=f"a string that is not UTF-8: {error}") from error
 
     def length(self, *, compact: bool) -> int | None:
         """The length in front of an array; None for a null array."""
         count = self.varint() - 1 if compact else self.integer(4)
         if count > len(self._data):
-            raise RemoteProtocolError(peer=_PEER, detail=f"an array of {count} in a record of {len(self._data)} bytes")
+            raise RemoteProtocolError(
+                peer=self._peer, detail=f"an array of {count} in a record of {len(self._data)} bytes"
+            )
         return None if count < 0 else count
 
     def tags(self) -> dict[int, bytes]:
@@ -122,5 +128,5 @@ class Reader:
         """Refuse bytes that no field has claimed."""
         if self._position != len(self._data):
             raise RemoteProtocolError(
-                peer=_PEER, detail=f"{len(self._data) - self._position} bytes after the end of a record"
+                peer=self._peer, detail=f"{len(self._data) - self._position} bytes after the end of a record"
             )

@@ -60,10 +60,9 @@ def split_batch(
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
     """Carry out one transaction of AddPartitionsToTxn: add its partitions, or verify that they are in it."""
-    if event.version < BATCH_VERSION:
-        refused = _front_door(event)
-        if refused is not None:
-            return answer(refused)
+    refused = _front_door(event)
+    if refused is not None:
+        return answer(refused)
     reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
     if event.verify_only:
         return answer(_verified(state, event, reply))
@@ -110,21 +109,30 @@ def _fenced(version: int) -> Code:
 
 
 def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
-    """KafkaApis.handleAddPartitionsToTxnRequest for clients: all partitions may be added, or none is."""
-    reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
-    if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+    """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none is.
+
+    Brokers are not asked for grants on ids and topics; that the partitions exist, they are.
+    """
+    client = event.version < BATCH_VERSION
+    if client and not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+        reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
         return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    results = tuple((each, _topic_code(event, each)) for each in event.partitions)
+    if not client and not event.unknown:
+        return None
+    results = tuple((each, _topic_code(event, each, client=client)) for each in event.partitions)
     if all(code is Code.OPERATION_NOT_ATTEMPTED for _, code in results):
         return None
     return AddPartitionsReply(event.transactional_id, results)
 
 
-def _topic_code(event: AddPartitionsToTxn, partition: TopicPartition) -> Code:
-    allowed = event.access.allows(Operation.WRITE, Resource.TOPIC, partition.topic)
-    if not allowed or partition.topic in INTERNAL_TOPICS:
+def _topic_code(event: AddPartitionsToTxn, partition: TopicPartition, *, client: bool) -> Code:
+    if client and not _writable(event.access, partition.topic):
         return Code.TOPIC_AUTHORIZATION_FAILED
     return Code.UNKNOWN_TOPIC_OR_PARTITION if partition in event.unknown else Code.OPERATION_NOT_ATTEMPTED
+
+
+def _writable(access: Access, topic: str) -> bool:
+    return access.allows(Operation.WRITE, Resource.TOPIC, topic) and topic not in INTERNAL_TOPICS
 
 
 def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:

@@ -1,19 +1,20 @@
-"""Real servers as local processes, for tests and demonstrations of jobs that use this package.
+"""Servers as local processes, for tests and demonstrations of jobs that use this package.
 
 ::
 
-    with KafkaBroker() as kafka, PostgresServer() as postgres:
+    with ReferenceCoordinator() as kafka, PostgresServer() as postgres:
         url = postgres.create_database("shop")
         kafka.create_topic("orders", partitions=4)
         sink = DualWriteSink(transactional_id="orders", kafka={"bootstrap.servers": kafka.bootstrap}, database=url, …)
 
-Both servers can be killed, restarted and paused, and a :class:`TcpProxy` between them and a client loses, holds or
-delays answers. Nothing of this package imports ``testing``, and ``testing`` imports nothing of it: what it says about
-both sides does not depend on the code under test. Linux only.
+`KafkaBroker` in place of `ReferenceCoordinator` is Apache Kafka, in Java. All servers can be killed, restarted and
+paused, and a :class:`TcpProxy` between them and a client loses, holds or delays answers. Nothing of this package
+imports ``testing``, and ``testing`` imports nothing of it: what it says about both sides does not depend on the code
+under test. Linux only.
 
-Reading order: ``kafka_broker`` and ``postgres`` (the servers), ``tcp_proxy`` (the faults), ``topics`` and ``compare``
-(reading back, and saying how two sides differ), ``spark`` (a session), then the small parts: ``wait``, ``ports``,
-``processes``, ``java``.
+Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers),
+``tcp_proxy`` (the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``spark`` (a
+session), then the small parts: ``wait``, ``ports``, ``processes``, ``java``.
 """
 
 from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference
@@ -21,6 +22,7 @@ from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, Server
 from spark_2pc_sink.testing.kafka_broker import KafkaBroker
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.postgres import PostgresServer
+from spark_2pc_sink.testing.reference_coordinator import ReferenceCoordinator
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy, kafka_request, postgres_query
 from spark_2pc_sink.testing.topics import TopicRecord, read_topic
 from spark_2pc_sink.testing.wait import wait_until
@@ -31,6 +33,7 @@ __all__ = [
     "KafkaBroker",
     "MultisetDifference",
     "PostgresServer",
+    "ReferenceCoordinator",
     "ServerError",
     "TcpProxy",
     "TopicRecord",

@@ -37,7 +37,13 @@ def read_metadata(response: KafkaResponse) -> replies.MetadataReply:
                 error_code=topic.error_code,
                 name=topic.name,
                 partitions=tuple(
-                    replies.PartitionMetadata(part.error_code, part.partition_index, part.leader_id, part.leader_epoch)
+                    replies.PartitionMetadata(
+                        error_code=part.error_code,
+                        partition=part.partition_index,
+                        leader_id=part.leader_id,
+                        leader_epoch=part.leader_epoch,
+                        replica_ids=tuple(part.replica_nodes),
+                    )
                     for part in sorted(topic.partitions, key=lambda part: part.partition_index)
                 ),
             )
@@ -113,6 +119,18 @@ def read_produce(response: KafkaResponse) -> replies.ProduceReply:
 def read_end_txn(response: KafkaResponse) -> replies.EndTxnReply:
     """Read EndTxn."""
     return replies.EndTxnReply(response.error_code, _pair(response.producer_id, response.producer_epoch))
+
+
+def read_write_txn_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
+    """Read WriteTxnMarkers: the error code of each partition, by producer id."""
+    return {
+        marker.producer_id: {
+            TopicPartition(topic.name, part.partition_index): part.error_code
+            for topic in marker.topics
+            for part in topic.partitions
+        }
+        for marker in response.markers
+    }
 
 
 def read_describe_transactions(response: KafkaResponse) -> dict[str, replies.DescribedTransaction]:

@@ -4,8 +4,7 @@ For each API there is a function ``<api>_request`` that builds the request at an
 ``read_<api>`` that turns the response into a value of `spark_2pc_sink.wire.replies`. Nothing here waits, retries or
 judges: an error code is passed on as it is.
 
-Versions are always explicit, because they change what a broker does and not only how bytes look: Produce v12 adds
-the partition to the transaction and v11 only verifies it, EndTxn v5 bumps the epoch and v4 does not (KIP-890).
+Versions are always explicit, see `spark_2pc_sink.wire.api_versions`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from kafka.protocol.producer import (
     EndTxnRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    WriteTxnMarkersRequest,
 )
 
-from spark_2pc_sink.errors import KafkaError, LocalProtocolError
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import replies
 from spark_2pc_sink.wire._responses import (
     KafkaResponse,
     read_add_partitions,
@@ -47,9 +46,9 @@ from spark_2pc_sink.wire._responses import (
     read_list_transactions,
     read_metadata,
     read_produce,
+    read_write_txn_markers,
 )
-from spark_2pc_sink.wire.error_codes import Code
-from spark_2pc_sink.wire.replies import VersionRange
+from spark_2pc_sink.wire.api_versions import VERSIONS, Api, check_version, choose_version
 
 __all__ = [
     "VERSIONS",
@@ -87,6 +86,8 @@ __all__ = [
     "read_list_transactions",
     "read_metadata",
     "read_produce",
+    "read_write_txn_markers",
+    "write_txn_markers_request",
 ]
 
 #: What a request can be made of: whatever exposes its bytes without a copy.
@@ -96,6 +97,9 @@ _INT32_MAX: Final = 2**31 - 1
 _NO_EPOCH: Final = -1
 #: The version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
 _TWO_PHASE_COMMIT_VERSION: Final = 6
+#: The versions of ListTransactions that carry a filter by duration (KIP-994) and by pattern (KIP-1152).
+_DURATION_FILTER_VERSION: Final = 1
+_PATTERN_FILTER_VERSION: Final = 2
 _ALL_IN_SYNC_REPLICAS: Final = -1
 _CONSUMER: Final = -1
 _TRANSACTION_COORDINATOR: Final = 1
@@ -106,24 +110,6 @@ class KafkaRequest(Protocol):
 
     API_KEY: int
     API_VERSION: int
-
-
-class Api(IntEnum):
-    """The APIs that this package speaks, by their key on the wire."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    FIND_COORDINATOR = 10
-    API_VERSIONS = 18
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS_TO_TXN = 24
-    END_TXN = 26
-    DESCRIBE_CONFIGS = 32
-    DESCRIBE_PRODUCERS = 61
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
 
 
 class IsolationLevel(IntEnum):
@@ -147,67 +133,28 @@ class ConfigResource(IntEnum):
     BROKER = 4
 
 
-#: The versions that the functions below build and read. The oldest ones are those of Apache Kafka 3.0, the first
-#: release with DescribeTransactions (KIP-664), without which nothing can be recovered. Produce ends at 12, the last
-#: version that names topics instead of numbering them; AddPartitionsToTxn at 3, the last one meant for clients.
-VERSIONS: Final[Mapping[Api, VersionRange]] = {
-    Api.PRODUCE: VersionRange(9, 12),
-    Api.FETCH: VersionRange(11, 12),
-    Api.LIST_OFFSETS: VersionRange(6, 7),
-    Api.METADATA: VersionRange(9, 12),
-    Api.FIND_COORDINATOR: VersionRange(4, 6),
-    Api.API_VERSIONS: VersionRange(3, 4),
-    Api.INIT_PRODUCER_ID: VersionRange(4, 6),
-    Api.ADD_PARTITIONS_TO_TXN: VersionRange(3, 3),
-    Api.END_TXN: VersionRange(3, 5),
-    Api.DESCRIBE_CONFIGS: VersionRange(3, 4),
-    Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
-    Api.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
-    Api.LIST_TRANSACTIONS: VersionRange(0, 2),
-}
-
-
-def choose_version(broker: replies.ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
-    """The newest version of ``api`` that the broker and this package both speak.
-
-    Args:
-        broker: what the broker offered.
-        api: the API to call.
-        at_most: a bound for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2.
-
-    Raises:
-        KafkaError: there is no common version (code 35, as the broker itself would answer).
-    """
-    ours = VERSIONS[api]
-    theirs = broker.apis.get(api)
-    newest_ours = ours.newest if at_most is None else min(at_most, ours.newest)
-    if theirs is not None and max(ours.oldest, theirs.oldest) <= min(newest_ours, theirs.newest):
-        return min(newest_ours, theirs.newest)
-    offered = "does not offer it" if theirs is None else f"offers versions {theirs.oldest} to {theirs.newest}"
-    raise KafkaError(
-        api=api.name,
-        code=Code.UNSUPPORTED_VERSION,
-        name=Code.UNSUPPORTED_VERSION.name,
-        detail=f"this package needs a version from {ours.oldest} to {newest_ours}, the broker {offered}",
-    )
-
-
 def api_versions_request(*, version: int, client_name: str, client_version: str) -> KafkaRequest:
     """Ask which APIs and features there are. ``client_name`` and ``client_version`` show in the broker's metrics."""
-    _check_version(Api.API_VERSIONS, version)
+    check_version(Api.API_VERSIONS, version)
     request: KafkaRequest = ApiVersionsRequest(
         version=version, client_software_name=client_name, client_software_version=client_version
     )
     return request
 
 
-def metadata_request(topics: Iterable[str], *, version: int) -> KafkaRequest:
-    """Ask for brokers, cluster id, and the partitions of ``topics`` (none: only brokers). Creates no topic."""
-    _check_version(Api.METADATA, version)
+def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequest:
+    """Ask for brokers, cluster id, and the partitions of ``topics``. Creates no topic.
+
+    Args:
+        topics: their names; none: only brokers; None: every topic that may be described, internal ones too.
+        version: 9 to 12.
+    """
+    check_version(Api.METADATA, version)
     topic = MetadataRequest.MetadataRequestTopic
+    names = None if topics is None else sorted(set(topics))
     request: KafkaRequest = MetadataRequest(
         version=version,
-        topics=[topic(version=version, name=name) for name in sorted(set(topics))],
+        topics=None if names is None else [topic(version=version, name=name) for name in names],
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
@@ -216,7 +163,7 @@ def metadata_request(topics: Iterable[str], *, version: int) -> KafkaRequest:
 
 def find_coordinator_request(transactional_id: str, *, version: int) -> KafkaRequest:
     """Ask which broker coordinates ``transactional_id``."""
-    _check_version(Api.FIND_COORDINATOR, version)
+    check_version(Api.FIND_COORDINATOR, version)
     request: KafkaRequest = FindCoordinatorRequest(
         version=version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
     )
@@ -246,7 +193,7 @@ def init_producer_id_request(
         LocalProtocolError: a flag is set that the version cannot carry. Encoding would drop it silently, and a
             dropped ``keep_prepared`` aborts the very transaction that it was to keep.
     """
-    _check_version(Api.INIT_PRODUCER_ID, version)
+    check_version(Api.INIT_PRODUCER_ID, version)
     if version < _TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
         raise LocalProtocolError(
             operation="InitProducerId with enable2Pc or keepPreparedTxn",
@@ -269,7 +216,7 @@ def add_partitions_request(
     transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition], *, version: int
 ) -> KafkaRequest:
     """Add partitions to the transaction (transaction.version 0 and 1; from 2 on, Produce v12 does it)."""
-    _check_version(Api.ADD_PARTITIONS_TO_TXN, version)
+    check_version(Api.ADD_PARTITIONS_TO_TXN, version)
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     request: KafkaRequest = AddPartitionsToTxnRequest(
         version=version,
@@ -298,7 +245,7 @@ def produce_request(
         version: 12 to add the partitions to the transaction on the way, 11 where they were added before.
         timeout_ms: how long the broker waits for replicas.
     """
-    _check_version(Api.PRODUCE, version)
+    check_version(Api.PRODUCE, version)
     topic_data, partition_data = ProduceRequest.TopicProduceData, ProduceRequest.TopicProduceData.PartitionProduceData
     by_topic: dict[str, list[Any]] = {}
     for partition, records in batches.items():
@@ -316,7 +263,7 @@ def produce_request(
 
 def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int) -> KafkaRequest:
     """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not."""
-    _check_version(Api.END_TXN, version)
+    check_version(Api.END_TXN, version)
     request: KafkaRequest = EndTxnRequest(
         version=version,
         transactional_id=transactional_id,
@@ -329,7 +276,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 
 def describe_transactions_request(transactional_ids: Iterable[str], *, version: int = 0) -> KafkaRequest:
     """Ask a coordinator for the state of its transactional ids (KIP-664)."""
-    _check_version(Api.DESCRIBE_TRANSACTIONS, version)
+    check_version(Api.DESCRIBE_TRANSACTIONS, version)
     request: KafkaRequest = DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids))
     return request
 
@@ -340,29 +287,74 @@ def list_transactions_request(
     states: Sequence[str] = (),
     producer_ids: Sequence[int] = (),
     running_longer_than_ms: int | None = None,
+    transactional_id_pattern: str | None = None,
 ) -> KafkaRequest:
-    """Ask a broker for the transactional ids that it coordinates (KIP-664, KIP-994).
+    """Ask a broker for the transactional ids that it coordinates (KIP-664, KIP-994, KIP-1152).
 
     Raises:
-        LocalProtocolError: ``running_longer_than_ms`` at version 0, which would silently list everything.
+        LocalProtocolError: a filter that the version cannot carry: the broker would silently list everything.
     """
-    _check_version(Api.LIST_TRANSACTIONS, version)
-    if version < 1 and running_longer_than_ms is not None:
-        raise LocalProtocolError(
-            operation="ListTransactions by duration",
-            state=f"version {version} of the request",
-            rule="the broker filters by duration from version 1 on (KIP-994)",
-        )
-    duration = {} if running_longer_than_ms is None else {"duration_filter": running_longer_than_ms}
+    check_version(Api.LIST_TRANSACTIONS, version)
+    filters: dict[str, Any] = {}
+    for name, value, oldest, source in (
+        ("duration_filter", running_longer_than_ms, _DURATION_FILTER_VERSION, "KIP-994"),
+        ("transactional_id_pattern", transactional_id_pattern, _PATTERN_FILTER_VERSION, "KIP-1152"),
+    ):
+        if value is None:
+            continue
+        if version < oldest:
+            raise LocalProtocolError(
+                operation=f"ListTransactions with {name}",
+                state=f"version {version} of the request",
+                rule=f"the broker filters by it from version {oldest} on ({source})",
+            )
+        filters[name] = value
     request: KafkaRequest = ListTransactionsRequest(
-        version=version, state_filters=list(states), producer_id_filters=list(producer_ids), **duration
+        version=version, state_filters=list(states), producer_id_filters=list(producer_ids), **filters
+    )
+    return request
+
+
+def write_txn_markers_request(
+    producer: ProducerIdAndEpoch, partition: TopicPartition, *, commit: bool, coordinator_epoch: int, version: int
+) -> KafkaRequest:
+    """Tell the leader of ``partition`` to append an end marker, as a coordinator does (KIP-98, KIP-664).
+
+    The marker has TransactionVersion 0, so the leader takes it at the epoch of the transaction itself: a marker of
+    transaction.version 2 would have to carry the next epoch, which only the coordinator may hand out (KIP-1228).
+
+    Args:
+        producer: the pair of the open transaction.
+        partition: where it is open.
+        commit: False for ABORT.
+        coordinator_epoch: not below the one that the leader remembers of this producer.
+        version: 1 or 2.
+    """
+    check_version(Api.WRITE_TXN_MARKERS, version)
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    request: KafkaRequest = WriteTxnMarkersRequest(
+        version=version,
+        markers=[
+            marker(
+                version=version,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                transaction_result=commit,
+                coordinator_epoch=coordinator_epoch,
+                topics=[
+                    marker.WritableTxnMarkerTopic(
+                        version=version, name=partition.topic, partition_indexes=[partition.partition]
+                    )
+                ],
+            )
+        ],
     )
     return request
 
 
 def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int = 0) -> KafkaRequest:
     """Ask a partition leader which producers it remembers (KIP-664)."""
-    _check_version(Api.DESCRIBE_PRODUCERS, version)
+    check_version(Api.DESCRIBE_PRODUCERS, version)
     topic = DescribeProducersRequest.TopicRequest
     request: KafkaRequest = DescribeProducersRequest(
         version=version,
@@ -376,7 +368,7 @@ def describe_producers_request(partitions: Iterable[TopicPartition], *, version:
 
 def describe_configs_request(resource: ConfigResource, name: str, keys: Iterable[str], *, version: int) -> KafkaRequest:
     """Ask for configuration values; a broker is asked about itself, ``name`` being its node id."""
-    _check_version(Api.DESCRIBE_CONFIGS, version)
+    check_version(Api.DESCRIBE_CONFIGS, version)
     asked = DescribeConfigsRequest.DescribeConfigsResource(
         version=version, resource_type=int(resource), resource_name=name, configuration_keys=list(keys)
     )
@@ -405,7 +397,7 @@ def fetch_request(
         partition_bytes_max: bytes per partition; the first batch comes whole even if it is larger (KIP-74).
         min_bytes: bytes to wait for.
     """
-    _check_version(Api.FETCH, version)
+    check_version(Api.FETCH, version)
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
     by_topic: dict[str, list[Any]] = {}
     for partition, offset in offsets.items():
@@ -442,7 +434,7 @@ def list_offsets_request(
         version: 6 or 7.
         isolation: with READ_COMMITTED, LATEST means the last stable offset.
     """
-    _check_version(Api.LIST_OFFSETS, version)
+    check_version(Api.LIST_OFFSETS, version)
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic: dict[str, list[Any]] = {}
     for partition, timestamp in timestamps.items():
@@ -455,16 +447,6 @@ def list_offsets_request(
         topics=[topic(version=version, name=name, partitions=wanted) for name, wanted in by_topic.items()],
     )
     return request
-
-
-def _check_version(api: Api, version: int) -> None:
-    spoken = VERSIONS[api]
-    if not spoken.oldest <= version <= spoken.newest:
-        raise LocalProtocolError(
-            operation=f"build a {api.name} request",
-            state=f"version {version}",
-            rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
-        )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

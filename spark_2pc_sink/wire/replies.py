@@ -57,12 +57,13 @@ class Broker:
 
 @dataclass(frozen=True)
 class PartitionMetadata:
-    """Who leads one partition; ``leader_id`` is -1 while nobody does."""
+    """Who leads one partition, and who has a copy; ``leader_id`` is -1 while nobody leads."""
 
     error_code: int
     partition: int
     leader_id: int
     leader_epoch: int
+    replica_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

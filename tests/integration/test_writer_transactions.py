@@ -160,16 +160,16 @@ def test_a_prepared_transaction_is_completed_by_its_own_writer(
 
 
 def test_released_brokers_do_not_keep_prepared_transactions(
-    kafka: Broker, topic: MakeTopic, transactional_id: str
+    kafka_as_released: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     """B3: the question changes nothing, so the prepared transaction is still there afterwards."""
-    name = topic()
-    with TransactionalWriter(options_for(kafka.bootstrap), transactional_id, topic=name) as writer:
+    name = topic(broker=kafka_as_released)
+    with TransactionalWriter(options_for(kafka_as_released.bootstrap), transactional_id, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
         state = writer.prepare_transaction()
-        with Cluster(options_for(kafka.bootstrap)) as cluster:
+        with Cluster(options_for(kafka_as_released.bootstrap)) as cluster:
             client = TransactionClient(cluster, transactional_id, cluster.options)
             with pytest.raises(KafkaError) as caught:
                 client.init_producer_id(keep_prepared=True)
@@ -177,7 +177,7 @@ def test_released_brokers_do_not_keep_prepared_transactions(
             described = client.describe()
             assert (described.state, str(described.producer)) == ("Ongoing", str(state))
         writer.complete_transaction(state)
-        assert len(committed(kafka.bootstrap, name, writer)) == 10
+        assert len(committed(kafka_as_released.bootstrap, name, writer)) == 10
 
 
 def test_without_two_phase_commit_prepare_is_refused(

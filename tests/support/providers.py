@@ -15,8 +15,8 @@ from typing import NoReturn, Protocol
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, TcpProxy
-from spark_2pc_sink.testing.kafka_broker import create_topic
+from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy
+from spark_2pc_sink.testing.local_broker import create_topic
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class BrokerRequest:
     transaction_version: int = 2
     two_phase_commit: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    #: Keep no prepared transaction over InitProducerId, as every released Kafka; matters to who can.
+    as_released: bool = False
 
 
 class Server(Protocol):
@@ -118,6 +120,19 @@ class LocalProvider:
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
         """A server of its own for each call."""
         return PostgresServer(settings=settings).__enter__()
+
+
+class ReferenceProvider(LocalProvider):
+    """The reference coordinator in place of Kafka; with 2PC it also keeps prepared transactions, as no Kafka does."""
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker of its own for each call."""
+        return ReferenceCoordinator(
+            transaction_version=request.transaction_version,
+            two_phase_commit=request.two_phase_commit,
+            keep_prepared=not request.as_released,
+            properties=request.properties,
+        ).__enter__()
 
 
 class _Unmanaged:
@@ -217,7 +232,11 @@ def _given(config: pytest.Config) -> Provider:
 
 
 #: The values of ``--provider``.
-PROVIDERS: dict[str, Callable[[pytest.Config], Provider]] = {"local": lambda _: LocalProvider(), "given": _given}
+PROVIDERS: dict[str, Callable[[pytest.Config], Provider]] = {
+    "local": lambda _: LocalProvider(),
+    "reference": lambda _: ReferenceProvider(),
+    "given": _given,
+}
 
 
 class BrokerPool:
@@ -225,14 +244,16 @@ class BrokerPool:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._brokers: dict[tuple[int, bool], Broker] = {}
+        self._brokers: dict[tuple[int, bool, bool], Broker] = {}
 
-    def get(self, *, transaction_version: int, two_phase_commit: bool) -> Broker:
+    def get(self, *, transaction_version: int, two_phase_commit: bool, as_released: bool = False) -> Broker:
         """The session's broker of this kind."""
-        kind = (transaction_version, two_phase_commit)
+        kind = (transaction_version, two_phase_commit, as_released and isinstance(self._provider, ReferenceProvider))
         if kind not in self._brokers:
             self._brokers[kind] = self._provider.start_broker(
-                BrokerRequest(transaction_version=transaction_version, two_phase_commit=two_phase_commit)
+                BrokerRequest(
+                    transaction_version=transaction_version, two_phase_commit=two_phase_commit, as_released=as_released
+                )
             )
         return self._brokers[kind]
 

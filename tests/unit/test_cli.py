@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli
+from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 
@@ -39,8 +40,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append(options)
         return []
 
-    monkeypatch.setattr(cli, "recover", recover)
-    monkeypatch.setattr(cli, "status", status)
+    monkeypatch.setattr(sinks, "recover", recover)
+    monkeypatch.setattr(sinks, "status", status)
     return seen
 
 
@@ -107,7 +108,7 @@ def test_errors_have_an_exit_code(
     def fail(**_: Any) -> RecoveryReport:
         raise error
 
-    monkeypatch.setattr(cli, "recover", fail)
+    monkeypatch.setattr(sinks, "recover", fail)
     assert cli.main(["recover", *SIDES, "--transactional-id", "orders"]) == code
     assert str(error) in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job, make_rows
 from tests.support.providers import Broker
@@ -59,7 +60,7 @@ def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
     before = sides(decided)
     for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
         code, text = run(decided, *options)
-        assert code == cli.EXIT_IN_DOUBT
+        assert code == exits.EXIT_IN_DOUBT
         assert "IN DOUBT" in text
         assert "would commit" in text
     assert sides(decided) == before
@@ -69,12 +70,12 @@ def test_recover_leaves_a_young_row_alone(decided: Job, run: Run) -> None:
     """A12, D1: its driver was there a moment ago, so it may be at work. --take-over says that it is not."""
     before = sides(decided)
     code, text = run(decided, "recover")
-    assert code == cli.EXIT_IN_DOUBT
+    assert code == exits.EXIT_IN_DOUBT
     assert "--take-over" in text
     assert sides(decided) == before
     for _ in range(2):
         code, text = run(decided, "recover", "--take-over")
-        assert code == cli.EXIT_SETTLED
+        assert code == exits.EXIT_SETTLED
         assert "nothing is in doubt" in text
     assert decided.state("status", "batch_id") == ("done", BATCH)
     decided.run()
@@ -86,9 +87,9 @@ def test_recover_settles_an_old_row(decided: Job, run: Run) -> None:
     decided.sql("UPDATE kafka_transaction_state SET claimed_at = claimed_at - interval '1 hour'")
     decided.sql("UPDATE kafka_transaction_state SET decided_at = decided_at - interval '1 hour', settled_at = NULL")
     code, text = run(decided, "recover")
-    assert code == cli.EXIT_SETTLED
+    assert code == exits.EXIT_SETTLED
     assert "committed" in text
-    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+    assert run(decided, "status")[0] == exits.EXIT_SETTLED
     decided.run()
     decided.check()
 
@@ -112,11 +113,11 @@ def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, 
     decided.terminate()
     for options in (("recover", "--take-over"), ("status",), ("recover", "--take-over")):
         code, text = run(decided, *options)
-        assert code == cli.EXIT_IN_DOUBT
+        assert code == exits.EXIT_IN_DOUBT
         assert "owed" in text
     assert decided.state("status") == ("owed",)
-    assert run(decided, "recover", "--take-over", "--drop")[0] == cli.EXIT_SETTLED
-    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+    assert run(decided, "recover", "--take-over", "--drop")[0] == exits.EXIT_SETTLED
+    assert run(decided, "status")[0] == exits.EXIT_SETTLED
     table = [row for rows in decided.input().values() for row in rows]
     decided.run()
     decided.check({BATCH: []}, table=table)
@@ -130,20 +131,20 @@ def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
     decided.write_batch(BATCH, changed)
     assert decided.fail().error == "HaltError"
     code, text = run(decided, "recover", "--take-over", "--accept-replay")
-    assert code == cli.EXIT_IN_DOUBT
+    assert code == exits.EXIT_IN_DOUBT
     assert "as decided by the operator" in text
     decided.run()
     decided.check({BATCH: changed}, table=table)
-    assert run(decided, "status")[0] == cli.EXIT_SETTLED
+    assert run(decided, "status")[0] == exits.EXIT_SETTLED
 
 
 def test_recover_stops_a_job_that_runs(kafka_each_version: Broker, make_job: MakeJob, run: Run) -> None:
     """A12, D1: with --take-over the running driver is superseded; started again it goes on where it was."""
     job = make_job(kafka_each_version)
     running = job.stop_at("step:PREPARE", batch=BATCH)
-    assert run(job, "recover")[0] == cli.EXIT_IN_DOUBT
+    assert run(job, "recover")[0] == exits.EXIT_IN_DOUBT
     code, text = run(job, "recover", "--take-over")
-    assert code == cli.EXIT_SETTLED
+    assert code == exits.EXIT_SETTLED
     assert "aborted the open transaction" in text
     job.superseded(running)
     job.run()
@@ -157,7 +158,7 @@ def test_a_halt_names_both_sides(kafka_without_2pc: Broker, make_job: MakeJob, r
     job.sql("UPDATE kafka_transaction_state SET settled = '1:1', prepared_transaction_state = '1:0'")
     described = job.describe()
     code, text = run(job, "recover", "--take-over")
-    assert code == cli.EXIT_IN_DOUBT
+    assert code == exits.EXIT_IN_DOUBT
     assert "the database is behind Kafka" in text
     assert "database: batch 3, done 1:0, settled at 1:1" in text
     assert "Kafka:    CompleteCommit" in text
@@ -168,16 +169,16 @@ def test_nothing_there_yet(kafka_without_2pc: Broker, make_job: MakeJob, run: Ru
     """A database that no sink has used: nothing is in doubt, and no row or table is made."""
     job = make_job(kafka_without_2pc)
     assert run(job, "status", named=False) == (0, "the state table has no row: no sink has run against this database\n")
-    assert run(job, "recover", "--take-over")[0] == cli.EXIT_SETTLED
+    assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
     assert job.sql("SELECT to_regclass('kafka_transaction_state')") == [(None,)]
 
 
 def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
     """1 when a side cannot be reached, 2 when the command line is wrong."""
     decided.database += "_missing"
-    assert run(decided, "status")[0] == cli.EXIT_FAILED
+    assert run(decided, "status")[0] == exits.EXIT_FAILED
     code, text = run(decided, "status", "--kafka", "bootstrap.server=x:1")
-    assert code == cli.EXIT_USAGE
+    assert code == exits.EXIT_USAGE
     assert "bootstrap.servers" in text
 
 

@@ -70,8 +70,18 @@ class TestFrontDoorOfClients:
         """v4/5: no topic auth; the group coordinator adds __consumer_offsets this way."""
         access = denied((Operation.WRITE, Resource.TOPIC, "*"), (Operation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
         driver = Driver.of(metadata(TransactionState.ONGOING))
-        driver.run(add(INTERNAL, version=version, access=access, unknown=frozenset({INTERNAL})))
+        driver.run(add(INTERNAL, version=version, access=access))
         assert driver.get().partitions == {T0, INTERNAL}
+
+    @pytest.mark.parametrize("version", [4, 5])
+    @pytest.mark.parametrize("verify_only", [False, True])
+    def test_brokers_name_partitions_that_exist(self, version: int, verify_only: bool) -> None:
+        """Measured on Kafka 4.4.0: an unknown partition -> 3 and every other one 55, as for clients."""
+        event = add(T0, T1, version=version, verify_only=verify_only, unknown=frozenset({T1}))
+        assert refused(Driver.of(metadata(TransactionState.ONGOING)), event) == {
+            T0: Code.OPERATION_NOT_ATTEMPTED,
+            T1: Code.UNKNOWN_TOPIC_OR_PARTITION,
+        }
 
     def test_only_brokers_may_send_a_batch(self) -> None:
         """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""

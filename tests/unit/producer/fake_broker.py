@@ -25,6 +25,7 @@ from kafka.protocol.admin import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListTransactionsRequest,
 )
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import (
@@ -43,6 +44,7 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
+    WriteTxnMarkersRequest,
 )
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -70,7 +72,9 @@ _REQUESTS = {
         AddPartitionsToTxnRequest,
         EndTxnRequest,
         InitProducerIdRequest,
+        ListTransactionsRequest,
         ProduceRequest,
+        WriteTxnMarkersRequest,
         SaslHandshakeRequest,
         SaslAuthenticateRequest,
     )
@@ -90,6 +94,8 @@ _VERSIONS = {
     Api.DESCRIBE_CONFIGS: (1, 4),
     Api.DESCRIBE_PRODUCERS: (0, 0),
     Api.DESCRIBE_TRANSACTIONS: (0, 0),
+    Api.LIST_TRANSACTIONS: (0, 2),
+    Api.WRITE_TXN_MARKERS: (1, 2),
     _SASL_HANDSHAKE: (0, 1),
     _SASL_AUTHENTICATE: (0, 2),
 }

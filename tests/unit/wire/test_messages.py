@@ -152,13 +152,6 @@ def test_list_transactions(version: int) -> None:
     assert seen.get("transactional_id_pattern") is None
 
 
-def test_list_transactions_by_duration() -> None:
-    request = messages.list_transactions_request(version=1, running_longer_than_ms=9)
-    assert as_broker_sees_it(request)["duration_filter"] == 9
-    with pytest.raises(LocalProtocolError, match="from version 1 on"):
-        messages.list_transactions_request(version=0, running_longer_than_ms=9)
-
-
 def test_describe_producers() -> None:
     seen = as_broker_sees_it(messages.describe_producers_request([ORDERS_3, ORDERS_0]))
     assert seen == {"topics": [{"name": "orders", "partition_indexes": [0, 3]}]}
@@ -227,6 +220,9 @@ BUILDERS: dict[Api, Any] = {
     Api.DESCRIBE_PRODUCERS: lambda version: messages.describe_producers_request([], version=version),
     Api.DESCRIBE_TRANSACTIONS: lambda version: messages.describe_transactions_request([], version=version),
     Api.LIST_TRANSACTIONS: lambda version: messages.list_transactions_request(version=version),
+    Api.WRITE_TXN_MARKERS: lambda version: messages.write_txn_markers_request(
+        PRODUCER, ORDERS_3, commit=False, coordinator_epoch=0, version=version
+    ),
 }
 
 
@@ -327,7 +323,7 @@ def test_read_metadata(version: int) -> None:
         brokers=(replies.Broker(3, "h", 9092, None),),
         topics=(
             replies.TopicMetadata(
-                0, "orders", (replies.PartitionMetadata(0, 0, 3, 8), replies.PartitionMetadata(5, 1, -1, 8))
+                0, "orders", (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,)))
             ),
             replies.TopicMetadata(3, "gone", ()),
         ),

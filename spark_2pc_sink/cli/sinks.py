@@ -1,8 +1,4 @@
-"""``spark-2pc``: what is in doubt, and the command that settles it.
-
-Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 2 for a wrong command
-line or option, 1 when a side could not be reached or refused.
-"""
+"""``spark-2pc status`` and ``recover``: what is in doubt, and the command that settles it."""
 
 from __future__ import annotations
 
@@ -12,47 +8,17 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltError, InDoubtError
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
+from spark_2pc_sink.cli.kafka_properties import as_property
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 from spark_2pc_sink.runbook import recover, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXIT_SETTLED = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_IN_DOUBT = 3
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: the words after the program's name; those of this process by default.
-
-    Returns:
-        The exit code, see the module's docstring.
-    """
-    given = _parser().parse_args(arguments)
-    try:
-        reports = given.run(given)
-    except ConfigurationError as error:
-        return _fail(error, EXIT_USAGE)
-    except (HaltError, InDoubtError) as error:
-        return _fail(error, EXIT_IN_DOUBT)
-    except DualWriteError as error:
-        return _fail(error, EXIT_FAILED)
-    _show(reports, as_json=given.json)
-    return EXIT_SETTLED if all(report.settled for report in reports) else EXIT_IN_DOUBT
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="spark-2pc", description="Look after exactly-once writes to Kafka and PostgreSQL."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to those of the program."""
     looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing")
     _add_common(looking)
     looking.add_argument("--transactional-id", help="one sink (default: every row of the state table)")
@@ -86,7 +52,6 @@ def _parser() -> argparse.ArgumentParser:
         help="of a batch that Kafka lacks: leave Kafka without it",
     )
     settling.set_defaults(run=_recover)
-    return parser
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
@@ -104,11 +69,11 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
 
 
-def _status(given: argparse.Namespace) -> list[RecoveryReport]:
-    return status(transactional_id=given.transactional_id, **_common(given))
+def _status(given: argparse.Namespace) -> int:
+    return _report(status(transactional_id=given.transactional_id, **_common(given)), as_json=given.json)
 
 
-def _recover(given: argparse.Namespace) -> list[RecoveryReport]:
+def _recover(given: argparse.Namespace) -> int:
     report = recover(
         transactional_id=given.transactional_id,
         dry_run=given.dry_run,
@@ -117,25 +82,21 @@ def _recover(given: argparse.Namespace) -> list[RecoveryReport]:
         adopt=given.adopt,
         **_common(given),
     )
-    return [report]
+    return _report([report], as_json=given.json)
+
+
+def _report(reports: Sequence[RecoveryReport], *, as_json: bool) -> int:
+    _show(reports, as_json=as_json)
+    return EXIT_SETTLED if all(report.settled for report in reports) else EXIT_IN_DOUBT
 
 
 def _common(given: argparse.Namespace) -> dict[str, Any]:
     named = {"state_schema": given.state_schema, "state_table": given.state_table}
     return {
-        "kafka": dict(_property(text) for text in given.kafka),
+        "kafka": dict(as_property(text) for text in given.kafka),
         "database": given.database,
         **{name: value for name, value in named.items() if value is not None},
     }
-
-
-def _property(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigurationError(
-            option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
-        )
-    return name, value
 
 
 def _show(reports: Sequence[RecoveryReport], *, as_json: bool) -> None:
@@ -157,12 +118,3 @@ def _lines(report: RecoveryReport) -> list[str]:
         *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),
         *(f"  to settle: {remedy}" for remedy in report.remedies if not report.settled),
     ]
-
-
-def _fail(error: DualWriteError, code: int) -> int:
-    sys.stderr.write(f"spark-2pc: {error}\n")
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

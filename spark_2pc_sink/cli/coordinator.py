@@ -1,0 +1,62 @@
+"""``spark-2pc coordinator``: the reference coordinator as a server of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from spark_2pc_sink.cli.exits import EXIT_FAILED
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.server.command import serve
+from spark_2pc_sink.server.properties import BrokerProperties, parse_assignments, read_file
+
+_HELP = """\
+Starts a single Kafka node without Java: real Kafka clients use it as they use Apache Kafka 4.4.0, transactions,
+two-phase commit and consumer groups among it. Stop it with SIGTERM; a kill loses nothing that was acknowledged.
+
+Properties have Kafka's names and defaults; an unknown one is refused. What no released Kafka does, keeping a prepared
+transaction over InitProducerId (KIP-939), is switched on by
+  --set transaction.keep.prepared.enable=true --set transaction.two.phase.commit.enable=true
+  --set unstable.api.versions.enable=true
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    parser = commands.add_parser(
+        "coordinator",
+        help="start the reference coordinator, a Kafka of one node",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="stands for listeners=PLAINTEXT://HOST:PORT; port 0: any")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--data-dir", type=Path, metavar="DIR", help="where everything is kept; made if it is not there")
+    place.add_argument("--in-memory", action="store_true", help="keep nothing over a restart")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a Java properties file; --set goes before it")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated")
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at /metrics")
+    parser.set_defaults(run=_run)
+
+
+def _run(given: argparse.Namespace) -> int:
+    values = {} if given.config is None else read_file(given.config)
+    values.update(parse_assignments(given.set))
+    if given.listen is not None:
+        values["listeners"] = f"PLAINTEXT://{given.listen}"
+    metrics = None if given.metrics is None else _address(given.metrics)
+    try:
+        return serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics)
+    except OSError as error:
+        sys.stderr.write(f"spark-2pc coordinator: {error}\n")
+        return EXIT_FAILED
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError(
+            option="--metrics", value=text, rule="it is HOST:PORT", remedy="pass for example 127.0.0.1:9404"
+        )
+    return host, int(port)

@@ -1,0 +1,8 @@
+"""The exit codes of ``spark-2pc``; what they mean is in the docstring of the package."""
+
+from typing import Final
+
+EXIT_SETTLED: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_IN_DOUBT: Final = 3

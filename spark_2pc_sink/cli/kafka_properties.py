@@ -1,0 +1,101 @@
+"""Where a command line says how to reach Kafka: ``--bootstrap-server``, ``--kafka`` and ``--command-config``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from spark_2pc_sink.errors import ConfigurationError
+
+_BOOTSTRAP: Final = "bootstrap.servers"
+_DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
+
+
+def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
+    """Add the options; ``prefix`` tells those before the command's name from those behind it."""
+    parser.add_argument(
+        "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, with commas between"
+    )
+    parser.add_argument(
+        "--kafka",
+        dest=f"{prefix}kafka",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a Kafka client property, such as sasl.username=admin; may be repeated",
+    )
+    parser.add_argument(
+        "--command-config",
+        dest=f"{prefix}command_config",
+        metavar="FILE",
+        help="a file of Kafka client properties, KEY=VALUE in each line, for those that are secret",
+    )
+
+
+def read_connection(given: argparse.Namespace, *, prefix: str) -> dict[str, str]:
+    """All that was said, before and behind the command's name.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a property has no value, or two sources contradict each other.
+    """
+    properties: dict[str, str] = {}
+    for before in ("", prefix):
+        server, named, file = (getattr(given, f"{before}{name}") for name in _DESTINATIONS)
+        if file is not None:
+            _add(properties, _read_file(Path(file)), option="--command-config")
+        _add(properties, [as_property(text) for text in named], option="--kafka")
+        if server is not None:
+            _add(properties, [(_BOOTSTRAP, server)], option="--bootstrap-server")
+    return properties
+
+
+def as_property(text: str) -> tuple[str, str]:
+    """``KEY=VALUE`` as a pair.
+
+    Raises:
+        ConfigurationError: there is no ``=``.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigurationError(
+            option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
+        )
+    return name, value
+
+
+def _add(properties: dict[str, str], more: Iterable[tuple[str, str]], *, option: str) -> None:
+    for name, value in more:
+        if properties.setdefault(name, value) != value:
+            raise ConfigurationError(
+                option=option,
+                # The value may be a secret.
+                value=name,
+                rule="a property has one value, and this one was given before with another",
+                remedy="give it once",
+            )
+
+
+def _read_file(path: Path) -> list[tuple[str, str]]:
+    """The properties of a file: blank lines and those that begin with # or ! are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            option="--command-config", value=str(path), rule=f"it can be read ({error})", remedy="pass a text file"
+        ) from error
+    found = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or line.endswith("\\"):
+            raise ConfigurationError(
+                option="--command-config",
+                value=f"{path}, line {number}",
+                rule="each line has the form KEY=VALUE and ends there",
+                remedy="write one property in one line",
+            )
+        found.append((name.strip(), value.strip()))
+    return found

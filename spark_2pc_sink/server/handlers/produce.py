@@ -1,0 +1,289 @@
+"""Produce: what clients write, one batch per partition (SEMANTICS of ``KafkaApis.handleProduceRequest``).
+
+The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions that
+are new to a partition, append to every partition, wait once until everything is durable, answer. A request without
+transactional batches waits for nothing but the disk, so requests that came one after the other on a connection are
+appended in that order.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from kafka.protocol.producer import ProduceResponse
+
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.events import Operation, Resource
+from spark_2pc_sink.coordinator.states import Pair
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.server.catalog_state import Topic
+from spark_2pc_sink.server.end_markers import Logs, synced
+from spark_2pc_sink.server.partition_log import PartitionLog
+from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator, Refused
+from spark_2pc_sink.server.storage.batches import HEADER_BYTES, BatchHeader, inspect, read_header, whole
+from spark_2pc_sink.server.storage.errors import BatchError
+from spark_2pc_sink.server.storage.records import decode_records
+from spark_2pc_sink.server.verification import Verification
+
+_VERSION_MIN: Final = 3
+_VERSION_MAX: Final = 13
+#: From here on topics are named by id.
+_TOPIC_ID_VERSION: Final = 13
+#: First version whose client may compress with zstd (KIP-110).
+_ZSTD_VERSION: Final = 7
+_ZSTD: Final = 4
+#: First version whose client bumps its epoch with every transaction (KIP-890).
+_EPOCH_BUMP_VERSION: Final = 12
+#: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
+_ACKS: Final = frozenset({-1, 0, 1})
+#: Kafka's admin client may write internal topics (``AdminUtils.ADMIN_CLIENT_ID``).
+_ADMIN_CLIENT_ID: Final = "__admin_client"
+_NONE: Final = -1
+#: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        Code.CORRUPT_MESSAGE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.MESSAGE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.UNKNOWN_TOPIC_ID,
+    }
+)
+
+_TopicResponse: Final = ProduceResponse.TopicProduceResponse
+_PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
+_RecordError: Final = _PartitionResponse.BatchIndexAndErrorMessage
+
+
+class Cluster(Logs, Protocol):
+    """What Produce needs of the catalog."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic, or None."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """One partition of a request on its way; the fields from ``base_offset`` on are what it is answered."""
+
+    index: int
+    records: Any
+    header: BatchHeader | None
+    code: int
+    #: The fault is one that Kafka finds when it appends, so the answer says where the log starts.
+    found_late: bool = False
+    topic: str = ""
+    log: PartitionLog | None = None
+    guard: Guard | None = None
+    base_offset: int = _NONE
+    append_time_ms: int = _NONE
+    log_start_offset: int = _NONE
+    record_errors: list[int] | None = None
+
+
+class ProduceHandlers:
+    """Produce v3 to v13.
+
+    Args:
+        cluster: the catalog.
+        verification: asks the coordinator.
+        now_ms: milliseconds since 1970.
+    """
+
+    def __init__(self, cluster: Cluster, verification: Verification, *, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._verification = verification
+        self._now_ms = now_ms
+
+    def handlers(self) -> Handlers:
+        """The versions are those of Kafka 4.4.0."""
+        return {Api.PRODUCE: Handler(_VERSION_MIN, _VERSION_MAX, self.produce)}
+
+    async def produce(self, context: RequestContext, request: Any) -> Any:
+        """Carry out a request; None, no answer, with acks=0.
+
+        Raises:
+            RemoteProtocolError: something went wrong with acks=0. As in Kafka the end of the connection says so, else
+                the client would go on writing to a topic that is not there.
+        """
+        version = context.version
+        topics = [(topic, [_read(each, version) for each in topic.partition_data]) for topic in request.topic_data]
+        writes = [write for _, found in topics for write in found]
+        transactional = [write for write in writes if write.header is not None and write.header.transactional]
+        if transactional and not _may_transact(context, request.transactional_id):
+            _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        else:
+            for topic, found in topics:
+                self._locate(context, topic, found)
+            if transactional:
+                await self._verify(version, request.transactional_id, transactional, writes)
+            await self._append(context, request.acks, writes)
+        if request.acks != 0:
+            return _response(topics)
+        failed = next((write for write in writes if write.code), None)
+        if failed is not None:
+            raise RemoteProtocolError(
+                peer="the client",
+                detail=f"a Produce without acks failed for {failed.topic}-{failed.index}: {failed.code}",
+            )
+        return None
+
+    def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
+        """Find the logs, with the codes of a topic going before what is wrong with a batch."""
+        by_id = context.version >= _TOPIC_ID_VERSION
+        topic = self._cluster.topic_by_id(named.topic_id) if by_id else self._cluster.topic(named.name)
+        if topic is None and by_id:
+            _refuse(writes, Code.UNKNOWN_TOPIC_ID)
+            return
+        name = named.name if topic is None else topic.name
+        if not context.access.allows(Operation.WRITE, Resource.TOPIC, name):
+            _refuse(writes, Code.TOPIC_AUTHORIZATION_FAILED)
+            return
+        for write in writes:
+            write.topic = name
+            write.log = self._cluster.log(name, write.index)
+            if write.log is None:
+                write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif write.found_late:
+                write.log_start_offset = write.log.log_start_offset
+
+    async def _verify(
+        self, version: int, transactional_id: str, transactional: list[_Write], writes: list[_Write]
+    ) -> None:
+        """Ask the coordinator, once, about all partitions to which the transaction is new."""
+        found = [
+            (write, write.log, write.header)
+            for write in transactional
+            if not write.code and write.log is not None and write.header is not None
+        ]
+        pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
+        if len(pairs) > 1:
+            _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
+            return
+        asked: dict[TopicPartition, _Write] = {}
+        bumps, now_ms = version >= _EPOCH_BUMP_VERSION, self._now_ms()
+        for write, log, header in found:
+            standing = log.verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
+            if isinstance(standing, Refused):
+                write.code = standing.code
+            elif isinstance(standing, NeedsCoordinator):
+                write.guard = standing.guard
+                asked[TopicPartition(write.topic, write.index)] = write
+        if not asked or not self._verification.asks(version):
+            return
+        codes = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        for partition, write in asked.items():
+            # Meanwhile the topic may have been deleted.
+            write.log = self._cluster.log(partition.topic, partition.partition)
+            write.code = codes[partition] or (Code.UNKNOWN_TOPIC_OR_PARTITION if write.log is None else Code.NONE)
+
+    async def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> None:
+        """Append to all partitions, then wait once."""
+        if acks not in _ACKS:
+            _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
+            return
+        now_ms = self._now_ms()
+        admin = context.client_id == _ADMIN_CLIENT_ID
+        appended: list[_Write] = []
+        logs: list[PartitionLog] = []
+        for write in writes:
+            if write.code or write.log is None or write.header is None:
+                continue
+            topic = self._cluster.topic(write.topic)
+            if topic is not None and topic.internal and not admin:
+                write.code = Code.INVALID_TOPIC_EXCEPTION
+                continue
+            _append(write, write.log, write.header, now_ms)
+            if not write.code:
+                appended.append(write)
+                logs.append(write.log)
+        context.appended()
+        for write, code in zip(appended, await synced(logs), strict=True):
+            if code:
+                write.code = code
+                write.base_offset = write.append_time_ms = write.log_start_offset = _NONE
+
+
+def _read(partition: Any, version: int) -> _Write:
+    """The batch of one partition, or what is wrong with it."""
+    records = partition.records
+    if not records:
+        return _Write(partition.index, records, None, Code.INVALID_RECORD)
+    try:
+        header = inspect(records)
+    except BatchError as error:
+        return _Write(partition.index, records, None, error.code, found_late=_is_one_batch(records))
+    old = version < _ZSTD_VERSION and header.compression == _ZSTD
+    return _Write(partition.index, records, header, Code.UNSUPPORTED_COMPRESSION_TYPE if old else Code.NONE)
+
+
+def _is_one_batch(records: bytes) -> bool:
+    """Whether Kafka's front door lets it pass (``ProduceRequest.validateRecords``), whatever is in it."""
+    return len(records) >= HEADER_BYTES and whole(records, read_header(records))
+
+
+def _may_transact(context: RequestContext, transactional_id: str | None) -> bool:
+    return transactional_id is not None and context.access.allows(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _refuse(writes: Iterable[_Write], code: Code) -> None:
+    for write in writes:
+        write.code = code
+
+
+def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) -> None:
+    appended = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
+    write.code = appended.code
+    write.base_offset = appended.base_offset
+    write.append_time_ms = appended.log_append_time_ms
+    if appended.code not in _WITHOUT_LOG_START:
+        write.log_start_offset = log.log_start_offset
+    if appended.code == Code.INVALID_TIMESTAMP:
+        limit_ms = now_ms + log.settings.timestamp_after_max_ms
+        write.record_errors = _later_than(limit_ms, write.records, header)
+
+
+def _later_than(limit_ms: int, records: bytes, header: BatchHeader) -> list[int]:
+    """Positions in the batch of the records that are refused for their timestamp (KIP-467)."""
+    try:
+        found = list(decode_records(bytes(records), header))
+    except BatchError:
+        return []
+    return [position for position, record in enumerate(found) if record.timestamp_ms > limit_ms]
+
+
+def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
+    return ProduceResponse(
+        responses=[
+            _TopicResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _PartitionResponse(
+                        index=write.index,
+                        error_code=write.code,
+                        base_offset=write.base_offset,
+                        log_append_time_ms=write.append_time_ms,
+                        log_start_offset=write.log_start_offset,
+                        record_errors=[_RecordError(batch_index=index) for index in write.record_errors or ()],
+                        error_message=None,
+                    )
+                    for write in writes
+                ],
+            )
+            for topic, writes in topics
+        ],
+        throttle_time_ms=0,
+    )

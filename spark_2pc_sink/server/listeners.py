@@ -1,0 +1,198 @@
+"""Where the server listens, and who may log in there: Kafka's ``listeners`` and its JAAS text for SASL/PLAIN.
+
+A listener's name decides, by ``listener.security.protocol.map``, whether it speaks TLS and SASL. What Metadata tells a
+client depends on the listener that it came through (``advertised.listeners``), so that a proxy can stand before one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import HIDDEN, nearest
+
+#: The login module of Kafka's PLAIN mechanism, the only one that the server has.
+PLAIN_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+#: What a JAAS option must be called to be a user who may log in.
+_USER_PREFIX: Final = "user_"
+_ENDPOINT: Final = re.compile(r"(?P<name>\w+)://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]*):(?P<port>[0-9]{1,5})")
+_PROTOCOL_MAP: Final = "listener.security.protocol.map"
+#: Addresses that mean every interface.
+_EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - refused, not bound
+_JAAS_LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\b(?P<options>.*);\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"""\s+(?P<key>\w+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))""")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_PORT_MAX: Final = 65_535
+
+
+class SecurityProtocol(Enum):
+    """Kafka's four; the values are their names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """True where the bytes are TLS."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+    @property
+    def has_sasl(self) -> bool:
+        """True where a client logs in before it asks anything."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+
+#: ``listener.security.protocol.map`` unless given: each protocol is a listener name too.
+DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{each.value}:{each.value}" for each in SecurityProtocol)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One ``NAME://HOST:PORT``.
+
+    Args:
+        name: in upper case, as Kafka compares them.
+        host: empty for every interface.
+        port: 0 lets the system choose one.
+    """
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As Kafka's ``listeners`` spells it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where to listen, how to speak there, and what to tell its clients.
+
+    Args:
+        advertised: host and port for Metadata; None gives those that are listened on.
+    """
+
+    endpoint: Endpoint
+    protocol: SecurityProtocol
+    advertised: tuple[str, int] | None = None
+
+
+def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
+    """Read ``NAME://HOST:PORT,NAME://HOST:PORT``; every name is there once.
+
+    Raises:
+        ConfigurationError: there is none, or one has another form, or a name comes twice.
+    """
+    endpoints: dict[str, Endpoint] = {}
+    for part in text.split(","):
+        match = _ENDPOINT.fullmatch(part.strip())
+        if match is None or int(match["port"]) > _PORT_MAX or match["name"].upper() in endpoints:
+            rule = "it is a list of NAME://HOST:PORT, each name once"
+            remedy = "pass 'PLAINTEXT://127.0.0.1:9092'; an IPv6 address stands in square brackets"
+            raise ConfigurationError(option=option, value=text, rule=rule, remedy=remedy)
+        name = match["name"].upper()
+        endpoints[name] = Endpoint(name, match["host"].strip("[]"), int(match["port"]))
+    return tuple(endpoints.values())
+
+
+def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
+    """The listeners of ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``.
+
+    Raises:
+        ConfigurationError: one of the three is malformed, or they do not fit each other.
+    """
+    endpoints = parse_endpoints(listeners, option="listeners")
+    option = "advertised.listeners"
+    told = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
+    for name in told.keys() - {each.name for each in endpoints}:
+        remedy = f"the listeners are {', '.join(each.name for each in endpoints)}"
+        rule = f"it names {name}, which is no listener"
+        raise ConfigurationError(option=option, value=advertised, rule=rule, remedy=remedy)
+    protocols = _parse_protocol_map(protocol_map)
+    return tuple(_listener(each, told.get(each.name), protocols) for each in endpoints)
+
+
+def _listener(endpoint: Endpoint, told: Endpoint | None, protocols: Mapping[str, SecurityProtocol]) -> Listener:
+    if endpoint.name not in protocols:
+        raise ConfigurationError(
+            option=_PROTOCOL_MAP,
+            value=endpoint.name,
+            rule="it has no protocol for this listener",
+            remedy=f"name the listener as one of {', '.join(protocols)}, or add {endpoint.name}:PROTOCOL",
+        )
+    if (told or endpoint).host in _EVERY_INTERFACE:
+        raise ConfigurationError(
+            option="advertised.listeners",
+            value=str(told or endpoint),
+            rule="clients cannot connect to an address that means every interface",
+            remedy=f"give {endpoint.name}://HOST:PORT with a host that clients can reach",
+        )
+    return Listener(endpoint, protocols[endpoint.name], None if told is None else (told.host, told.port))
+
+
+def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
+    known: dict[str, SecurityProtocol] = {}
+    for entry in text.split(","):
+        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not name or protocol not in SecurityProtocol.__members__:
+            rule = f"it is a list of NAME:PROTOCOL, a protocol is one of {', '.join(SecurityProtocol.__members__)}"
+            remedy = nearest(protocol, SecurityProtocol.__members__)
+            raise ConfigurationError(option=_PROTOCOL_MAP, value=text, rule=rule, remedy=remedy)
+        known[name] = SecurityProtocol[protocol]
+    return known
+
+
+@dataclass(frozen=True)
+class PlainUsers:
+    """Names and passwords of those who may log in with SASL/PLAIN. Neither is part of the repr.
+
+    Args:
+        passwords: by user name.
+    """
+
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, *, option: str) -> PlainUsers:
+        """Read Kafka's form: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
+
+        The options ``username`` and ``password`` are what a broker logs in to other brokers with; there are none.
+
+        Raises:
+            ConfigurationError: another login module, another form, or no user.
+        """
+        login = _JAAS_LOGIN.fullmatch(text)
+        if login is None or login["module"] != PLAIN_LOGIN_MODULE or login["flag"].lower() != "required":
+            raise _bad_jaas(option)
+        users: dict[str, str] = {}
+        position, options = 0, login["options"].rstrip()
+        while position < len(options):
+            found = _JAAS_OPTION.match(options, position)
+            if found is None:
+                raise _bad_jaas(option)
+            if found["key"].startswith(_USER_PREFIX):
+                value = found["bare"] if found["quoted"] is None else _ESCAPED.sub(r"\1", found["quoted"])
+                users[found["key"].removeprefix(_USER_PREFIX)] = value
+            elif found["key"] not in {"username", "password", "serviceName"}:
+                raise _bad_jaas(option)
+            position = found.end()
+        if not users:
+            raise _bad_jaas(option)
+        return cls(users)
+
+
+def _bad_jaas(option: str) -> ConfigurationError:
+    return ConfigurationError(
+        option=option,
+        value=HIDDEN,
+        rule="it is one PLAIN login with a user_NAME for each user, closed by a semicolon",
+        remedy=f"pass '{PLAIN_LOGIN_MODULE} required user_NAME=\"PASSWORD\";'",
+    )

@@ -1,0 +1,126 @@
+"""Frames to requests and responses to frames, by kafka-python's message classes.
+
+A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
+response classes themselves. The headers are read and written here: the library would copy a whole request for its
+header, and the records of a Produce request are to be copied once, out of the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka.protocol import admin, consumer, metadata, producer, sasl
+
+from spark_2pc_sink.errors import RemoteProtocolError
+
+_HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
+_SHORT: Final = struct.Struct(">h")
+_RESPONSE_HEAD: Final = struct.Struct(">ii")  # length, correlation id
+#: The only response whose header has no tags in any version: a client reads it before it knows the server.
+_API_VERSIONS: Final = 18
+#: Tags of a request header are skipped; Kafka has defined none, and nobody needs more than this.
+_TAGS_MAX: Final = 16
+#: A varint of 32 bits has at most five bytes of seven.
+_VARINT_SHIFT_MAX: Final = 28
+
+#: Every request class of kafka-python by its API key, whether the server has a handler for it or not.
+REQUESTS: Final[dict[int, Any]] = {
+    found.API_KEY: found
+    for module in (admin, consumer, metadata, producer, sasl)
+    for name in dir(module)
+    if name.endswith("Request") and name != "SaslBytesRequest"
+    for found in (getattr(module, name),)
+}
+
+
+@dataclass(frozen=True)
+class RequestHead:
+    """What stands in front of every request, in every version."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came in.
+
+    Args:
+        body: kafka-python's message.
+    """
+
+    head: RequestHead
+    client_id: str | None
+    body: Any
+
+
+def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
+    """The fixed fields of a request.
+
+    Raises:
+        RemoteProtocolError: the frame is too short.
+    """
+    if len(frame) < _HEAD.size:
+        raise RemoteProtocolError(peer="the client", detail=f"a request of {len(frame)} bytes, shorter than its head")
+    return RequestHead(*_HEAD.unpack_from(frame))
+
+
+def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Request:
+    """Decode a whole request; its API and version must be ones that the server offers.
+
+    Raises:
+        RemoteProtocolError: the bytes do not fit the schema.
+    """
+    schema = REQUESTS[head.api_key]
+    try:
+        view = memoryview(frame)
+        client_id, position = _read_client_id(view, flexible=schema.flexible_version_q(head.version))
+        body = schema.decode(view[position:], version=head.version)
+    except Exception as error:  # whatever garbage makes the decoder stumble over
+        raise RemoteProtocolError(
+            peer="the client", detail=f"request {head.api_key} v{head.version} cannot be read: {error!r}"
+        ) from error
+    return Request(head, client_id, body)
+
+
+def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, int]:
+    """The rest of the header (RequestHeader v1 and v2): the client id, and where the body begins."""
+    (length,) = _SHORT.unpack_from(view, _HEAD.size)
+    position = _HEAD.size + _SHORT.size
+    end = position + max(length, 0)
+    if length < -1 or end > len(view):
+        raise ValueError(f"a client id of {length} bytes")
+    client_id = None if length < 0 else str(view[position:end], "utf-8")
+    return client_id, _skip_tags(view, end) if flexible else end
+
+
+def _skip_tags(view: memoryview, position: int) -> int:
+    count, position = _unsigned_varint(view, position)
+    if count > _TAGS_MAX:
+        raise ValueError(f"{count} tags in a header")
+    for _ in range(count):
+        _tag, position = _unsigned_varint(view, position)
+        size, position = _unsigned_varint(view, position)
+        position += size
+    return position
+
+
+def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, _VARINT_SHIFT_MAX + 1, 7):
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follow
+            return value, position
+    raise ValueError("a varint of more than five bytes")
+
+
+def write_response(response: Any, correlation_id: int, *, version: int) -> tuple[bytes, bytes | bytearray]:
+    """The bytes of a response: length and header, then the body, which may be long and is not copied again."""
+    body: bytes | bytearray = response.encode(version=version)
+    tags = b"\x00" if response.API_KEY != _API_VERSIONS and response.flexible_version_q(version) else b""
+    return _RESPONSE_HEAD.pack(4 + len(tags) + len(body), correlation_id) + tags, body

@@ -1,0 +1,62 @@
+"""What can be wrong with the bytes of a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.errors import DualWriteError
+
+
+@dataclass(eq=False, kw_only=True)
+class BatchError(DualWriteError):
+    """A record batch that a partition does not take. ``code`` is the answer to the client that sent it."""
+
+    code: Code
+    detail: str
+
+    def __str__(self) -> str:
+        return f"record batch refused with {self.code.name} ({self.code.value}): {self.detail}"
+
+
+@dataclass(eq=False, kw_only=True)
+class CorruptLogError(DualWriteError):
+    """A segment file is damaged where no crash can have damaged it. Nothing was changed."""
+
+    path: str
+    position_bytes: int
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is damaged at byte {self.position_bytes}: {self.detail}. It was complete on disk before the "
+            "next segment was begun, so that this is no torn write; nothing was changed. Restore the file from a copy, "
+            "or delete the directory of the partition if its records can be done without"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class LogFailedError(DualWriteError):
+    """The disk failed under a partition. What is not known to be durable may be lost; nothing more is taken."""
+
+    path: str
+    operation: str
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} of {self.path} failed: {self.detail}; the partition takes no more records and answers "
+            "KAFKA_STORAGE_ERROR (56). Mend the disk and start the node again: opening keeps what is whole"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class OffsetOutOfRangeError(DualWriteError):
+    """An offset that the log does not have: before its start, or behind its end (code 1)."""
+
+    offset: int
+    log_start_offset: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} is not between {self.log_start_offset} and {self.end_offset}"

@@ -1,0 +1,199 @@
+"""A Kafka-speaking server as a local process: what does not depend on which one it is."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from spark_2pc_sink.testing.errors import ServerError
+from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.tcp_proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A start takes one to four seconds; this is for a machine that is busy with something else.
+START_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 20.0
+_REQUEST_DEADLINE_S = 10.0
+
+
+class LocalBroker(ABC):
+    """One node on 127.0.0.1, with data of its own.
+
+    The constructor chooses ports and a directory; :meth:`start` starts it, and so does entering a ``with`` block, which
+    also ends it and removes its data. Ports stay the same over restarts.
+
+    Args:
+        transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
+        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
+        node_id: its id, unique in a cluster of several.
+    """
+
+    def __init__(self, *, transaction_version: int, two_phase_commit: bool, node_id: int) -> None:
+        self.transaction_version = transaction_version
+        self.two_phase_commit = two_phase_commit
+        self.node_id = node_id
+        self.port, self._proxied_port, self._proxy_port = (free_port() for _ in range(3))
+        self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-kafka-"))
+        self._process: ServerProcess | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Program and arguments that start the server on its data."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address, as ``bootstrap.servers`` takes it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        return self._running().pid
+
+    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start the broker and wait until it serves.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the text has the end of its log.
+        """
+        self.launch()
+        self.wait_until_ready(deadline_s=deadline_s)
+
+    def launch(self) -> None:
+        """Start the process, without waiting: for clusters, where no node is ready before the others are there."""
+        if self._process is not None:
+            raise ServerError("the broker is running already")
+        command = self._command()
+        self._process = ServerProcess(command, log=self._directory / "broker.log", folder=self._directory)
+
+    def wait_until_ready(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until the broker answers and every partition that it knows of has a leader.
+
+        Raises:
+            ServerError: it ended, or was not ready in time.
+        """
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            if not self._running().running:
+                raise ServerError(f"the broker ended by itself. Its log ends:\n{self._running().log_tail()}")
+            if self._serves():
+                return
+            time.sleep(0.05)
+        raise ServerError(
+            f"the broker was not ready within {deadline_s} s. Its log ends:\n{self._running().log_tail()}"
+        )
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would. :meth:`start` starts it again on the same data."""
+        self._running().end(signal.SIGKILL, deadline_s=STOP_DEADLINE_S)
+        self._process = None
+
+    def stop(self) -> None:
+        """End it in an orderly way; nothing happens if it does not run."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.end(signal.SIGTERM, deadline_s=STOP_DEADLINE_S)
+            self._process = None
+
+    def restart(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Stop it, if it runs, and start it again."""
+        self.stop()
+        self.start(deadline_s=deadline_s)
+
+    def pause(self) -> None:
+        """Stop the process where it is (SIGSTOP): connections stay open and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop it and remove its data."""
+        self.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def proxy(self) -> TcpProxy:
+        """A proxy in front of this broker, not yet started; a client that bootstraps from it never gets round it.
+
+        The broker has a listener of its own for it, which tells clients the proxy's address. One at a time.
+        """
+        return TcpProxy(target_port=self._proxied_port, port=self._proxy_port)
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic, wait until its partitions have leaders, and return its name."""
+        create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
+        return name
+
+    def log_tail(self) -> str:
+        """The end of the running broker's log."""
+        return self._running().log_tail()
+
+    def _running(self) -> ServerProcess:
+        if self._process is None:
+            raise ServerError("the broker is not running")
+        return self._process
+
+    def _serves(self) -> bool:
+        try:
+            metadata = _admin(self.bootstrap).list_topics(timeout=1.0)
+        except KafkaException:
+            return False
+        return self.node_id in metadata.brokers and all(has_leaders(metadata, topic) for topic in metadata.topics)
+
+
+def create_topic(
+    bootstrap: str, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic on any broker, and wait until its partitions have leaders.
+
+    Raises:
+        confluent_kafka.KafkaException: the broker refused.
+        ServerError: no leaders within ten seconds.
+    """
+    admin = _admin(bootstrap)
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+    admin.create_topics([topic])[name].result(_REQUEST_DEADLINE_S)
+    end = time.monotonic() + _REQUEST_DEADLINE_S
+    while time.monotonic() < end:
+        # Asking for one topic by name gives an answer for it also while it does not exist: with an error.
+        if has_leaders(admin.list_topics(name, timeout=_REQUEST_DEADLINE_S), name):
+            return
+        time.sleep(0.01)
+    raise ServerError(f"topic {name} has no leaders within {_REQUEST_DEADLINE_S} s")
+
+
+def has_leaders(metadata: ClusterMetadata, topic: str) -> bool:
+    """True when a topic exists and each of its partitions has a leader."""
+    found = metadata.topics[topic]
+    return found.error is None and all(partition.leader >= 0 for partition in found.partitions.values())
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    # log_level 0: a broker that is not there yet is what we wait for, no news for the log.
+    return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})

@@ -1,0 +1,396 @@
+"""What is asked of brokers: every coordinator, and the leader of every partition.
+
+An answer that is not complete is no answer here. "No coordinator knows this producer" is what a transaction is aborted
+by, so it is only said when every partition of ``__transaction_state`` had a leader that answered, none of them moved
+meanwhile, and we may see every transactional id.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.answers import COORDINATOR_MOVED, kafka_error
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.transactions.asking import NotYetError, until_answered
+from spark_2pc_sink.transactions.values import ListFilter, TransactionDetails, TransactionListing
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.replies import (
+    ActiveProducer,
+    DescribedProducers,
+    DescribedTransaction,
+    InitProducerIdReply,
+    ListTransactionsReply,
+    TopicMetadata,
+)
+
+#: Partitions in one round of DescribeProducers, so that no broker gets a giant request; as in Kafka's own tool.
+PARTITIONS_PER_ROUND_MAX: Final = 500
+_TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+#: After these a partition is asked about again, at the broker that leads it then.
+LEADER_MOVED: Final = frozenset(
+    {
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.KAFKA_STORAGE_ERROR,
+    }
+)
+#: InitProducerId without enable2Pc and keepPreparedTxn.
+_PLAIN_INIT_VERSION: Final = 5
+
+
+class TransactionQueries:
+    """Questions about transactions, each asked until it is answered in full or ``max_block_ms`` has passed.
+
+    Args:
+        cluster: connections; not closed by this object.
+        now_ms: the time, as milliseconds since 1970.
+    """
+
+    def __init__(self, cluster: Cluster, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self.now_ms = now_ms
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long one question may take."""
+        return self._cluster.options.max_block_ms
+
+    # --- coordinators --------------------------------------------------------------------------------------------
+
+    def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
+        """The transactional ids of every broker, as far as we may see them (DESCRIBE).
+
+        Raises:
+            ConfigurationError: no such state, or a pattern that is no regular expression.
+            KafkaError: a broker is too old for a filter (code 35), or refused.
+            KafkaTimeoutError: a broker did not answer.
+        """
+        deadline = self._cluster.deadline()
+        self._cluster.refresh((), deadline)
+        return self._listings(self._cluster.node_ids(deadline), wanted, deadline)
+
+    def details(self, transactional_id: str) -> TransactionDetails | None:
+        """One transactional id, None where its coordinator does not know it.
+
+        Raises:
+            AuthorizationError: the id may not be described.
+            KafkaError, KafkaTimeoutError: the coordinator refused, or did not answer.
+        """
+        deadline = self._cluster.deadline()
+        found = CoordinatorCalls(self._cluster, transactional_id).ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda version: messages.describe_transactions_request([transactional_id], version=version),
+            lambda response: _described(messages.read_describe_transactions(response), transactional_id),
+            lambda described: described.error_code,
+            deadline,
+        )
+        if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        if found.error_code != Code.NONE:
+            raise kafka_error("DescribeTransactions", found.error_code, f"transactional id {transactional_id!r}")
+        return self._details(self._cluster.coordinator(transactional_id, deadline), found)
+
+    def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
+        """The transactional id that each producer id belongs to. Ids that are missing belong to none, for certain.
+
+        Raises:
+            AuthorizationError: some transactional ids are hidden from us.
+            KafkaTimeoutError: the coordinators could not all be asked.
+        """
+        deadline = self._cluster.deadline()
+        self._check_nothing_is_hidden(deadline)
+        wanted = ListFilter(producer_ids=tuple(producer_ids))
+
+        def attempt() -> dict[int, str]:
+            before = self._coordinators(deadline)
+            brokers = {*self._cluster.node_ids(deadline), *(leader for leader, _ in before.values())}
+            rows = self._listings(sorted(brokers), wanted, deadline)
+            if before != self._coordinators(deadline):
+                raise NotYetError(f"partitions of {_TRANSACTION_STATE_TOPIC} moved while they were asked")
+            return {row.producer_id: row.transactional_id for row in rows}
+
+        return until_answered("asking every transaction coordinator", attempt, deadline)
+
+    def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> InitProducerIdReply:
+        """Plain InitProducerId: abort what is open, and take the next pair; asked again while it is being aborted.
+
+        Raises:
+            KafkaTimeoutError: no other answer than "ask again" within ``max_block_ms``.
+        """
+        return CoordinatorCalls(self._cluster, transactional_id).ask(
+            Api.INIT_PRODUCER_ID,
+            lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
+            messages.read_init_producer_id,
+            lambda reply: reply.error_code,
+            self._cluster.deadline(),
+            version_max=_PLAIN_INIT_VERSION,
+        )
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: str | None, broker_id: int | None) -> tuple[TopicPartition, ...]:
+        """The partitions of a topic, or of every topic, internal ones too.
+
+        Args:
+            topic: None for every topic that we may describe.
+            broker_id: only partitions that this broker has a copy of.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            AuthorizationError: it may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        topics = self._topics(None if topic is None else [topic], self._cluster.deadline())
+        for found in topics:
+            if found.error_code != Code.NONE:
+                raise kafka_error("Metadata", found.error_code, f"topic {found.name!r}")
+        return tuple(
+            sorted(
+                TopicPartition(found.name, part.partition)
+                for found in topics
+                for part in found.partitions
+                if broker_id is None or broker_id in part.replica_ids
+            )
+        )
+
+    def producers(
+        self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """The producers that partitions remember; those of a partition that does not exist (any more) are missing.
+
+        Args:
+            partitions: whose.
+            broker_id: the broker to ask; the leader of each partition if None.
+
+        Raises:
+            AuthorizationError: a topic may not be read (READ).
+            KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
+        """
+        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        for some in _rounds(sorted(set(partitions))):
+            found.update(self._producers(some, broker_id))
+        return found
+
+    def write_abort_marker(
+        self, partition: TopicPartition, producer: ProducerIdAndEpoch, *, coordinator_epoch: int
+    ) -> int | None:
+        """Send one ABORT marker, once, to the leader of ``partition``.
+
+        Returns:
+            The leader's code; None where the answer was lost, or the leader could not be asked.
+
+        Raises:
+            KafkaTimeoutError: no broker knows the leader.
+        """
+        deadline = self._cluster.deadline()
+        try:
+            node_id = self._whom_to_ask([partition], None, deadline).get(partition)
+            if node_id is None:
+                return None
+            version = self._cluster.version(node_id, Api.WRITE_TXN_MARKERS, deadline)
+            request = messages.write_txn_markers_request(
+                producer, partition, commit=False, coordinator_epoch=coordinator_epoch, version=version
+            )
+            response = self._cluster.request(node_id, request, deadline)
+        except NodeUnavailableError:
+            return None
+        written = messages.read_write_txn_markers(response)
+        return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _listings(
+        self, brokers: Iterable[int], wanted: ListFilter, deadline: Deadline
+    ) -> tuple[TransactionListing, ...]:
+        return tuple(
+            sorted(
+                TransactionListing(row.transactional_id, node_id, row.producer_id, row.state)
+                for node_id in brokers
+                for row in self._listed_by(node_id, wanted, deadline).transactions
+            )
+        )
+
+    def _listed_by(self, node_id: int, wanted: ListFilter, deadline: Deadline) -> ListTransactionsReply:
+        longer_than_ms = wanted.running_longer_than_ms
+
+        def attempt() -> ListTransactionsReply:
+            response = self._cluster.call(
+                Api.LIST_TRANSACTIONS,
+                lambda _: node_id,
+                lambda version: messages.list_transactions_request(
+                    version=version,
+                    states=wanted.states,
+                    producer_ids=wanted.producer_ids,
+                    running_longer_than_ms=None if longer_than_ms is None or longer_than_ms < 0 else longer_than_ms,
+                    transactional_id_pattern=wanted.transactional_id_pattern or None,
+                ),
+                deadline,
+            )
+            reply = messages.read_list_transactions(response)
+            if reply.error_code in COORDINATOR_MOVED:
+                raise NotYetError(f"it answered {describe_error(reply.error_code)}")
+            _check_listing(reply, wanted)
+            return reply
+
+        return until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
+
+    def _check_nothing_is_hidden(self, deadline: Deadline) -> None:
+        """Describe an id that nobody has: without DESCRIBE on all ids the answer is 53, else "unknown".
+
+        ListTransactions leaves out what we may not describe without a word, so its silence would prove nothing.
+        """
+        nobody = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
+        response = self._cluster.call(
+            Api.DESCRIBE_TRANSACTIONS,
+            self._cluster.any_node,
+            lambda version: messages.describe_transactions_request([nobody], version=version),
+            deadline,
+        )
+        code = _described(messages.read_describe_transactions(response), nobody).error_code
+        if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise kafka_error(
+                "DescribeTransactions",
+                code,
+                "coordinators hide the transactional ids that may not be described, so nobody could say that a "
+                "transaction is unknown to all of them; grant DESCRIBE on every transactional id ('*')",
+            )
+
+    def _coordinators(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
+        """Leader and leader epoch of each partition of the transaction log; empty before the first transaction."""
+
+        def attempt() -> Mapping[int, tuple[int, int]]:
+            (topic,) = self._topics([_TRANSACTION_STATE_TOPIC], deadline)
+            if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                return {}
+            if topic.error_code != Code.NONE:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+            without = [part.partition for part in topic.partitions if part.leader_id < 0]
+            if without:
+                raise NotYetError(
+                    f"partitions {without} of {topic.name} have no leader, so their transactions cannot be seen"
+                )
+            return {part.partition: (part.leader_id, part.leader_epoch) for part in topic.partitions}
+
+        return until_answered("finding every transaction coordinator", attempt, deadline)
+
+    def _details(self, coordinator: int, found: DescribedTransaction) -> TransactionDetails:
+        began = found.start_time_ms if found.start_time_ms >= 0 else None
+        return TransactionDetails(
+            coordinator=coordinator,
+            transactional_id=found.transactional_id,
+            producer_id=-1 if found.producer is None else found.producer.producer_id,
+            producer_epoch=-1 if found.producer is None else found.producer.epoch,
+            state=found.state,
+            timeout_ms=found.timeout_ms,
+            start_time_ms=began,
+            duration_ms=None if began is None else self.now_ms() - began,
+            partitions=found.partitions,
+        )
+
+    def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[TopicMetadata, ...]:
+        response = self._cluster.call(
+            Api.METADATA,
+            self._cluster.any_node,
+            lambda version: messages.metadata_request(names, version=version),
+            deadline,
+        )
+        return messages.read_metadata(response).topics
+
+    def _producers(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """One round: ask, and ask again about partitions whose leader has moved."""
+        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        deadline = self._cluster.deadline()
+
+        def attempt() -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+            where = self._whom_to_ask([key for key in partitions if key not in found], broker_id, deadline)
+            reason = "no leader is known"
+            for node_id in sorted({node for node in where.values() if node is not None}):
+                asked = [partition for partition, node in where.items() if node == node_id]
+                for partition, answer in self._described_by(node_id, asked, deadline).items():
+                    if answer.error_code == Code.NONE:
+                        found[partition] = answer.producers
+                    elif answer.error_code not in LEADER_MOVED:
+                        raise kafka_error("DescribeProducers", answer.error_code, f"partition {partition}")
+                    else:
+                        reason = f"broker {node_id} answered {describe_error(answer.error_code)}"
+            missing = sorted(where.keys() - found.keys())
+            if missing:
+                raise NotYetError(f"{missing[0]} and {len(missing) - 1} more: {reason}")
+            return found
+
+        return until_answered(f"{Api.DESCRIBE_PRODUCERS.name} of {len(partitions)} partitions", attempt, deadline)
+
+    def _described_by(
+        self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, DescribedProducers]:
+        """What one broker answers; nothing where it cannot be asked now."""
+        try:
+            version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
+            request = messages.describe_producers_request(partitions, version=version)
+            return messages.read_describe_producers(self._cluster.request(node_id, request, deadline))
+        except NodeUnavailableError:
+            # Its partitions are asked about again, at whoever leads them then.
+            return {}
+
+    def _whom_to_ask(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: Deadline
+    ) -> dict[TopicPartition, int | None]:
+        """The broker for each partition that exists, None while it has no leader; the others are missing."""
+        wanted = set(partitions)
+        found: dict[TopicPartition, int | None] = {}
+        for topic in self._topics(sorted({partition.topic for partition in wanted}), deadline):
+            if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+            for part in topic.partitions:
+                key = TopicPartition(topic.name, part.partition)
+                if key in wanted and (broker_id is None or broker_id in part.replica_ids):
+                    leader_id = part.leader_id if part.leader_id >= 0 else None
+                    found[key] = leader_id if broker_id is None else broker_id
+        if not {node_id for node_id in found.values() if node_id is not None} <= {*self._cluster.node_ids(deadline)}:
+            self._cluster.refresh((), deadline)
+        return found
+
+
+def _described(answers: Mapping[str, DescribedTransaction], transactional_id: str) -> DescribedTransaction:
+    found = answers.get(transactional_id)
+    if found is None:
+        raise RemoteProtocolError(
+            peer="a broker", detail=f"DescribeTransactions did not answer about {transactional_id!r}"
+        )
+    return found
+
+
+def _check_listing(reply: ListTransactionsReply, wanted: ListFilter) -> None:
+    if reply.error_code == Code.INVALID_REGULAR_EXPRESSION:
+        raise ConfigurationError(
+            option="transactional_id_pattern",
+            value=wanted.transactional_id_pattern,
+            rule="it is a regular expression as RE2 knows them, for the whole id",
+            remedy="write 'orders-.*' for all ids that begin with orders-",
+        )
+    if reply.error_code != Code.NONE:
+        raise kafka_error("ListTransactions", reply.error_code)
+    if reply.unknown_state_filters:
+        raise ConfigurationError(
+            option="state",
+            value=", ".join(reply.unknown_state_filters),
+            rule="the broker knows no such state",
+            remedy="use Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort",
+        )
+
+
+def _rounds(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    for first in range(0, len(partitions), PARTITIONS_PER_ROUND_MAX):
+        yield partitions[first : first + PARTITIONS_PER_ROUND_MAX]

@@ -1,0 +1,243 @@
+"""The way in: one object for everything that an operator does with transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.connection import Cluster, unknown_topic
+from spark_2pc_sink.transactions import ending, hanging
+from spark_2pc_sink.transactions.queries import TransactionQueries
+from spark_2pc_sink.transactions.values import (
+    AbortedOpenTransaction,
+    HangingTransaction,
+    ListFilter,
+    ProducerDetails,
+    TerminatedTransaction,
+    TransactionDetails,
+    TransactionListing,
+)
+from spark_2pc_sink.wire.error_codes import Code
+
+#: How old the last record of an open transaction must be before it is looked into: transaction.max.timeout.ms of
+#: brokers, and the default of Kafka's own tool.
+DEFAULT_MAX_TIMEOUT_MS: Final = 15 * 60 * 1000
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TransactionTool:
+    """Looks at the transactions of a cluster, and ends those that must be ended by hand. Use it with ``with``.
+
+    Args:
+        kafka: Kafka client properties, as for the sink.
+        now_ms: the time, as milliseconds since 1970; for durations.
+
+    Raises:
+        ConfigurationError: a property is unknown or wrong.
+    """
+
+    def __init__(self, kafka: Mapping[str, object] | KafkaOptions, *, now_ms: Callable[[], int] = _now_ms) -> None:
+        self._cluster = Cluster(KafkaOptions.parse(kafka))
+        self._queries = TransactionQueries(self._cluster, now_ms)
+
+    def __enter__(self) -> TransactionTool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def list_transactions(self, wanted: ListFilter | None = None) -> tuple[TransactionListing, ...]:
+        """The transactional ids of every coordinator that we may describe (KIP-664, KIP-994, KIP-1152).
+
+        Raises:
+            ConfigurationError: a filter cannot be one.
+            KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
+        """
+        chosen = wanted or ListFilter()
+        for producer_id in chosen.producer_ids:
+            _check_range("producer_id", producer_id, _INT64_MAX)
+        return self._queries.listings(chosen)
+
+    def describe(self, transactional_id: str) -> TransactionDetails:
+        """One transactional id, as its coordinator sees it.
+
+        Raises:
+            KafkaError: its coordinator does not know it (code 105), or refused.
+            KafkaTimeoutError: its coordinator did not answer.
+        """
+        _check_given("transactional_id", transactional_id)
+        found = self._queries.details(transactional_id)
+        if found is None:
+            raise kafka_error(
+                "DescribeTransactions",
+                Code.TRANSACTIONAL_ID_NOT_FOUND,
+                f"its coordinator does not know {transactional_id!r}; Kafka forgets an id that was not used for a week",
+            )
+        return found
+
+    def describe_producers(
+        self, topic: str, partition: int, *, broker_id: int | None = None
+    ) -> tuple[ProducerDetails, ...]:
+        """The producers that a partition remembers, and whether they have a transaction open there.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            broker_id: the replica to ask; the leader if None.
+
+        Raises:
+            UnknownTopicError: there is no such partition, or no copy of it on that broker.
+            KafkaError, KafkaTimeoutError: the broker refused (READ on the topic), or did not answer.
+        """
+        where = _partition(topic, partition)
+        self._check_broker(broker_id)
+        found = self._queries.producers([where], broker_id=broker_id)
+        if where not in found:
+            raise unknown_topic(topic, _missing(partition, broker_id))
+        return tuple(
+            ProducerDetails(
+                producer_id=state.producer_id,
+                producer_epoch=state.epoch,
+                coordinator_epoch=state.coordinator_epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp_ms=state.last_timestamp_ms,
+                start_offset=state.txn_start_offset if state.txn_start_offset >= 0 else None,
+            )
+            for state in sorted(found[where], key=lambda state: state.producer_id)
+        )
+
+    def find_hanging(
+        self,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        broker_id: int | None = None,
+        max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
+    ) -> tuple[HangingTransaction, ...]:
+        """Open transactions that no coordinator will end (KIP-664); see `spark_2pc_sink.transactions.hanging`.
+
+        Args:
+            topic: only this topic; every topic of the cluster if None.
+            partition: only this partition, of ``topic``.
+            broker_id: only partitions with a copy on this broker, and as it knows them.
+            max_timeout_ms: how old the last record must be.
+
+        Raises:
+            ConfigurationError: an argument cannot be one.
+            UnknownTopicError: there is no such partition.
+            AuthorizationError: a topic may not be read, or transactional ids are hidden from us.
+            KafkaError, KafkaTimeoutError: a broker refused, or did not answer; so nothing is known for certain.
+        """
+        _check_range("max_timeout_ms", max_timeout_ms, _INT64_MAX)
+        if partition is not None and topic is None:
+            raise ConfigurationError(
+                option="partition",
+                value=partition,
+                rule="it is a partition of one topic",
+                remedy="pass the topic too",
+            )
+        self._check_broker(broker_id)
+        if topic is not None and partition is not None:
+            where = _partition(topic, partition)
+            if where not in self._queries.partitions(topic, broker_id):
+                raise unknown_topic(topic, _missing(partition, broker_id))
+        return hanging.find_hanging(
+            self._queries, topic=topic, partition=partition, broker_id=broker_id, max_timeout_ms=max_timeout_ms
+        )
+
+    def abort(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start_offset: int | None = None,
+        producer: ProducerIdAndEpoch | None = None,
+        coordinator_epoch: int | None = None,
+    ) -> AbortedOpenTransaction:
+        """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending.abort`.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            start_offset: of the transaction; or else
+            producer: its pair.
+            coordinator_epoch: for the marker; the one that the leader remembers if None.
+
+        Raises:
+            ConfigurationError: an argument cannot be one, or no such transaction is open there.
+            AbortRefusedError: its coordinator knows it, or it changed meanwhile. Nothing was written.
+            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.abort`.
+        """
+        where = _partition(topic, partition)
+        if (start_offset is None) == (producer is None):
+            raise ConfigurationError(
+                option="start_offset",
+                value=start_offset,
+                rule="the transaction is named either by its start offset or by its producer id and epoch",
+                remedy="pass what find-hanging shows as StartOffset",
+            )
+        if start_offset is not None:
+            _check_range("start_offset", start_offset, _INT64_MAX)
+        if coordinator_epoch is not None and coordinator_epoch > _INT32_MAX:
+            _check_range("coordinator_epoch", coordinator_epoch, _INT32_MAX)
+        return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
+
+    def force_terminate(self, transactional_id: str) -> TerminatedTransaction:
+        """Abort what the id has open and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
+
+        Raises:
+            ConfigurationError: no coordinator lists the id.
+            KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.force_terminate`.
+        """
+        _check_given("transactional_id", transactional_id)
+        return ending.force_terminate(self._queries, transactional_id)
+
+    def _check_broker(self, broker_id: int | None) -> None:
+        known = self._cluster.node_ids()
+        if broker_id is not None and broker_id not in known:
+            raise ConfigurationError(
+                option="broker_id",
+                value=broker_id,
+                rule="it is a broker of the cluster that is up",
+                remedy=f"the cluster has the brokers {', '.join(map(str, sorted(known)))}",
+            )
+
+
+def _partition(topic: str, partition: int) -> TopicPartition:
+    _check_given("topic", topic)
+    _check_range("partition", partition, _INT32_MAX)
+    return TopicPartition(topic, partition)
+
+
+def _missing(partition: int, broker_id: int | None) -> str:
+    at = "" if broker_id is None else f" with a copy on broker {broker_id}"
+    return f"there is no partition {partition}{at}"
+
+
+def _check_given(option: str, value: str) -> None:
+    if not value:
+        raise ConfigurationError(option=option, value=value, rule="it is not empty", remedy="pass its name")
+
+
+def _check_range(option: str, value: int, largest: int) -> None:
+    if not 0 <= value <= largest:
+        raise ConfigurationError(
+            option=option, value=value, rule=f"it is between 0 and {largest}", remedy="pass a number in that range"
+        )

@@ -1,0 +1,96 @@
+"""The APIs that this package speaks, and which versions of each.
+
+Versions are always explicit, because they change what a broker does and not only how bytes look: Produce v12 adds
+the partition to the transaction and v11 only verifies it, EndTxn v5 bumps the epoch and v4 does not (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+from spark_2pc_sink.errors import KafkaError, LocalProtocolError
+from spark_2pc_sink.wire import replies
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.replies import VersionRange
+
+
+class Api(IntEnum):
+    """The APIs that this package speaks, by their key on the wire."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+#: The versions that `spark_2pc_sink.wire.messages` builds and reads. The oldest ones are those of Apache Kafka 3.0, the
+#: first release with DescribeTransactions (KIP-664), without which nothing can be recovered. Produce ends at 12, the
+#: last version that names topics instead of numbering them; AddPartitionsToTxn at 3, the last one meant for clients.
+VERSIONS: Final[Mapping[Api, VersionRange]] = {
+    Api.PRODUCE: VersionRange(9, 12),
+    Api.FETCH: VersionRange(11, 12),
+    Api.LIST_OFFSETS: VersionRange(6, 7),
+    Api.METADATA: VersionRange(9, 12),
+    Api.FIND_COORDINATOR: VersionRange(4, 6),
+    Api.API_VERSIONS: VersionRange(3, 4),
+    Api.INIT_PRODUCER_ID: VersionRange(4, 6),
+    Api.ADD_PARTITIONS_TO_TXN: VersionRange(3, 3),
+    Api.END_TXN: VersionRange(3, 5),
+    Api.WRITE_TXN_MARKERS: VersionRange(1, 2),
+    Api.DESCRIBE_CONFIGS: VersionRange(3, 4),
+    Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+    Api.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
+    Api.LIST_TRANSACTIONS: VersionRange(0, 2),
+}
+
+
+def choose_version(broker: replies.ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
+    """The newest version of ``api`` that the broker and this package both speak.
+
+    Args:
+        broker: what the broker offered.
+        api: the API to call.
+        at_most: a bound for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2.
+
+    Raises:
+        KafkaError: there is no common version (code 35, as the broker itself would answer).
+    """
+    ours = VERSIONS[api]
+    theirs = broker.apis.get(api)
+    newest_ours = ours.newest if at_most is None else min(at_most, ours.newest)
+    if theirs is not None and max(ours.oldest, theirs.oldest) <= min(newest_ours, theirs.newest):
+        return min(newest_ours, theirs.newest)
+    offered = "does not offer it" if theirs is None else f"offers versions {theirs.oldest} to {theirs.newest}"
+    raise KafkaError(
+        api=api.name,
+        code=Code.UNSUPPORTED_VERSION,
+        name=Code.UNSUPPORTED_VERSION.name,
+        detail=f"this package needs a version from {ours.oldest} to {newest_ours}, the broker {offered}",
+    )
+
+
+def check_version(api: Api, version: int) -> None:
+    """Refuse to build a request at a version that this package does not speak.
+
+    Raises:
+        LocalProtocolError: it is not in `VERSIONS`.
+    """
+    spoken = VERSIONS[api]
+    if not spoken.oldest <= version <= spoken.newest:
+        raise LocalProtocolError(
+            operation=f"build a {api.name} request",
+            state=f"version {version}",
+            rule=f"this package builds and reads versions {spoken.oldest} to {spoken.newest}",
+        )

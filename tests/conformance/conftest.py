@@ -1,0 +1,66 @@
+"""Subjects for the cases: each is started when a test first asks for it, and ended with the module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_2pc_sink.testing import CapabilityError
+from tests.conformance.machine import MachineSubject
+from tests.conformance.subjects import PROPERTIES, Subject, WireSubject
+from tests.conftest import _skip
+from tests.support.providers import BrokerRequest, Provider
+
+
+class SubjectPool:
+    """The subjects of a module, by kind and transaction.version."""
+
+    def __init__(self, request: pytest.FixtureRequest, provider: Provider) -> None:
+        self._request = request
+        self._provider = provider
+        self._subjects: dict[tuple[str, int], Subject | Exception] = {}
+
+    def get(self, kind: str, level: int) -> Subject:
+        """The subject, started unless it runs."""
+        if (kind, level) not in self._subjects:
+            try:
+                self._subjects[kind, level] = self._start(kind, level)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it fails each of its tests
+                self._subjects[kind, level] = error
+        found = self._subjects[kind, level]
+        if isinstance(found, CapabilityError):
+            _skip(self._request.config, str(found))
+        if isinstance(found, Exception):
+            pytest.fail(f"{kind} at transaction.version {level} did not start: {found!r}", pytrace=False)
+        return found
+
+    def close(self) -> None:
+        """End all of them."""
+        for each in self._subjects.values():
+            if not isinstance(each, Exception):
+                each.close()
+
+    def _start(self, kind: str, level: int) -> Subject:
+        if kind == "machine":
+            return MachineSubject(level)
+        broker = self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=PROPERTIES))
+        try:
+            return WireSubject(broker, level, self._request.module.CASES)
+        except BaseException:
+            broker.close()
+            raise
+
+
+@pytest.fixture(scope="module")
+def subjects(request: pytest.FixtureRequest, provider: Provider) -> Iterator[SubjectPool]:
+    """The subjects of the module."""
+    pool = SubjectPool(request, provider)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def subject(request: pytest.FixtureRequest, subjects: SubjectPool) -> Subject:
+    """Who is asked: named by its kind and its transaction.version."""
+    return subjects.get(*request.param)

@@ -1,0 +1,177 @@
+"""The differential fuzzer: random sequences of requests against two servers, compared answer by answer.
+
+    python -m tests.conformance.fuzz                                  # the reference coordinator and Apache Kafka
+    python -m tests.conformance.fuzz --sequences 2000 --seed 7
+    python -m tests.conformance.fuzz --left kafka --right kafka       # tries the fuzzer itself
+    python -m tests.conformance.fuzz --right 127.0.0.1:9092           # a server that runs already
+    python -m tests.conformance.fuzz --seed 123 --sequences 1         # one sequence again
+
+A difference is printed with its seed and the shortest sequence that still shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from tests.conformance.lockstep import TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side
+from tests.conformance.operations import Add, End, Init, Producers, ask
+from tests.conformance.raw_client import RawClient
+from tests.conformance.servers import SERVERS, find_coordinators, make_topics
+from tests.conformance.steps import PARTITIONS, STEPS, Step, draw
+
+#: Sequences that run at the same time, on partitions of their own: while one waits, another is asked.
+WORKERS: Final = 4
+#: More are no news: the first ones tell what is wrong.
+_FOUND_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sequence on which two servers part.
+
+    Args:
+        steps: the shortest that was found.
+    """
+
+    seed: int
+    steps: list[Step]
+    difference: Difference
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: the servers part at {self.difference}", f"shortest sequence ({len(self.steps)}):"]
+        lines += [f"  {each}," for each in self.steps]
+        return "\n".join([*lines, f"again: python -m tests.conformance.fuzz --seed {self.seed} --sequences 1"])
+
+
+@dataclass
+class Outcome:
+    """What a run of the fuzzer came to."""
+
+    sequences: int
+    requests: int
+    seconds: float
+    findings: list[Finding]
+
+    def __str__(self) -> str:
+        rate = self.sequences / self.seconds
+        return (
+            f"{self.sequences} sequences, {self.requests} requests to each server, {len(self.findings)} differences, "
+            f"{self.seconds:.1f} s ({rate:.1f} sequences/s)"
+        )
+
+
+class Fuzzer:
+    """Two servers with a topic for the sequences.
+
+    Args:
+        left, right: ``host:port``.
+    """
+
+    def __init__(self, left: str, right: str) -> None:
+        self._bootstraps = (left, right)
+        self._mark = f"fuzz-{secrets.token_hex(3)}"
+        epochs = []
+        for bootstrap in self._bootstraps:
+            with RawClient(bootstrap) as client:
+                make_topics(client, {f"{TOPIC}": TOPIC_PARTITIONS})
+                find_coordinators(client)
+                epochs.append(_coordinator_epoch(client, self._mark))
+        self._epochs = tuple(epochs)
+
+    def run(self, seed: int, sequences: int, *, length: int = STEPS, say: Callable[[str], None] = print) -> Outcome:
+        """Run the sequences of so many seeds from ``seed`` on; stop early when enough differences are found."""
+        start = time.monotonic()
+        findings: list[Finding] = []
+        seeds = iter(range(seed, seed + sequences))
+
+        def work(worker: int) -> tuple[int, int]:
+            done, servers = 0, self._lockstep(worker)
+            own = range(worker, TOPIC_PARTITIONS // PARTITIONS, WORKERS)
+            for each in seeds:
+                if len(findings) >= _FOUND_MAX:
+                    break
+                place = own[done % len(own)] * PARTITIONS
+                steps = draw(each, length)
+                difference = servers.run(steps, place)
+                done += 1
+                if difference is not None:
+                    findings.append(shorten(servers, Finding(each, steps, difference), place))
+                    say(str(findings[-1]))
+            return done, servers.requests
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            counts = list(pool.map(work, range(WORKERS)))
+        return Outcome(
+            sum(done for done, _ in counts), sum(count for _, count in counts), time.monotonic() - start, findings
+        )
+
+    def _lockstep(self, worker: int) -> Lockstep:
+        left, right = (
+            Side(RawClient(bootstrap), epoch) for bootstrap, epoch in zip(self._bootstraps, self._epochs, strict=True)
+        )
+        return Lockstep(left, right, f"{self._mark}-{worker}")
+
+
+def shorten(servers: Lockstep, finding: Finding, place: int) -> Finding:
+    """Leave out whatever the difference does not need: halves first, then single steps (delta debugging)."""
+    steps, difference = finding.steps[: finding.difference.index + 1], finding.difference
+    size = max(1, len(steps) // 2)
+    while size:
+        start, shorter = 0, False
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            found = servers.run(fewer, place)
+            if found is None:
+                start += size
+            else:
+                steps, difference, shorter = fewer[: found.index + 1], found, True
+        if not shorter or size > 1:
+            size //= 2
+    return Finding(finding.seed, list(steps), difference)
+
+
+def _coordinator_epoch(client: RawClient, mark: str) -> int:
+    """What this server's coordinator writes into its end markers."""
+    tid, partition = f"{mark}-look", (TOPIC, 0)
+    _, producer, epoch = ask(client, Init(tid=tid))
+    ask(client, Add(tid=tid, pair=(producer, epoch), partitions=(partition,)))
+    ask(client, End(tid=tid, pair=(producer, epoch), commit=False, version=3))
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        entries = ask(client, Producers(partition=partition, only=(producer,)))
+        if entries:
+            return int(entries[0][3])
+    raise AssertionError("no end marker was written")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the fuzzer from the command line; 1 where a difference was found."""
+    parser = argparse.ArgumentParser(prog="tests.conformance.fuzz", description=__doc__.partition("\n")[0])
+    kinds = f"{', '.join(sorted(SERVERS))}, or HOST:PORT of one that runs"
+    parser.add_argument("--left", default="reference", help=f"{kinds} (default: reference)")
+    parser.add_argument("--right", default="kafka", help=f"{kinds} (default: kafka)")
+    parser.add_argument("--sequences", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first sequence; the next ones count on")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--transaction-version", type=int, default=2, choices=(0, 1, 2))
+    chosen = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        left, right = (
+            stack.enter_context(SERVERS[name](chosen.transaction_version)) if name in SERVERS else name
+            for name in (chosen.left, chosen.right)
+        )
+        outcome = Fuzzer(left, right).run(chosen.seed, chosen.sequences, length=chosen.steps)
+    print(outcome)
+    return 1 if outcome.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

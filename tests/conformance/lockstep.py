@@ -1,0 +1,415 @@
+"""Two servers that are asked the same, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from tests.conformance.names import UNKNOWN_PRODUCER_ID, walk
+from tests.conformance.operations import (
+    Add,
+    AddOffsets,
+    CommitOffsets,
+    CoordinatorEpoch,
+    Describe,
+    End,
+    Fetch,
+    FetchOffsets,
+    Init,
+    ListOffsets,
+    ListTransactions,
+    Marker,
+    Markers,
+    Offset,
+    Operation,
+    Pair,
+    Partition,
+    Produce,
+    ProducerId,
+    Producers,
+    Write,
+    ask,
+)
+from tests.conformance.raw_client import HungUp, RawClient
+from tests.conformance.steps import IDS, PARTITIONS, Step
+
+TOPIC: Final = "fuzz"
+#: Sequences take turns on so many partitions.
+TOPIC_PARTITIONS: Final = 64
+#: Codes that a busy server gives for a moment: the side that has one is asked again before it counts.
+_PASSING: Final = frozenset({6, 14, 15, 16, 19, 51})
+_PASSING_DEADLINE_S: Final = 3.0
+#: How long end markers may take until a transaction counts as stuck, which a marker of our own may have caused.
+_SETTLED_DEADLINE_S: Final = 5.0
+_STUCK_AFTER_S: Final = 0.3
+_PAUSE_S: Final = 0.0005
+_CONCURRENT: Final = 51
+_DECIDED: Final = ("PrepareCommit", "PrepareAbort")
+_CLEANING_ROUNDS_MAX: Final = 3
+_HUNG_UP: Final = "hung up"
+_STATES: Final = ("Empty", "Ongoing", "CompleteCommit", "CompleteAbort")
+#: The list of pairs of producers without a transactional id.
+_PLAIN: Final = IDS
+
+#: A pair as both sides have it: the how-manieth producer id of the sequence, and the epoch.
+Held: TypeAlias = tuple[int, int]
+#: What a step asks, on one side.
+Maker: TypeAlias = Callable[["Side"], Any]
+
+
+@dataclass
+class Side:
+    """One server, as one sequence sees it.
+
+    Args:
+        bases: where each partition stood before the sequence.
+        producer_ids: in the order of their first appearance.
+    """
+
+    client: RawClient
+    coordinator_epoch: int = 0
+    partitions: tuple[Partition, ...] = ()
+    bases: dict[Partition, int] = field(default_factory=dict)
+    producer_ids: list[int] = field(default_factory=list)
+
+    def begin(self, partitions: tuple[Partition, ...]) -> None:
+        """Start a sequence on these partitions."""
+        self.partitions = partitions
+        self.producer_ids = []
+        self.bases = {each: ask(self.client, ListOffsets(partition=each))[1] for each in partitions}
+
+    def pair(self, held: Held) -> Pair:
+        """The pair with this server's number."""
+        known = held[0] < len(self.producer_ids)
+        return (self.producer_ids[held[0]] if known else UNKNOWN_PRODUCER_ID), held[1]
+
+    def name(self, result: Any) -> Any:
+        """A result in terms that both servers share."""
+        return walk(result, self._name)
+
+    def send(self, operation: Operation) -> None:
+        """Ask, and leave the answer for `receive`."""
+        self.client.send(operation.request(), operation.version)
+
+    def receive(self, operation: Operation) -> Any:
+        """The answer, named."""
+        try:
+            return self.name(operation.result(self.client.receive()))
+        except HungUp:
+            self.client = self.client.reconnected()
+            return _HUNG_UP
+
+    def _name(self, value: Any) -> Any:
+        if isinstance(value, ProducerId):
+            return self._ordinal(int(value)) if value >= 0 else int(value)
+        if isinstance(value, Offset):
+            return int(value) - self.bases.get(value.partition, 0) if value >= 0 else int(value)
+        if isinstance(value, CoordinatorEpoch):
+            return "current" if value == self.coordinator_epoch else int(value)
+        return None
+
+    def _ordinal(self, number: int) -> str | None:
+        if number == UNKNOWN_PRODUCER_ID:
+            return None
+        if number not in self.producer_ids:
+            self.producer_ids.append(number)
+        return f"producer {self.producer_ids.index(number)}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two servers part.
+
+    Args:
+        index: of the step; as many as there are steps when it shows only in what is left behind.
+    """
+
+    index: int
+    operation: Any
+    left: Any
+    right: Any
+
+    def __str__(self) -> str:
+        return f"step {self.index + 1}: {self.operation}\n  left:  {self.left}\n  right: {self.right}"
+
+
+class _Parted(Exception):
+    """Ends a sequence at the first difference."""
+
+    def __init__(self, operation: Any, left: Any, right: Any) -> None:
+        super().__init__(str(operation))
+        self.seen = (operation, left, right)
+
+
+class Lockstep:
+    """Runs sequences against two servers.
+
+    Args:
+        mark: begins every transactional id; unique among all that use these servers.
+    """
+
+    def __init__(self, left: Side, right: Side, mark: str) -> None:
+        self._sides = (left, right)
+        self._mark = mark
+        self._run = 0
+        #: How many requests both sides have answered.
+        self.requests = 0
+
+    def run(self, steps: Sequence[Step], first_partition: int) -> Difference | None:
+        """The first difference, or None."""
+        self._run += 1
+        chosen = tuple((TOPIC, first_partition + index) for index in range(PARTITIONS))
+        for side in self._sides:
+            side.begin(chosen)
+        sequence = _Sequence(self, f"{self._mark}-{self._run}", chosen)
+        index = 0
+        try:
+            for index, step in enumerate(steps):  # noqa: B007 - used where the loop was left
+                sequence.step(step)
+            index = len(steps)
+            sequence.clean_up()
+        except _Parted as parted:
+            return Difference(index, *parted.seen)
+        return None
+
+    def ask(self, make: Maker) -> Any:
+        """What both sides answer.
+
+        Raises:
+            _Parted: they answer differently.
+        """
+        operations = [make(side) for side in self._sides]
+        answers = self._exchange(operations)
+        end = time.monotonic() + _PASSING_DEADLINE_S
+        while answers[0] != answers[1] and _is_passing(answers) and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+            for index, side in enumerate(self._sides):
+                if _codes(answers[index]) & _PASSING:
+                    side.send(operations[index])
+                    answers[index] = side.receive(operations[index])
+        if answers[0] != answers[1]:
+            raise _Parted(operations[0], *answers)
+        return answers[0]
+
+    def settle(self, tid: str) -> bool:
+        """Wait until the end markers are written; False where they never are, on neither side."""
+        question = Describe(tid=tid)
+        start = time.monotonic()
+        while time.monotonic() < start + _SETTLED_DEADLINE_S:
+            waiting = [_is_decided(each) for each in self._exchange([question, question])]
+            if not any(waiting):
+                return True
+            if all(waiting) and time.monotonic() > start + _STUCK_AFTER_S:
+                return False
+            time.sleep(_PAUSE_S)
+        raise _Parted(question, *waiting)
+
+    def open_transactions(self, partition: Partition) -> list[tuple[Held, int]]:
+        """Those that still hold readers back: the pair, and where."""
+        entries = self.ask(lambda side: Producers(partition=partition, only=tuple(side.producer_ids)))
+        return [((_number(each[0]), each[1]), each[4]) for each in entries if each[4] >= 0]
+
+    def _exchange(self, operations: Sequence[Operation]) -> list[Any]:
+        self.requests += 1
+        for side, operation in zip(self._sides, operations, strict=True):
+            side.send(operation)
+        return [side.receive(operation) for side, operation in zip(self._sides, operations, strict=True)]
+
+
+class _Sequence:
+    """One sequence while it runs: what its producers hold, and what leaders wait for."""
+
+    def __init__(self, servers: Lockstep, mark: str, partitions: tuple[Partition, ...]) -> None:
+        self._servers = servers
+        self._mark = mark
+        self._partitions = partitions
+        self._now_ms = time.time_ns() // 1_000_000
+        self._pairs: list[list[Held]] = [[] for _ in range(IDS + 1)]
+        self._next: dict[tuple[Held, Partition], int] = {}
+        #: Step, request, and the pair that produced.
+        self._made: list[tuple[Step, Maker, Held]] = []
+        self._stuck: set[str] = set()
+
+    def step(self, step: Step) -> None:
+        """Carry out one step, and learn from its answer."""
+        if step.kind != "repeat":
+            made = step, self._make(step), self._produced_as(step)
+        elif step.repeat <= len(self._made):
+            made = self._made[-step.repeat]
+        else:
+            return
+        self._made.append(made)
+        self._learn(made[0], made[2], self._servers.ask(made[1]))
+
+    def clean_up(self) -> None:
+        """Leave nothing open, and compare what is left."""
+        for index in range(IDS):
+            for _ in range(_CLEANING_ROUNDS_MAX):
+                self.step(Step("init", tid=index, version=5))
+        for partition in self._partitions:
+            for held, _ in self._servers.open_transactions(partition):
+                self._end(held, partition)
+            for committed in (False, True):
+                self._servers.ask(
+                    lambda side, c=committed, p=partition: Fetch(partition=p, offset=side.bases[p], committed=c)  # type: ignore[misc]
+                )
+                self._servers.ask(lambda _, c=committed, p=partition: ListOffsets(partition=p, committed=c))  # type: ignore[misc]
+        self._servers.ask(lambda _: FetchOffsets(group=self._mark, partitions=self._partitions, stable=True))
+
+    def _end(self, held: Held, partition: Partition) -> None:
+        self._servers.ask(
+            lambda side: Markers(
+                markers=(
+                    Marker(
+                        pair=side.pair(held),
+                        commit=False,
+                        partitions=(partition,),
+                        coordinator_epoch=side.coordinator_epoch,
+                    ),
+                )
+            )
+        )
+
+    def _tid(self, step: Step) -> str:
+        return f"{self._mark}-{step.tid}"
+
+    def _held(self, step: Step, index: int | None = None) -> Held:
+        pairs = self._pairs[step.tid if index is None else index]
+        if not pairs:
+            return UNKNOWN_PRODUCER_ID, max(0, step.shift)
+        found = pairs[max(0, len(pairs) - 1 - step.back)]
+        return found[0], max(0, found[1] + step.shift)
+
+    def _learn(self, step: Step, producer: Held, answer: Any) -> None:
+        code = answer[0] if isinstance(answer, tuple) else answer
+        changes = step.kind == "end" or step.kind.startswith("init")
+        if changes and isinstance(answer, tuple) and code == 0:
+            own = self._pairs[_PLAIN if step.kind == "init plain" else step.tid]
+            held = (_number(answer[1]), answer[2])
+            if held not in own:
+                own.append(held)
+        tid = self._tid(step)
+        ended = changes and code == (0 if step.kind == "end" else _CONCURRENT)
+        if ended and tid not in self._stuck and not self._servers.settle(tid):
+            self._stuck.add(tid)
+        if step.kind.startswith("produce") and isinstance(answer, dict):
+            for partition, (produced, _) in answer.items():
+                if produced == 0:
+                    self._next[producer, partition] = self._sequence(step, producer, partition) + step.count
+
+    def _produced_as(self, step: Step) -> Held:
+        plain = step.kind == "produce plain" and not step.flag
+        return self._held(step, _PLAIN if plain else step.tid)
+
+    def _sequence(self, step: Step, held: Held, partition: Partition) -> int:
+        return max(0, self._next.get((held, partition), 0) + step.sequence)
+
+    def _make(self, step: Step) -> Maker:
+        """The request of a step: everything is decided here, but for what each server chose itself."""
+        places = tuple(self._partitions[index] for index in step.partitions)
+        tid, held, version, flag = self._tid(step), self._held(step), step.version, step.flag
+        if step.kind.startswith("init"):
+            return self._make_init(step, tid, held)
+        if step.kind.startswith("produce"):
+            return self._make_produce(step, tid, places)
+        if step.kind == "producers":
+            return lambda side: Producers(partition=places[0], only=tuple(side.producer_ids))
+        if step.kind == "fetch":
+            beyond = step.count if step.back else 0
+            return lambda side: Fetch(partition=places[0], offset=side.bases[places[0]] + beyond, committed=flag)
+        if step.kind == "list":
+            states = (_STATES[step.count], "Nonsense") if flag else ()
+            ids = step.shift != 0
+            return lambda side: ListTransactions(
+                prefix=self._mark, states=states, producer_ids=(side.pair(held)[0],) if ids else (), version=version
+            )
+        if step.kind == "marker":
+            return self._make_marker(step, held, places)
+        offsets = tuple((place, step.count * 10) for place in places)
+        makers: dict[str, Maker] = {
+            "add": lambda side: Add(tid=tid, pair=side.pair(held), partitions=places, version=version),
+            "add by a leader": lambda side: Add(tid=tid, pair=side.pair(held), partitions=places, version=version),
+            "verify": lambda s: Add(tid=tid, pair=s.pair(held), partitions=places, version=version, verify=True),
+            "add offsets": lambda side: AddOffsets(tid=tid, pair=side.pair(held), group=self._mark, version=version),
+            "commit offsets": lambda side: CommitOffsets(
+                tid=tid, pair=side.pair(held), group=self._mark, offsets=offsets, version=version
+            ),
+            "fetch offsets": lambda _: FetchOffsets(group=self._mark, partitions=self._partitions, stable=flag),
+            "end": lambda side: End(tid=tid, pair=side.pair(held), commit=flag, version=version),
+            "list offsets": lambda _: ListOffsets(partition=places[0], committed=flag),
+            "describe": lambda _: Describe(tid=tid),
+        }
+        return makers[step.kind]
+
+    def _make_init(self, step: Step, tid: str, held: Held) -> Maker:
+        name = None if step.kind == "init plain" else tid
+        usual = Init(
+            tid=name,
+            version=step.version,
+            two_phase=step.kind == "init two-phase",
+            keep=step.kind == "init keep",
+        )
+        if step.kind != "init with a pair":
+            return lambda _: usual
+        return lambda side: replace(usual, held=side.pair(held))
+
+    def _make_produce(self, step: Step, tid: str, places: tuple[Partition, ...]) -> Maker:
+        plain = step.kind == "produce plain"
+        held = self._produced_as(step)
+        sequences = [self._sequence(step, held, place) for place in places]
+
+        def make(side: Side) -> Produce:
+            writes = tuple(
+                Write(
+                    partition=place,
+                    pair=side.pair(held),
+                    sequence=sequence,
+                    count=step.count,
+                    transactional=not plain,
+                )
+                for place, sequence in zip(places, sequences, strict=True)
+            )
+            return Produce(tid=None if plain else tid, writes=writes, now_ms=self._now_ms, version=step.version)
+
+        return make
+
+    def _make_marker(self, step: Step, held: Held, places: tuple[Partition, ...]) -> Maker:
+        # Epochs ahead of the coordinator's would leave its own markers refused for ever: not of its producers.
+        chosen = self._held(step, _PLAIN) if step.shift > 0 else held
+        level = step.count - 1 if step.version >= 2 else 0  # noqa: PLR2004 - the first version that tells it
+        return lambda side: Markers(
+            markers=(
+                Marker(
+                    pair=side.pair(chosen),
+                    commit=step.flag,
+                    partitions=places,
+                    coordinator_epoch=side.coordinator_epoch if step.sequence >= 0 else -1,
+                    transaction_version=level,
+                ),
+            ),
+            version=step.version,
+        )
+
+
+def _number(name: Any) -> int:
+    """The how-manieth producer id a name stands for."""
+    return int(name.removeprefix("producer ")) if isinstance(name, str) else UNKNOWN_PRODUCER_ID
+
+
+def _is_decided(description: Any) -> bool:
+    return isinstance(description, tuple) and description[0] in _DECIDED
+
+
+def _codes(answer: Any) -> set[int]:
+    """The numbers in an answer that may be error codes."""
+    if isinstance(answer, dict):
+        return {code for each in answer.values() for code in _codes(each)}
+    if isinstance(answer, tuple):
+        return {answer[0]} if answer and isinstance(answer[0], int) else set()
+    return {answer} if isinstance(answer, int) else set()
+
+
+def _is_passing(answers: Sequence[Any]) -> bool:
+    return any(_codes(each) & _PASSING for each in answers)

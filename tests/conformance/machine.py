@@ -1,0 +1,170 @@
+"""The pure coordinator as a subject: the same cases, without a socket, a clock or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from spark_2pc_sink.coordinator import events
+from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
+from spark_2pc_sink.coordinator.memory import ProducerIdBlock, Settings
+from spark_2pc_sink.coordinator.plans import (
+    AddOffsetsReply,
+    AddPartitionsReply,
+    DescribeTransactionsReply,
+    EndTxnReply,
+    InitProducerIdReply,
+    ListTransactionsReply,
+    Reply,
+)
+from spark_2pc_sink.coordinator.states import COMPLETION, DECIDED
+from spark_2pc_sink.ids import TopicPartition
+from tests.conformance.brief import brief
+from tests.conformance.cases import NO_TOPIC, Case, Step
+from tests.conformance.names import Names
+from tests.conformance.operations import (
+    BUMPING_END_VERSION,
+    Add,
+    AddOffsets,
+    Describe,
+    End,
+    Init,
+    ListTransactions,
+    Operation,
+    ProducerId,
+)
+from tests.conformance.subjects import check, given_ids, metadata_of
+from tests.unit.coordinator.driver import START_MS, Driver
+
+_TOPICS: Final = {"@here": ("here", 0), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
+#: How long a step waits that waits for something to happen by itself.
+_PAUSE_MS: Final = 1000
+_NOW_MS: Final = START_MS + 1_000_000_000_000
+
+
+class MachineSubject:
+    """The coordinator without anything round it; each case has one of its own."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def run(self, case: Case) -> None:
+        """Carry out the steps of a case."""
+        names = Names("case-", _TOPICS, given_ids(0))
+        settings = Settings(transaction_version=self._level, two_phase_commit_enable=True, offsets_partition_count=1)
+        known = []
+        if case.given is not None:
+            found = metadata_of(case.given, "case-T", names, level=self._level, now_ms=_NOW_MS)
+            known = [replace(found, pending=COMPLETION[found.state]) if found.state in DECIDED else found]
+        driver = Driver.of(*known, settings=settings, block=ProducerIdBlock(0, 1000))
+        driver.now_ms = _NOW_MS
+        for index, step in enumerate(case.steps):
+            check(step, case, index, self._answer(driver, step, names))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, driver: Driver, step: Step, names: Names) -> Any:
+        if step.until:
+            driver.now_ms += _PAUSE_MS
+            for due in (*due_timeouts(driver.state, driver.now_ms), *due_expirations(driver.state, driver.now_ms)):
+                driver.run(due)
+        filled = names.fill(step.operation)
+        reply = driver.run(_EVENTS[type(filled)](filled))
+        assert reply is not None
+        return brief(step.operation, names.name(_result(filled, reply)))
+
+    def __repr__(self) -> str:
+        return f"machine at {self._level}"
+
+
+def _init(request: Init) -> events.Event:
+    return events.InitProducerId(
+        transactional_id=request.tid,
+        timeout_ms=request.timeout_ms,
+        producer_id=request.held[0],
+        producer_epoch=request.held[1],
+        enable_2pc=request.two_phase,
+        keep_prepared=request.keep,
+        version=request.version,
+    )
+
+
+def _add(request: Add) -> events.Event:
+    places = tuple(TopicPartition(*each) for each in request.partitions)
+    return events.AddPartitionsToTxn(
+        transactional_id=request.tid,
+        producer_id=request.pair[0],
+        producer_epoch=request.pair[1],
+        partitions=places,
+        version=request.version,
+        verify_only=request.verify,
+        unknown=frozenset(each for each in places if each.topic == NO_TOPIC[0]),
+    )
+
+
+def _add_offsets(request: AddOffsets) -> events.Event:
+    return events.AddOffsetsToTxn(
+        transactional_id=request.tid,
+        producer_id=request.pair[0],
+        producer_epoch=request.pair[1],
+        group_id=request.group,
+        version=request.version,
+    )
+
+
+def _end(request: End) -> events.Event:
+    return events.EndTxn(
+        transactional_id=request.tid,
+        producer_id=request.pair[0],
+        producer_epoch=request.pair[1],
+        commit=request.commit,
+        version=request.version,
+    )
+
+
+def _list(request: ListTransactions) -> events.Event:
+    return events.ListTransactions(
+        state_filters=request.states,
+        producer_id_filters=request.producer_ids,
+        duration_ms=request.duration_ms,
+        pattern=request.pattern,
+    )
+
+
+def _describe(request: Describe) -> events.Event:
+    return events.DescribeTransactions(transactional_ids=(request.tid,))
+
+
+_EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
+    Init: _init,
+    Add: _add,
+    AddOffsets: _add_offsets,
+    End: _end,
+    ListTransactions: _list,
+    Describe: _describe,
+}
+
+
+def _result(operation: Operation, reply: Reply) -> Any:
+    """The reply as `Operation.result` gives it."""
+    if isinstance(reply, InitProducerIdReply):
+        return reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch
+    if isinstance(reply, EndTxnReply):
+        old = operation.version < BUMPING_END_VERSION
+        return reply.code if old else (reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch)
+    if isinstance(reply, AddPartitionsReply):
+        return {(place.topic, place.partition): code for place, code in reply.results}
+    if isinstance(reply, AddOffsetsReply):
+        return reply.code
+    if isinstance(reply, ListTransactionsReply):
+        rows = sorted((each.transactional_id, ProducerId(each.producer_id), each.state) for each in reply.transactions)
+        return reply.code, sorted(reply.unknown_state_filters), rows
+    assert isinstance(reply, DescribeTransactionsReply)
+    found = reply.transactions[0]
+    if found.code:
+        return found.code
+    places = sorted((each.topic, each.partition) for each in found.partitions)
+    pair = ProducerId(found.pair.producer_id), found.pair.epoch
+    return (found.state, *pair, found.timeout_ms, found.start_ms >= 0, places)

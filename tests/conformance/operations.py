@@ -1,0 +1,548 @@
+"""The requests that cases and the fuzzer send, and their answers as plain values that can be compared.
+
+An operation is a frozen value; `request` builds the message at the operation's version, `result` reads the answer. Some
+numbers differ between servers that behave alike, and carry a type of their own for that: `ProducerId`, `Offset` and
+`CoordinatorEpoch`. Error texts and throttle times are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Protocol, TypeAlias
+
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+
+from tests.conformance.batches import batch, read_batches
+from tests.conformance.raw_client import RawClient
+
+#: Topic and index.
+Partition: TypeAlias = tuple[str, int]
+#: Producer id and epoch.
+Pair: TypeAlias = tuple[int, int]
+
+NO_PAIR: Final[Pair] = (-1, -1)
+#: Versions where a transaction is told by broker to broker: the request is a batch of transactions.
+BATCHED_ADD_VERSION: Final = 4
+#: From here on EndTxn answers a pair.
+BUMPING_END_VERSION: Final = 5
+_FETCH_VERSION: Final = 12
+_FETCH_WAIT_MS: Final = 0
+_FETCH_BYTES_MAX: Final = 1 << 20
+_PRODUCE_TIMEOUT_MS: Final = 10_000
+
+
+class ProducerId(int):
+    """A number from the server's own supply."""
+
+
+class CoordinatorEpoch(int):
+    """Of the coordinator that ended a transaction: it counts the elections of its partition."""
+
+
+class Offset(int):
+    """A position in a partition, which may have held something before."""
+
+    partition: Partition
+
+    def __new__(cls, value: int, partition: Partition) -> Offset:
+        made = super().__new__(cls, value)
+        made.partition = partition
+        return made
+
+
+class Operation(Protocol):
+    """One request."""
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+
+    def request(self) -> Any:
+        """The message, as kafka-python builds it."""
+
+    def result(self, response: Any) -> Any:
+        """What the answer says."""
+
+
+def ask(client: RawClient, operation: Operation) -> Any:
+    """Send one operation and wait for its result."""
+    return operation.result(client.call(operation.request(), operation.version))
+
+
+def _by_topic(partitions: tuple[Partition, ...]) -> list[tuple[str, list[int]]]:
+    """The partitions grouped as requests have them."""
+    return [(topic, [each[1] for each in found]) for topic, found in groupby(sorted(partitions), key=lambda p: p[0])]
+
+
+def _answered(code: int, pair: Pair) -> tuple[int, int, int]:
+    return code, ProducerId(pair[0]), pair[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """InitProducerId; ``held`` is the pair that the client says it has."""
+
+    tid: str | None
+    held: Pair = NO_PAIR
+    timeout_ms: int = 60_000
+    two_phase: bool = False
+    keep: bool = False
+    version: int = 5
+
+    def request(self) -> Any:
+        newest = {"enable2_pc": self.two_phase, "keep_prepared_txn": self.keep} if self.version >= 6 else {}
+        held = {"producer_id": self.held[0], "producer_epoch": self.held[1]} if self.version >= 3 else {}
+        return InitProducerIdRequest(
+            transactional_id=self.tid, transaction_timeout_ms=self.timeout_ms, **held, **newest
+        )
+
+    def result(self, response: Any) -> Any:
+        answered = _answered(response.error_code, (response.producer_id, response.producer_epoch))
+        if self.version >= 6:
+            ongoing = (ProducerId(response.ongoing_txn_producer_id), response.ongoing_txn_producer_epoch)
+            return answered if ongoing == NO_PAIR else (*answered, ongoing)
+        return answered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add:
+    """AddPartitionsToTxn: of a client up to v3, of a broker from v4 on."""
+
+    tid: str
+    pair: Pair
+    partitions: tuple[Partition, ...]
+    verify: bool = False
+    version: int = 3
+
+    def request(self) -> Any:
+        make = AddPartitionsToTxnRequest
+        topics = [make.AddPartitionsToTxnTopic(name=n, partitions=found) for n, found in _by_topic(self.partitions)]
+        if self.version < BATCHED_ADD_VERSION:
+            return make(
+                v3_and_below_transactional_id=self.tid,
+                v3_and_below_producer_id=self.pair[0],
+                v3_and_below_producer_epoch=self.pair[1],
+                v3_and_below_topics=topics,
+            )
+        transaction = make.AddPartitionsToTxnTransaction(
+            transactional_id=self.tid,
+            producer_id=self.pair[0],
+            producer_epoch=self.pair[1],
+            verify_only=self.verify,
+            topics=topics,
+        )
+        return make(transactions=[transaction])
+
+    def result(self, response: Any) -> Any:
+        if self.version < BATCHED_ADD_VERSION:
+            topics = response.results_by_topic_v3_and_below
+        elif response.error_code:
+            return response.error_code
+        else:
+            topics = [topic for each in response.results_by_transaction for topic in each.topic_results]
+        return {
+            (topic.name, each.partition_index): each.partition_error_code
+            for topic in topics
+            for each in topic.results_by_partition
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddOffsets:
+    """AddOffsetsToTxn."""
+
+    tid: str
+    pair: Pair
+    group: str
+    version: int = 3
+
+    def request(self) -> Any:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.tid, producer_id=self.pair[0], producer_epoch=self.pair[1], group_id=self.group
+        )
+
+    def result(self, response: Any) -> Any:
+        return response.error_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """EndTxn."""
+
+    tid: str
+    pair: Pair
+    commit: bool
+    version: int = BUMPING_END_VERSION
+
+    def request(self) -> Any:
+        return EndTxnRequest(
+            transactional_id=self.tid, producer_id=self.pair[0], producer_epoch=self.pair[1], committed=self.commit
+        )
+
+    def result(self, response: Any) -> Any:
+        if self.version < BUMPING_END_VERSION:
+            return response.error_code
+        return _answered(response.error_code, (response.producer_id, response.producer_epoch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """What a Produce request has for one partition."""
+
+    partition: Partition
+    pair: Pair = NO_PAIR
+    sequence: int = -1
+    count: int = 1
+    transactional: bool = True
+    control: bool = False
+    value: bytes = b"x"
+    #: Other bytes than those that the fields above would give.
+    records: bytes | None = None
+
+    def batch(self, now_ms: int) -> bytes:
+        """The bytes to send."""
+        if self.records is not None:
+            return self.records
+        return batch(
+            [self.value] * self.count,
+            now_ms=now_ms,
+            producer=self.pair,
+            sequence=self.sequence,
+            transactional=self.transactional,
+            control=self.control,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Produce:
+    """Produce with acks=all."""
+
+    tid: str | None
+    writes: tuple[Write, ...]
+    now_ms: int
+    version: int = 12
+
+    def request(self) -> Any:
+        make = ProduceRequest
+        topics: dict[str, list[Any]] = {}
+        for write in self.writes:
+            data = make.TopicProduceData.PartitionProduceData(
+                index=write.partition[1], records=write.batch(self.now_ms)
+            )
+            topics.setdefault(write.partition[0], []).append(data)
+        return make(
+            transactional_id=self.tid,
+            acks=-1,
+            timeout_ms=_PRODUCE_TIMEOUT_MS,
+            topic_data=[make.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def result(self, response: Any) -> Any:
+        return {
+            (topic.name, each.index): (each.error_code, Offset(each.base_offset, (topic.name, each.index)))
+            for topic in response.responses
+            for each in topic.partition_responses
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitOffsets:
+    """TxnOffsetCommit, of a group without members unless they are given."""
+
+    tid: str
+    pair: Pair
+    group: str
+    offsets: tuple[tuple[Partition, int], ...]
+    generation: int = -1
+    member: str = ""
+    metadata: str = ""
+    version: int = 5
+
+    def request(self) -> Any:
+        make = TxnOffsetCommitRequest
+        one = make.TxnOffsetCommitRequestTopic
+        topics: dict[str, list[Any]] = {}
+        for (topic, index), offset in self.offsets:
+            found = one.TxnOffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=self.metadata
+            )
+            topics.setdefault(topic, []).append(found)
+        return make(
+            transactional_id=self.tid,
+            group_id=self.group,
+            producer_id=self.pair[0],
+            producer_epoch=self.pair[1],
+            generation_id=self.generation,
+            member_id=self.member,
+            group_instance_id=None,
+            topics=[one(name=name, partitions=found) for name, found in topics.items()],
+        )
+
+    def result(self, response: Any) -> Any:
+        return {
+            (topic.name, each.partition_index): each.error_code for topic in response.topics for each in topic.partitions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOffsets:
+    """OffsetFetch of one group; ``stable`` refuses what a transaction still decides."""
+
+    group: str
+    partitions: tuple[Partition, ...]
+    stable: bool = False
+    version: int = 8
+
+    def request(self) -> Any:
+        make = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics = [
+            make.OffsetFetchRequestTopics(name=name, partition_indexes=found)
+            for name, found in _by_topic(self.partitions)
+        ]
+        return OffsetFetchRequest(groups=[make(group_id=self.group, topics=topics)], require_stable=self.stable)
+
+    def result(self, response: Any) -> Any:
+        return {
+            (topic.name, each.partition_index): (each.error_code, each.committed_offset)
+            for group in response.groups
+            for topic in group.topics
+            for each in topic.partitions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """What WriteTxnMarkers has for one transaction."""
+
+    pair: Pair
+    commit: bool
+    partitions: tuple[Partition, ...]
+    coordinator_epoch: int = 0
+    transaction_version: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Markers:
+    """WriteTxnMarkers; v1 says nothing of the transaction version."""
+
+    markers: tuple[Marker, ...]
+    version: int = 2
+
+    def request(self) -> Any:
+        make = WriteTxnMarkersRequest.WritableTxnMarker
+        return WriteTxnMarkersRequest(
+            markers=[
+                make(
+                    producer_id=each.pair[0],
+                    producer_epoch=each.pair[1],
+                    transaction_result=each.commit,
+                    topics=[
+                        make.WritableTxnMarkerTopic(name=name, partition_indexes=found)
+                        for name, found in _by_topic(each.partitions)
+                    ],
+                    coordinator_epoch=each.coordinator_epoch,
+                    transaction_version=each.transaction_version,
+                )
+                for each in self.markers
+            ]
+        )
+
+    def result(self, response: Any) -> Any:
+        return {
+            (ProducerId(marker.producer_id), (topic.name, each.partition_index)): each.error_code
+            for marker in response.markers
+            for topic in marker.topics
+            for each in topic.partitions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTransactions:
+    """ListTransactions; rows of other tests are left out by ``prefix``."""
+
+    prefix: str
+    states: tuple[str, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    duration_ms: int = -1
+    pattern: str | None = None
+    version: int = 2
+
+    def request(self) -> Any:
+        fields: dict[str, Any] = {"state_filters": self.states, "producer_id_filters": self.producer_ids}
+        if self.version >= 1:
+            fields["duration_filter"] = self.duration_ms
+        if self.version >= 2:
+            fields["transactional_id_pattern"] = self.pattern
+        return ListTransactionsRequest(**fields)
+
+    def result(self, response: Any) -> Any:
+        rows = sorted(
+            (each.transactional_id, ProducerId(each.producer_id), each.transaction_state)
+            for each in response.transaction_states
+            if each.transactional_id.startswith(self.prefix)
+        )
+        return response.error_code, sorted(response.unknown_state_filters), rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Describe:
+    """DescribeTransactions of one id; when it started is told only as whether."""
+
+    tid: str
+    version: int = 0
+
+    def request(self) -> Any:
+        return DescribeTransactionsRequest(transactional_ids=[self.tid])
+
+    def result(self, response: Any) -> Any:
+        found = response.transaction_states[0]
+        if found.error_code:
+            return found.error_code
+        partitions = sorted((topic.topic, index) for topic in found.topics for index in topic.partitions)
+        return (
+            found.transaction_state,
+            ProducerId(found.producer_id),
+            found.producer_epoch,
+            found.transaction_timeout_ms,
+            found.transaction_start_time_ms >= 0,
+            partitions,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Producers:
+    """DescribeProducers of one partition."""
+
+    partition: Partition
+    #: Leave out every other producer: those of tests that used the partition before.
+    only: tuple[int, ...] | None = None
+    version: int = 0
+
+    def request(self) -> Any:
+        name, index = self.partition
+        return DescribeProducersRequest(
+            topics=[DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[index])]
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            return found.error_code
+        return sorted(
+            (
+                ProducerId(each.producer_id),
+                each.producer_epoch,
+                each.last_sequence,
+                CoordinatorEpoch(each.coordinator_epoch),
+                Offset(each.current_txn_start_offset, self.partition),
+            )
+            for each in found.active_producers
+            if self.only is None or each.producer_id in self.only
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Fetch of one partition: code, high watermark, last stable offset, aborted transactions, batches.
+
+    Kafka lists aborted transactions beyond what it returns, depending on its files: only those that begin in what is
+    returned are kept.
+    """
+
+    partition: Partition
+    offset: int
+    committed: bool = False
+    version: int = _FETCH_VERSION
+
+    def request(self) -> Any:
+        make = FetchRequest.FetchTopic
+        wanted = make.FetchPartition(
+            partition=self.partition[1],
+            fetch_offset=self.offset,
+            partition_max_bytes=_FETCH_BYTES_MAX,
+        )
+        return FetchRequest(
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=0,
+            max_bytes=_FETCH_BYTES_MAX,
+            isolation_level=int(self.committed),
+            session_epoch=-1,
+            topics=[make(topic=self.partition[0], partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.responses[0].partitions[0]
+        if found.error_code:
+            return (found.error_code,)
+        batches = read_batches(bytes(found.records or b""))
+        last = batches[-1].last_offset if batches else -1
+        aborted = found.aborted_transactions
+        return (
+            0,
+            self._offset(found.high_watermark),
+            self._offset(found.last_stable_offset),
+            None
+            if aborted is None
+            else [
+                (ProducerId(each.producer_id), self._offset(each.first_offset))
+                for each in aborted
+                if each.first_offset <= last
+            ],
+            [
+                (
+                    self._offset(each.base_offset),
+                    self._offset(each.last_offset),
+                    ProducerId(each.producer_id),
+                    each.producer_epoch,
+                    each.sequence,
+                    each.transactional,
+                    each.marker,
+                    CoordinatorEpoch(each.coordinator_epoch),
+                    each.values,
+                )
+                for each in batches
+            ],
+        )
+
+    def _offset(self, value: int) -> Offset:
+        return Offset(value, self.partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOffsets:
+    """ListOffsets of one partition at a timestamp: -1 latest, -2 earliest."""
+
+    partition: Partition
+    timestamp_ms: int = -1
+    committed: bool = False
+    version: int = 7
+
+    def request(self) -> Any:
+        make = ListOffsetsRequest.ListOffsetsTopic
+        wanted = make.ListOffsetsPartition(partition_index=self.partition[1], timestamp=self.timestamp_ms)
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(self.committed),
+            topics=[make(name=self.partition[0], partitions=[wanted])],
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.topics[0].partitions[0]
+        return found.error_code, Offset(found.offset, self.partition)

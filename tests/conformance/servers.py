@@ -1,0 +1,78 @@
+"""What a server needs before cases or the fuzzer can begin: topics, coordinators, producer ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from spark_2pc_sink.testing import KafkaBroker, wait_until
+from tests.conformance.operations import Init, ask
+from tests.conformance.raw_client import RawClient
+
+#: For a machine that is busy with something else.
+READY_DEADLINE_S: Final = 60.0
+_CREATE_VERSION, _METADATA_VERSION, _FIND_VERSION = 7, 9, 4
+_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
+_NOT_READY: Final = frozenset({14, 15, 16})
+
+
+def make_topics(client: RawClient, topics: Mapping[str, int]) -> None:
+    """Create topics with so many partitions, and wait until every partition has a leader."""
+    make = CreateTopicsRequest.CreatableTopic
+    wanted = [
+        make(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+        for name, partitions in topics.items()
+    ]
+    request = CreateTopicsRequest(topics=wanted, timeout_ms=int(READY_DEADLINE_S * 1000), validate_only=False)
+    answered = client.call(request, _CREATE_VERSION)
+    assert {each.error_code for each in answered.topics} == {0}, answered
+    wait_until(
+        lambda: _have_leaders(client, topics), deadline_s=READY_DEADLINE_S, what=f"leaders of {sorted(topics)}"
+    )
+
+
+def find_coordinators(client: RawClient) -> None:
+    """Have the internal topics made, and wait until their leader has loaded them and has producer ids."""
+    for kind in (_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION):
+        wait_until(lambda kind=kind: _is_found(client, kind), deadline_s=READY_DEADLINE_S, what="a coordinator")  # type: ignore[misc]
+    for ready in (Init(tid=f"ready-{time.time_ns()}"), Init(tid=None)):
+        wait_until(
+            lambda ready=ready: ask(client, ready)[0] not in _NOT_READY,  # type: ignore[misc]
+            deadline_s=READY_DEADLINE_S,
+            what="the transaction coordinator",
+        )
+
+
+def _is_found(client: RawClient, kind: int) -> bool:
+    request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["any"])
+    found: Any = client.call(request, _FIND_VERSION).coordinators[0]
+    return bool(found.error_code == 0)
+
+
+def _have_leaders(client: RawClient, topics: Mapping[str, int]) -> bool:
+    make = MetadataRequest.MetadataRequestTopic
+    asked = [make(name=name, topic_id=None) for name in topics]
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+    found = {each.name: each for each in client.call(request, _METADATA_VERSION).topics}
+    return all(
+        found[name].error_code == 0
+        and len(found[name].partitions) == partitions
+        and all(each.error_code == 0 and each.leader_id >= 0 for each in found[name].partitions)
+        for name, partitions in topics.items()
+    )
+
+
+@contextmanager
+def start_kafka(level: int) -> Iterator[str]:
+    """Apache Kafka, as a local process."""
+    with KafkaBroker(transaction_version=level, two_phase_commit=True) as broker:
+        yield broker.bootstrap
+
+
+#: Servers that can be started by their name, at a transaction.version.
+SERVERS: Final[Mapping[str, Callable[[int], AbstractContextManager[str]]]] = {"kafka": start_kafka}

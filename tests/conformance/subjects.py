@@ -1,0 +1,233 @@
+"""Who is asked: a server over TCP, prepared with the states that cases are given, or the pure coordinator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.testing import wait_until
+from tests.conformance.batches import batch
+from tests.conformance.brief import brief
+from tests.conformance.cases import BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
+from tests.conformance.names import Names, walk
+from tests.conformance.operations import (
+    Add,
+    Describe,
+    End,
+    Init,
+    Marker,
+    Markers,
+    Operation,
+    Partition,
+    Produce,
+    Producers,
+    Write,
+    ask,
+)
+from tests.conformance.raw_client import RawClient
+from tests.conformance.servers import find_coordinators, make_topics
+from tests.support.providers import Broker
+
+#: Intervals short enough that nobody waits; nothing else than the cases meant runs into them.
+PROPERTIES: Final = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+    "producer.id.expiration.check.interval.ms": "100",
+}
+#: Producer ids of given transactions: far from those that a fresh server hands out.
+_FIRST_GIVEN_ID: Final = 5_000_000
+_SHARED_PARTITIONS: Final = 3
+_DEADLINE_S: Final = 20.0
+_START_DEADLINE_S: Final = 60.0
+_TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
+#: Kafka lets this client write to its internal topics.
+_ADMIN_CLIENT: Final = "__admin_client"
+
+
+class Subject(Protocol):
+    """Answers the requests of a case."""
+
+    def run(self, case: Case) -> None:
+        """Carry out the steps, and fail at the first answer that is another than the case says."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+def check(step: Step, case: Case, index: int, answer: Any) -> None:
+    """Compare one answer."""
+    assert answer == step.expected, f"{case.name}, step {index + 1}: {step.operation}"
+
+
+def given_ids(index: int) -> dict[str, int]:
+    """The producer ids of the transaction that a case is given."""
+    return {"P": _FIRST_GIVEN_ID + 10 * index, "Q": _FIRST_GIVEN_ID + 10 * index + 1}
+
+
+def places_of(case: Case) -> int:
+    """How many partitions of its own a case uses."""
+    used = [0]
+
+    def look(value: Any) -> None:
+        if isinstance(value, tuple) and len(value) == 2 and value[0] == HERE[0][0]:
+            used.append(value[1] + 1)
+
+    walk(tuple(step.operation for step in case.steps), look)
+    return max(used)
+
+
+def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int) -> TransactionMetadata:
+    """The transaction as it stands in the log."""
+    state = TransactionState[given.state]
+    running = state in {TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
+    wanted = (STUCK,) if given.stuck else given.partitions
+    places = frozenset(TopicPartition(*names.partition(each)) for each in wanted) if running else frozenset()
+    return TransactionMetadata(
+        transactional_id=tid,
+        producer_id=names.producer_ids["P"],
+        producer_epoch=given.epoch,
+        timeout_ms=given.timeout_ms,
+        state=state,
+        last_update_ms=now_ms - given.update_age_ms,
+        previous_producer_id=names.producer_ids[given.previous.name],
+        partitions=places,
+        start_ms=-1 if state is TransactionState.EMPTY else now_ms - given.start_age_ms,
+        client_transaction_version=2 if level == 2 else 0,
+    )
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A case with its place on the server.
+
+    Args:
+        here: index of the first partition of its own.
+    """
+
+    index: int
+    here: int
+
+    def names(self, coordinator_epoch: int = 0) -> Names:
+        """What the case's names stand for."""
+        topics = {"@here": ("here", self.here), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
+        return Names(f"case{self.index}-", topics, given_ids(self.index), _now_ms(), coordinator_epoch)
+
+
+class WireSubject:
+    """A server that was started for the cases.
+
+    Everything that the cases are given is written to the transaction log as records, and the server loads it when it
+    starts again: so every state is reached in one step, and the format of the records is tried on the way.
+
+    Args:
+        broker: runs, and is this subject's own.
+        cases: all that it will be asked.
+    """
+
+    def __init__(self, broker: Broker, level: int, cases: Sequence[Case]) -> None:
+        self._broker = broker
+        self._level = level
+        self._prepared: dict[str, _Prepared] = {}
+        own = [each for each in cases if level in each.levels]
+        here = 0
+        for index, each in enumerate(own):
+            self._prepared[each.name] = _Prepared(index, here)
+            here += places_of(each)
+        with RawClient(broker.bootstrap, client_id=_ADMIN_CLIENT) as client:
+            make_topics(client, {"here": max(1, here), "shared": _SHARED_PARTITIONS, "stuck": 1})
+            find_coordinators(client)
+            self._give(client, own)
+        broker.restart(deadline_s=_START_DEADLINE_S)
+        self._client = RawClient(broker.bootstrap)
+        find_coordinators(self._client)
+        self._coordinator_epoch = self._look_up_coordinator_epoch()
+
+    def run(self, case: Case) -> None:
+        """Carry out the steps of a case."""
+        prepared = self._prepared[case.name]
+        names = prepared.names(self._coordinator_epoch)
+        for index, step in enumerate(case.steps):
+            if case.given is None or not case.given.stuck:
+                self._settle(names.fill(step.operation))
+            answer = self._ask(step.operation, names)
+            if step.until and answer != step.expected:
+                wait_until(
+                    lambda step=step: self._ask(step.operation, names) == step.expected,  # type: ignore[misc]
+                    deadline_s=_DEADLINE_S,
+                    what=f"{case.name}, step {index + 1}: the answer {step.expected}, not {answer}",
+                )
+                continue
+            check(step, case, index, answer)
+
+    def close(self) -> None:
+        """Hang up, and end the server."""
+        self._client.close()
+        self._broker.close()
+
+    def _ask(self, operation: Operation, names: Names) -> Any:
+        return brief(operation, names.name(ask(self._client, names.fill(operation))))
+
+    def _settle(self, operation: Operation) -> None:
+        """Wait until the end markers of the transaction before are written, where it ends one."""
+        tid = getattr(operation, "tid", None)
+        if not tid:
+            return
+        wait_until(
+            lambda: not _is_decided(ask(self._client, Describe(tid=tid))),
+            deadline_s=_DEADLINE_S,
+            what=f"{tid} has all its end markers",
+        )
+
+    def _look_up_coordinator_epoch(self) -> int:
+        """The epoch in an end marker of the coordinator as it runs now."""
+        tid, partition = "look", ("shared", 0)
+        _, producer, epoch = ask(self._client, Init(tid=tid))
+        pair = (producer, epoch)
+        ask(self._client, Add(tid=tid, pair=pair, partitions=(partition,)))
+        ask(self._client, End(tid=tid, pair=pair, commit=False, version=3))
+        only = Producers(partition=partition, only=(producer,))
+        (entry,) = wait_until(lambda: ask(self._client, only), deadline_s=_DEADLINE_S, what="an end marker")
+        return int(entry[3])
+
+    def _give(self, client: RawClient, cases: Sequence[Case]) -> None:
+        """Write what the cases are given to the transaction log."""
+        now_ms = _now_ms()
+        for each in cases:
+            if each.given is None:
+                continue
+            names = self._prepared[each.name].names()
+            if each.given.stuck:
+                _block_markers(client, names)
+            known = metadata_of(each.given, names.mark + "T", names, level=self._level, now_ms=now_ms)
+            version = min(self._level, 1)
+            record = LogRecord(
+                partition=0,
+                transactional_id=known.transactional_id,
+                value=TransactionLogValue.of(known, version=version),
+                version=version,
+            )
+            data = batch([record.value_bytes], keys=[record.key_bytes], now_ms=now_ms)
+            write = Write(partition=_TRANSACTION_LOG, records=data, transactional=False)
+            request = Produce(tid=None, writes=(write,), now_ms=now_ms, version=9)
+            code, _ = ask(client, request)[_TRANSACTION_LOG]
+            assert code == 0, f"the transaction log answers {code}"
+
+
+def _block_markers(client: RawClient, names: Names) -> None:
+    """Leave the producer with an epoch so high that its partition refuses every later marker."""
+    partition = names.partition(STUCK)
+    high = Marker(pair=(names.producer_ids["P"], BROKEN_EPOCH), commit=False, partitions=(partition,))
+    assert set(ask(client, Markers(markers=(high,))).values()) == {0}
+
+
+def _is_decided(description: Any) -> bool:
+    return isinstance(description, tuple) and description[0] in {"PrepareCommit", "PrepareAbort"}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

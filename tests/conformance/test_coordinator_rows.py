@@ -1,0 +1,18 @@
+"""Sections 1, 2.1 to 2.4, 2.7, 2.8 and 2.10: what the coordinator answers, row by row."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.cases import Case
+from tests.conformance.coordinator_cases import COORDINATOR_CASES as CASES
+from tests.conformance.selection import parametrize
+from tests.conformance.subjects import Subject
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc, CASES, with_machine=True)
+
+
+def test_row(subject: Subject, case: Case) -> None:
+    subject.run(case)

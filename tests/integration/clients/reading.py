@@ -1,0 +1,75 @@
+"""What the tests of several clients share: waiting for records, for a balanced group, for what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from spark_2pc_sink.testing import read_topic, wait_until
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+DEADLINE_S = 30.0
+
+
+def take(poll: Callable[[], Iterable[T]], count: int) -> list[T]:
+    """Poll until so many records have come; more is a failure."""
+    records: list[T] = []
+
+    def complete() -> bool:
+        records.extend(poll())
+        return len(records) >= count
+
+    wait_until(complete, deadline_s=DEADLINE_S, what=f"{count} records")
+    assert len(records) == count, records
+    return records
+
+
+def balance(
+    members: Sequence[C],
+    shares: Sequence[int],
+    *,
+    poll: Callable[[C], Iterable[T]],
+    assigned: Callable[[C], Iterable[int]],
+) -> list[T]:
+    """Poll members of a group in turn until each has its share of the partitions and no partition has two owners.
+
+    Args:
+        members: consumers of the group.
+        shares: how many partitions each of them has in the end.
+        poll: calls a member's poll and returns the records.
+        assigned: the partitions that a member has.
+
+    Returns:
+        The records that came meanwhile.
+    """
+    records: list[T] = []
+
+    def balanced() -> bool:
+        for member in members:
+            records.extend(poll(member))
+        found = [set(assigned(member)) for member in members]
+        return [len(share) for share in found] == list(shares) and len(set().union(*found)) == sum(shares)
+
+    wait_until(balanced, deadline_s=DEADLINE_S, what=f"shares of {shares} partitions")
+    return records
+
+
+def values(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[str]:
+    """The values in a topic, by partition and offset."""
+    records = read_topic(bootstrap, topic, isolation=isolation)
+    records.sort(key=lambda record: (record.partition, record.offset))
+    return [(record.value or b"").decode() for record in records]
+
+
+def committed_values(bootstrap: str, topic: str, count: int) -> list[str]:
+    """What a committed reader finds once there is so much: EndTxn is answered before the markers are written."""
+    found: list[str] = []
+
+    def complete() -> bool:
+        found[:] = values(bootstrap, topic)
+        return len(found) >= count
+
+    wait_until(complete, deadline_s=DEADLINE_S, what=f"{count} committed records")
+    return found

@@ -1,0 +1,100 @@
+"""Recovery where the coordinator keeps prepared transactions (KIP-939, keepPreparedTxn): the reference coordinator.
+
+No released Kafka has it. Everything else of this folder runs on both (``--provider reference``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_2pc_sink import PreparedTxnState, recover
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.testing import ReferenceCoordinator
+from spark_2pc_sink.wire.error_codes import Code
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import Job
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[ReferenceCoordinator]:
+    with ReferenceCoordinator() as running:
+        yield running
+
+
+@pytest.fixture
+def decided(reference: ReferenceCoordinator, make_job: MakeJob) -> Job:
+    """A job whose driver died right after the database commit of its second batch."""
+    job = make_job(reference)
+    job.kill_at("step:DECIDE", batch=1)
+    assert job.state("status", "batch_id") == ("decided", 1)
+    return job
+
+
+def prepared_pair(job: Job) -> ProducerIdAndEpoch:
+    """The pair of the transaction that the database has decided."""
+    producer = PreparedTxnState(job.state("prepared_transaction_state")[0]).producer
+    assert producer is not None
+    return producer
+
+
+def settle(job: Job) -> tuple[str, ...]:
+    report = recover(
+        transactional_id=job.transactional_id, kafka={"bootstrap.servers": job.broker.bootstrap}, database=job.database
+    )
+    assert report.settled
+    return report.actions
+
+
+def test_a_decided_transaction_is_taken_over_and_committed(decided: Job) -> None:
+    """KIP-939: the pair that ends a kept transaction is a later one, and so is the pair that EndTxn answers."""
+    pair = prepared_pair(decided)
+    (action,) = settle(decided)
+    assert action.startswith(f"committed {pair} in Kafka")
+    # Without keepPreparedTxn the answer would be one epoch after the transaction's, here it is two.
+    assert decided.state("status", "settled") == ("done", f"{pair.producer_id}:{pair.epoch + 2}")
+    decided.run()
+    decided.check()
+
+
+def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) -> None:
+    """KIP-939: "the epoch is bumped", so that of several recoverers only the last can end the transaction."""
+    pair = prepared_pair(decided)
+    with decided.coordinator() as client:
+        kept = [client.init_producer_id(keep_prepared=True) for _ in range(3)]
+        assert [each.ongoing for each in kept] == [PreparedTxnState.of(pair)] * 3
+        assert [each.producer.epoch for each in kept] == [pair.epoch + 1, pair.epoch + 2, pair.epoch + 3]
+        # Neither the dead driver's pair nor that of an earlier recovery ends anything any more.
+        for stale in (pair, kept[0].producer, kept[1].producer):
+            assert client.end(stale, commit=False).code == Code.PRODUCER_FENCED
+        assert client.describe().producer == pair
+    settle(decided)
+    decided.run()
+    decided.check()
+
+
+def test_what_was_not_decided_is_aborted_although_it_could_be_kept(
+    reference: ReferenceCoordinator, make_job: MakeJob
+) -> None:
+    job = make_job(reference)
+    job.kill_at("step:PREPARE", batch=1)
+    (action,) = settle(job)
+    assert action.startswith("aborted the open transaction")
+    assert job.state("status", "batch_id") == ("done", 0)
+    job.run()
+    job.check()
+
+
+def test_a_kept_transaction_survives_a_crash_of_the_coordinator(decided: Job, reference: ReferenceCoordinator) -> None:
+    """The next pair is in the log (TransactionLogValue, tags 1 and 3), so a restart does not hand it out again."""
+    pair = prepared_pair(decided)
+    with decided.coordinator() as client:
+        kept = client.init_producer_id(keep_prepared=True).producer
+    reference.kill()
+    reference.start()
+    with decided.coordinator() as client:
+        assert client.end(pair, commit=True).code == Code.PRODUCER_FENCED
+        assert client.end(kept, commit=True).code == Code.NONE
+    decided.run()
+    decided.check()

@@ -1,0 +1,162 @@
+"""Kafka's own tool reads our files: ``kafka-dump-log.sh``, which is ``org.apache.kafka.tools.DumpLogSegments``.
+
+Kafka 4.4.0 was published to Maven without its tools; those of 4.3.1 read the same format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.coordinator.states import TransactionState
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.server.log_values import LogSettings
+from spark_2pc_sink.server.partition_log import PartitionLog
+from spark_2pc_sink.server.producer_state import EndMarker
+from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing.java import find_java_home
+from tests.unit.server.batches import NOW_MS, append, append_in_transaction, client_batch
+
+pytestmark = pytest.mark.java
+
+DEADLINE_S = 120
+LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
+LIBS_DEFAULT = ".cache/kafka-tools-4.3.1/libs"
+
+
+def find_tools() -> Path:
+    """The folder of the tool's jars."""
+    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
+    if not any(libs.glob("kafka-tools-4*.jar")):
+        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
+    return libs
+
+
+@pytest.fixture(scope="module")
+def tool() -> list[str]:
+    """The command; skips where there is no Java or no tool, which is a failure in CI."""
+    try:
+        libs, java = find_tools(), find_java_home() / "bin" / "java"
+    except CapabilityError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    return [str(java), "-Xmx128m", "-cp", f"{libs}/*", "org.apache.kafka.tools.DumpLogSegments"]
+
+
+def dump(tool: list[str], *arguments: str) -> str:
+    """What the tool prints."""
+    done = subprocess.run([*tool, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def opened(directory: Path, topic: str, *, segment_bytes: int = 1 << 30, leader_epoch: int = 3) -> PartitionLog:
+    settings = LogSettings(segment_bytes=segment_bytes)
+    return PartitionLog.open(directory, topic=topic, partition=0, leader_epoch=leader_epoch, settings=settings)
+
+
+def fields(line: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+): (\S+)", line))
+
+
+def batches_in(text: str) -> list[dict[str, str]]:
+    return [fields(line) for line in text.splitlines() if line.startswith("baseOffset:")]
+
+
+def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list[str]) -> None:
+    async def write() -> None:
+        log = opened(tmp_path, "orders")
+        append(log, client_batch([b"plain", b"too"]))
+        append_in_transaction(log, [b"aborted"], producer=(7, 0), sequence=0)
+        log.append_marker(EndMarker(7, 1, commit=False, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
+        append_in_transaction(log, [b"committed", b"c"], producer=(7, 1), sequence=0)
+        log.append_marker(EndMarker(7, 2, commit=True, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
+        await log.sync()
+        log.close()
+
+    asyncio.run(write())
+    text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--deep-iteration", "--print-data-log")
+    found = batches_in(text)
+    assert [(each["baseOffset"], each["lastOffset"], each["isTransactional"], each["isControl"]) for each in found] == [
+        ("0", "1", "false", "false"),
+        ("2", "2", "true", "false"),
+        ("3", "3", "true", "true"),
+        ("4", "5", "true", "false"),
+        ("6", "6", "true", "true"),
+    ]
+    assert {(each["isvalid"], each["magic"], each["partitionLeaderEpoch"]) for each in found} == {("true", "2", "3")}
+    assert [(each["producerId"], each["producerEpoch"], each["baseSequence"]) for each in found] == [
+        ("-1", "-1", "-1"),
+        ("7", "0", "0"),
+        ("7", "1", "-1"),
+        ("7", "1", "0"),
+        ("7", "2", "-1"),
+    ]
+    assert re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", text) == [("ABORT", "4"), ("COMMIT", "4")]
+    assert re.findall(r"payload: (\w+)", text) == ["plain", "too", "aborted", "committed", "c"]
+
+
+def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: list[str]) -> None:
+    async def write() -> None:
+        log = opened(tmp_path, "orders", segment_bytes=1 << 20)
+        for _ in range(3):
+            append(log, client_batch([bytes(700_000)], compression=0))
+            append(log, client_batch([b"x" * 1000] * 30, compression=3))
+        await log.sync()
+        log.close()
+
+    asyncio.run(write())
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["00000000000000000000.log", "00000000000000000031.log", "00000000000000000062.log"]
+    text = dump(tool, "--files", ",".join(str(tmp_path / name) for name in names), "--deep-iteration")
+    assert [(each["baseOffset"], each["compresscodec"], each["isvalid"]) for each in batches_in(text)] == [
+        ("0", "none", "true"),
+        ("1", "lz4", "true"),
+        ("31", "none", "true"),
+        ("32", "lz4", "true"),
+        ("62", "none", "true"),
+        ("63", "lz4", "true"),
+    ]
+    assert len(re.findall(r"^\| offset: ", text, re.MULTILINE)) == 3 * 31
+
+
+def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
+    """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone."""
+    value = TransactionLogValue(
+        producer_id=42,
+        producer_epoch=101,
+        timeout_ms=60_000,
+        state=TransactionState.PREPARE_COMMIT,
+        partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}),
+        last_update_ms=NOW_MS,
+        start_ms=NOW_MS - 5,
+        previous_producer_id=42,
+        client_transaction_version=2,
+    )
+    records = [
+        LogRecord(partition=0, transactional_id="sink", value=value),
+        LogRecord(partition=0, transactional_id="gone", value=None),
+    ]
+
+    async def write() -> None:
+        log = opened(tmp_path, "__transaction_state")
+        log.append_records([(record.key_bytes, record.value_bytes) for record in records], now_ms=NOW_MS)
+        await log.sync()
+        log.close()
+
+    asyncio.run(write())
+    text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--transaction-log-decoder")
+    assert [each["isvalid"] for each in batches_in(text)] == ["true"]
+    assert re.findall(r'"transactionalId":"(\w+)"', text) == ["sink", "gone"]
+    for part in ('"producerId":42', '"producerEpoch":101', '"topic":"orders"', '"partitionIds":[0,1]'):
+        assert part in text
+    assert '"previousProducerId":42' in text
+    assert '"clientTransactionVersion":2' in text
+    assert "payload: <DELETE>" in text

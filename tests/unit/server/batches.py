@@ -1,0 +1,83 @@
+"""Record batches as clients send them, made by kafka-python: an implementation of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+from spark_2pc_sink.server.log_values import Appended
+from spark_2pc_sink.server.partition_log import PartitionLog
+from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator
+from spark_2pc_sink.server.storage.batches import inspect
+
+NOW_MS = 1_700_000_000_000
+
+
+def client_batch(
+    values: Sequence[bytes] = (b"value",),
+    *,
+    producer: tuple[int, int] = (-1, -1),
+    sequence: int = -1,
+    transactional: bool = False,
+    timestamps_ms: Sequence[int] | None = None,
+    compression: int = 0,
+) -> bytes:
+    """One batch with the values as its records."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=compression,
+        is_transactional=transactional,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence,
+        batch_size=1 << 24,
+    )
+    for delta, value in enumerate(values):
+        timestamp_ms = NOW_MS if timestamps_ms is None else timestamps_ms[delta]
+        builder.append(delta, timestamp_ms, None, value, [])
+    return bytes(builder.build())
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One record as kafka-python reads it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_back(data: bytes) -> list[Any]:
+    """The batches in ``data`` as kafka-python reads them, with their CRC checked."""
+    records = MemoryRecords(data)
+    found = []
+    batch = records.next_batch()
+    while batch is not None:
+        assert batch.validate_crc()
+        found.append(batch)
+        batch = records.next_batch()
+    return found
+
+
+def seen(data: bytes) -> list[Seen]:
+    """The records in ``data`` as kafka-python reads them."""
+    return [Seen(each.offset, each.timestamp, each.key, each.value) for batch in read_back(data) for each in batch]
+
+
+def append(log: PartitionLog, batch: bytes, *, guard: Guard | None = None, now_ms: int = NOW_MS) -> Appended:
+    """Append a client's batch as Produce does, without asking the coordinator."""
+    return log.append(batch, inspect(batch), now_ms=now_ms, guard=guard)
+
+
+def append_in_transaction(
+    log: PartitionLog, values: Sequence[bytes], *, producer: tuple[int, int], sequence: int, bumps: bool = True
+) -> Appended:
+    """Append a transactional batch whose partition the coordinator has added, if it has to be."""
+    batch = client_batch(values, producer=producer, sequence=sequence, transactional=True)
+    answer = log.verification(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
+    return append(log, batch, guard=answer.guard if isinstance(answer, NeedsCoordinator) else None)

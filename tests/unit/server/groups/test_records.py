@@ -1,0 +1,147 @@
+"""Records of ``__consumer_offsets``: the bytes that Kafka 4.4.0 wrote, and those of older versions."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.server.groups.records import GroupKey, GroupValue, MemberValue, OffsetKey, OffsetValue, decode_key
+
+SUBSCRIPTION = bytes.fromhex("000000000001 00066f7264657273 ffffffff".replace(" ", ""))
+
+#: What a broker of Apache Kafka 4.4.0 had in its log, read by a consumer: key, value, and what they say.
+KAFKA_RECORDS = [
+    (
+        "000200026531",
+        "0003000000000000ffffffff000001a1ff43f05700000000",
+        GroupKey("e1"),
+        GroupValue(state_since_ms=0x1A1FF43F057),
+    ),
+    (
+        "00010002733100066f726465727300000000",
+        "00040000000000000005ffffffff01000001a1ff43f1d00100104524f22a4a354c80a032b364edda2ab9",
+        OffsetKey("s1", "orders", 0),
+        OffsetValue(offset=5, commit_ms=0x1A1FF43F1D0, topic_id=UUID("4524f22a-4a35-4c80-a032-b364edda2ab9")),
+    ),
+    (
+        "000100026d3100066f726465727300000001",
+        "000100000000000000060000000001a1ff43f417000001a20539d517",
+        OffsetKey("m1", "orders", 1),
+        OffsetValue(offset=6, commit_ms=0x1A1FF43F417, expire_ms=0x1A20539D517),
+    ),
+    (
+        "0002000d73743134303631343430363134",
+        "00030008636f6e73756d657200000001000572616e676500"
+        "26612d34653439666633622d336166312d343432612d623334332d353832383163636265333063"
+        "000001a1ff44d2df0000000100"
+        "26612d34653439666633622d336166312d343432612d623334332d353832383163636265333063"
+        "000161000163000a2f3132372e302e302e31"
+        "00004e2000002710"
+        "00000012" + SUBSCRIPTION.hex() + "0000000141",
+        GroupKey("st14061440614"),
+        GroupValue(
+            protocol_type="consumer",
+            generation=1,
+            protocol="range",
+            leader="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
+            state_since_ms=0x1A1FF44D2DF,
+            members=(
+                MemberValue(
+                    member_id="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
+                    instance_id="a",
+                    client_id="c",
+                    client_host="/127.0.0.1",
+                    rebalance_timeout_ms=20_000,
+                    session_timeout_ms=10_000,
+                    subscription=SUBSCRIPTION,
+                    assignment=b"A",
+                ),
+            ),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "named", "said"), KAFKA_RECORDS, ids=["empty", "id", "expiring", "static"])
+def test_records_of_kafka_are_read_and_written_the_same(
+    key: str, value: str, named: GroupKey | OffsetKey, said: GroupValue | OffsetValue
+) -> None:
+    assert decode_key(bytes.fromhex(key)) == named
+    assert type(said).decode(bytes.fromhex(value)) == said
+    assert (named.encode().hex(), said.encode().hex()) == (key, value)
+
+
+@given(
+    offset=st.integers(-1, 2**63 - 1),
+    epoch=st.integers(-1, 2**31 - 1),
+    metadata=st.text(max_size=200),
+    commit_ms=st.integers(0, 2**62),
+    topic_id=st.none() | st.uuids(),
+)
+def test_any_offset_survives(offset: int, epoch: int, metadata: str, commit_ms: int, topic_id: UUID | None) -> None:
+    value = OffsetValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_ms=commit_ms, topic_id=topic_id)
+    assert OffsetValue.decode(value.encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("version", "tail", "epoch", "expire_ms"),
+    [
+        (0, struct.pack(">q", 9), -1, -1),
+        (1, struct.pack(">qq", 9, 10), -1, 10),
+        (2, struct.pack(">q", 9), -1, -1),
+        (3, struct.pack(">q", 9), 4, -1),
+    ],
+)
+def test_older_versions_of_offsets_are_read(version: int, tail: bytes, epoch: int, expire_ms: int) -> None:
+    leader_epoch = struct.pack(">i", 4) if version == 3 else b""
+    data = struct.pack(">hq", version, 7) + leader_epoch + struct.pack(">h", 1) + b"m" + tail
+    expected = OffsetValue(offset=7, leader_epoch=epoch, metadata="m", commit_ms=9, expire_ms=expire_ms)
+    assert OffsetValue.decode(data) == expected
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_older_versions_of_groups_are_read(version: int) -> None:
+    since = struct.pack(">q", 9) if version == 2 else b""
+    timeouts = struct.pack(">ii", 20, 10) if version else struct.pack(">i", 10)
+    head = struct.pack(">h", version) + b"\0\x01t" + struct.pack(">i", 3) + b"\0\x01p" + b"\xff\xff" + since
+    member = b"\0\x01m\0\x01c\0\x01h" + timeouts + struct.pack(">i", 1) + b"s" + struct.pack(">i", 1) + b"a"
+    value = GroupValue.decode(head + struct.pack(">i", 1) + member)
+    assert (value.generation, value.protocol, value.leader) == (3, "p", None)
+    assert value.state_since_ms == (9 if version == 2 else -1)
+    assert (value.members[0].session_timeout_ms, value.members[0].rebalance_timeout_ms) == (10, 20 if version else 10)
+    assert value.members[0].instance_id is None
+
+
+def test_the_flexible_version_of_groups_is_read() -> None:
+    """GroupMetadataValue v4: nobody writes it yet, a later Kafka may."""
+    member = b"\x02m\x00\x02c\x02h" + struct.pack(">ii", 20, 10) + b"\x02s\x02a" + b"\x00"
+    head = struct.pack(">h", 4) + b"\x02t" + struct.pack(">i", 3) + b"\x02p\x02m" + struct.pack(">q", 9)
+    value = GroupValue.decode(head + b"\x02" + member + b"\x00")
+    assert (value.leader, value.members[0].member_id, value.members[0].instance_id) == ("m", "m", None)
+
+
+def test_records_of_the_newer_protocol_are_none_of_ours() -> None:
+    """ConsumerGroupMetadataKey is version 3 (KIP-848)."""
+    assert decode_key(struct.pack(">h", 3) + b"\0\x01g") is None
+
+
+@pytest.mark.parametrize("kind", [OffsetValue, GroupValue])
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\x09", b"\xff\xff", b"\0\x03\0", b"\0\x04\0\0"])
+def test_garbage_is_refused(kind: type[OffsetValue | GroupValue], data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="the log of group offsets"):
+        kind.decode(data)
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_make_the_decoders_stumble(data: bytes) -> None:
+    for version in range(5):
+        for kind in (OffsetValue, GroupValue):
+            # Any other error fails the test.
+            with suppress(RemoteProtocolError):
+                kind.decode(struct.pack(">h", version) + data)

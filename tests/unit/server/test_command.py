@@ -1,0 +1,146 @@
+"""``spark-2pc coordinator`` as a process: its one line, its end, its metrics, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import coordinator, exits
+from spark_2pc_sink.server import command
+from spark_2pc_sink.server.properties import BrokerProperties
+from spark_2pc_sink.testing import free_port, wait_until
+
+DEADLINE_S = 30
+MEMORY = ("--in-memory", "--listen", "127.0.0.1:0")
+
+
+@contextmanager
+def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process and what its line says it listens on."""
+    program = [sys.executable, "-m", "spark_2pc_sink.cli", "coordinator", *words]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.fullmatch(r"listening on (127\.0\.0\.1:\d+)\n", process.stdout.readline())
+            assert found is not None
+            yield process, found[1]
+        finally:
+            process.kill()
+
+
+def admin(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_and_ends_orderly(tmp_path: Path, number: signal.Signals) -> None:
+    with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")) as (process, address):
+        assert admin(address).list_topics(timeout=DEADLINE_S).brokers
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == exits.EXIT_SETTLED
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+
+
+def test_a_restart_on_the_same_directory_knows_what_was_there(tmp_path: Path) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    with running(*words) as (process, address):
+        admin_client = admin(address)
+        admin_client.create_topics([NewTopic("kept", num_partitions=3)])["kept"].result(DEADLINE_S)
+        process.terminate()
+        process.wait(DEADLINE_S)
+    with running(*words) as (_, address):
+        assert len(admin(address).list_topics("kept", timeout=DEADLINE_S).topics["kept"].partitions) == 3
+
+
+def test_a_properties_file_and_settings_of_which_settings_win(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=7\nnum.partitions=2\n")
+    with running(*MEMORY, "--config", str(file), "--set", "node.id=8") as (_, address):
+        assert set(admin(address).list_topics(timeout=DEADLINE_S).brokers) == {8}
+
+
+def test_metrics_are_served() -> None:
+    port = free_port()
+    with running(*MEMORY, "--metrics", f"127.0.0.1:{port}"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            text = answer.read().decode()
+        assert 'kafka_transactions{state="Ongoing"} 0.0' in text
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--set", "nodes.id=1"), "node.id"),
+        (("--set", "node.id"), "NAME=VALUE"),
+        (("--set", "transaction.version=3"), "transaction.version"),
+        (("--metrics", "9404"), "HOST:PORT"),
+        (("--listen", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    assert cli.main(["coordinator", *MEMORY, *words]) == exits.EXIT_USAGE
+    assert named in capsys.readouterr().err
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    with running(*words):
+        assert cli.main(["coordinator", *words]) == exits.EXIT_USAGE
+    assert str(tmp_path / "data") in capsys.readouterr().err
+
+
+def test_an_address_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ("--in-memory", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert cli.main(["coordinator", *words]) == exits.EXIT_FAILED
+    assert "in use" in capsys.readouterr().err
+
+
+def test_a_place_must_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is kept nowhere is lost with the process, so that is said and not a default."""
+    parser = argparse.ArgumentParser()
+    coordinator.add_commands(parser.add_subparsers())
+    with pytest.raises(SystemExit):
+        parser.parse_args(["coordinator", "--listen", "127.0.0.1:0"])
+    assert "--data-dir --in-memory" in capsys.readouterr().err
+
+
+def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    properties = BrokerProperties.from_mapping({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+
+    def terminate() -> None:
+        wait_until(lambda: answers(port), deadline_s=DEADLINE_S, what="the listener")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    terminating = threading.Thread(target=terminate)
+    terminating.start()
+    assert command.serve(properties, None) == exits.EXIT_SETTLED
+    terminating.join()
+    assert capsys.readouterr().out == f"listening on 127.0.0.1:{port}\n"
+    assert not answers(port)
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -1,0 +1,532 @@
+"""What a partition leader lets producers append (KIP-98, KIP-360, KIP-890), case by case and against their history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.server.producer_state import (
+    BATCHES_KEPT_MAX,
+    EndedTransaction,
+    EndMarker,
+    Guard,
+    NeedsCoordinator,
+    ProducerStates,
+    Refused,
+    Verified,
+    Writer,
+)
+from spark_2pc_sink.server.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+
+PID = 7
+SEQUENCE_LAST = 2**31 - 1
+
+
+def header(
+    epoch: int, sequence: int, count: int = 1, *, at: int = 0, transactional: bool = False, pid: int = PID, ms: int = 5
+) -> BatchHeader:
+    attributes = TRANSACTIONAL_BIT if transactional else 0
+    return BatchHeader(at, 100, 0, 2, 0, attributes, count - 1, ms, ms, pid, epoch, sequence, count)
+
+
+def control(epoch: int, *, at: int = 0, pid: int = PID, ms: int = 9) -> BatchHeader:
+    return BatchHeader(at, 66, 0, 2, 0, TRANSACTIONAL_BIT | CONTROL_BIT, 0, ms, ms, pid, epoch, -1, 1)
+
+
+@dataclass
+class Leader:
+    """Producer states behind a log that only counts: checks, then writes, as a partition does."""
+
+    states: ProducerStates = field(default_factory=ProducerStates)
+    end: int = 0
+
+    def ask(self, epoch: int, sequence: int = 0, *, bumps: bool = True, pid: int = PID, ms: int = 0) -> Guard:
+        answer = self.states.verification(Writer(pid, epoch, sequence), supports_epoch_bump=bumps, now_ms=ms)
+        assert isinstance(answer, NeedsCoordinator)
+        return answer.guard
+
+    def write(
+        self,
+        epoch: int,
+        sequence: int,
+        count: int = 1,
+        *,
+        transactional: bool = False,
+        guard: Guard | None = None,
+        sequenced: bool = True,
+        pid: int = PID,
+        ms: int = 5,
+    ) -> Code:
+        batch = header(epoch, sequence, count, at=self.end, transactional=transactional, pid=pid, ms=ms)
+        assert self.states.duplicate(batch) is None
+        code = self.states.check_batch(batch, guard, sequenced=sequenced)
+        if code is Code.NONE:
+            self.states.batch_written(batch)
+            self.end += count
+        return code
+
+    def begin(self, epoch: int, sequence: int = 0, count: int = 1, *, bumps: bool = True, pid: int = PID) -> Code:
+        guard = self.ask(epoch, sequence, bumps=bumps, pid=pid)
+        return self.write(epoch, sequence, count, transactional=True, guard=guard, pid=pid)
+
+    def mark(
+        self, epoch: int, *, version: int = 2, commit: bool = True, coordinator: int = 0, pid: int = PID
+    ) -> Code | EndedTransaction | None:
+        code = self.states.check_marker(EndMarker(pid, epoch, commit, coordinator, version))
+        if code is not Code.NONE:
+            return code
+        marker = control(epoch, at=self.end, pid=pid)
+        self.end += 1
+        return self.states.marker_written(marker, commit=commit, coordinator_epoch=coordinator)
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_producer_may_begin_anywhere(leader: Leader) -> None:
+    """Its earlier records may have expired (KIP-360)."""
+    assert leader.write(3, 17) == Code.NONE
+    assert leader.write(3, 18) == Code.NONE
+
+
+@pytest.mark.parametrize("sequence", [0, 4, 6, 100])
+def test_a_gap_or_a_step_back_is_out_of_order_and_changes_nothing(leader: Leader, sequence: int) -> None:
+    leader.write(0, 0, 5)
+    before = list(leader.states.entries())
+    assert leader.write(0, sequence, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert list(leader.states.entries()) == before
+
+
+def test_sequences_wrap_between_batches_and_inside_one(leader: Leader) -> None:
+    assert leader.write(0, SEQUENCE_LAST) == Code.NONE
+    assert leader.write(0, 0) == Code.NONE
+    other = Leader()
+    assert other.write(0, SEQUENCE_LAST - 1, 4) == Code.NONE
+    assert other.states.entry(PID).last_sequence == 1  # type: ignore[union-attr]
+    repeated = other.states.duplicate(header(0, SEQUENCE_LAST - 1, 4))
+    assert repeated is not None
+    assert (repeated.first_offset, repeated.last_offset) == (0, 3)
+    assert other.write(0, 2) == Code.NONE
+
+
+def test_a_new_epoch_begins_at_zero(leader: Leader) -> None:
+    leader.write(0, 0)
+    assert leader.write(1, 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.write(1, 0) == Code.NONE
+    assert leader.write(0, 1) == Code.INVALID_PRODUCER_EPOCH
+
+
+def test_the_last_five_batches_are_recognised_by_both_their_sequences(leader: Leader) -> None:
+    for first in range(0, 14, 2):
+        assert leader.write(0, first, 2, ms=first) == Code.NONE
+    found = [leader.states.duplicate(header(0, first, 2)) for first in range(0, 14, 2)]
+    assert [each and (each.first_offset, each.timestamp_ms) for each in found] == [
+        *(None, None),
+        *((first, first) for first in range(4, 14, 2)),
+    ]
+    assert leader.states.duplicate(header(0, 12, 1)) is None
+    assert leader.states.duplicate(header(1, 12, 2)) is None
+    assert leader.states.duplicate(header(0, 12, 2, pid=8)) is None
+
+
+def test_a_retry_older_than_five_batches_is_out_of_order(leader: Leader) -> None:
+    for first in range(BATCHES_KEPT_MAX + 1):
+        leader.write(0, first)
+    assert leader.write(0, 0) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_the_coordinator_is_asked_once_for_each_transaction(leader: Leader) -> None:
+    assert leader.begin(0) == Code.NONE
+    answer = leader.states.verification(Writer(PID, 0, 1), supports_epoch_bump=True, now_ms=0)
+    assert isinstance(answer, Verified)
+    assert leader.write(0, 1, transactional=True) == Code.NONE
+
+
+def test_without_a_guard_or_with_another_nothing_transactional_is_appended(leader: Leader) -> None:
+    leader.ask(0)
+    assert leader.write(0, 0, transactional=True) == Code.INVALID_TXN_STATE
+    assert leader.write(0, 0, transactional=True, guard=Guard()) == Code.INVALID_TXN_STATE
+    assert Leader(ProducerStates(verification=False)).write(0, 0, transactional=True) == Code.NONE
+
+
+def test_an_old_epoch_is_refused_before_the_coordinator_is_asked(leader: Leader) -> None:
+    leader.write(5, 0)
+    answer = leader.states.verification(Writer(PID, 4, 0), supports_epoch_bump=True, now_ms=0)
+    assert answer == Refused(Code.INVALID_PRODUCER_EPOCH)
+    assert leader.write(4, 0, transactional=True) == Code.INVALID_PRODUCER_EPOCH  # and before the guard is missed
+
+
+def test_a_marker_that_slips_in_takes_the_guard_away(leader: Leader) -> None:
+    """KIP-890, "Verification": the answer of the coordinator may be out of date when the record arrives."""
+    guard = leader.ask(0, bumps=False)
+    leader.mark(0, version=0)
+    assert leader.write(0, 0, transactional=True, guard=guard) == Code.INVALID_TXN_STATE
+
+
+def test_the_marker_of_the_transaction_before_leaves_the_next_ones_guard(leader: Leader) -> None:
+    """KIP-890: it carries the bumped epoch, with which the client has begun its next transaction already."""
+    leader.begin(0)
+    guard = leader.ask(1)
+    leader.mark(1)
+    assert leader.write(1, 0, transactional=True, guard=guard) == Code.NONE
+
+
+def test_any_other_marker_takes_the_guard(leader: Leader) -> None:
+    leader.begin(0)
+    guard = leader.ask(2)
+    leader.mark(1)
+    assert leader.write(2, 0, transactional=True, guard=guard) == Code.INVALID_TXN_STATE
+
+
+def test_of_the_batches_that_wait_for_one_guard_the_first_goes_first(leader: Leader) -> None:
+    guard = leader.ask(0, 5, bumps=False)
+    assert leader.ask(0, 3, bumps=False) is guard
+    assert leader.ask(0, 4, bumps=False) is guard
+    assert leader.write(0, 4, transactional=True, guard=guard) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.write(0, 5, transactional=True, guard=guard) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.write(0, 3, transactional=True, guard=guard) == Code.NONE
+
+
+def test_a_later_epoch_begins_the_count_of_waiting_batches_anew(leader: Leader) -> None:
+    leader.ask(0, 0, bumps=False)
+    guard = leader.ask(1, 9, bumps=False)
+    assert leader.ask(0, 1, bumps=False) is guard  # an old epoch does not count any more
+    assert leader.write(1, 9, transactional=True, guard=guard) == Code.NONE
+
+
+def test_a_client_that_bumps_epochs_begins_each_transaction_at_zero(leader: Leader) -> None:
+    assert leader.begin(0, 4) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.begin(0, 0) == Code.NONE
+    leader.mark(1)
+    assert leader.begin(1, 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert leader.begin(1, 0) == Code.NONE
+
+
+def test_an_old_client_goes_on_counting_across_its_transactions(leader: Leader) -> None:
+    leader.begin(0, 0, 3, bumps=False)
+    assert leader.mark(0, version=0) == EndedTransaction(PID, 0, 3, commit=True)
+    assert leader.begin(0, 3, bumps=False) == Code.NONE
+    assert leader.states.first_open_offset() == 4
+
+
+def test_nothing_outside_of_the_open_transaction(leader: Leader) -> None:
+    leader.begin(0)
+    assert leader.write(0, 1) == Code.INVALID_TXN_STATE
+    assert leader.write(0, 5) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # sequences are looked at before
+
+
+def test_records_of_the_broker_have_no_sequences(leader: Leader) -> None:
+    guard = leader.ask(0, -1)
+    assert leader.write(0, -1, transactional=True, guard=guard, sequenced=False) == Code.NONE
+    assert leader.write(0, -1, 2, transactional=True, sequenced=False) == Code.NONE
+    assert leader.states.entry(PID).last_sequence == -1  # type: ignore[union-attr]
+
+
+# --- markers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "marker_epoch", "open_transaction", "expected"),
+    [
+        (0, 4, True, Code.INVALID_PRODUCER_EPOCH),
+        (0, 5, True, Code.NONE),
+        (0, 6, True, Code.NONE),
+        (1, 4, False, Code.INVALID_PRODUCER_EPOCH),
+        (1, 5, False, Code.NONE),
+        (2, 4, True, Code.INVALID_PRODUCER_EPOCH),
+        (2, 5, True, Code.INVALID_PRODUCER_EPOCH),
+        (2, 6, True, Code.NONE),
+        (2, 4, False, Code.INVALID_PRODUCER_EPOCH),
+        (2, 5, False, Code.NONE),  # the coordinator sends it again
+    ],
+)
+def test_the_epoch_of_a_marker(
+    leader: Leader, version: int, marker_epoch: int, open_transaction: bool, expected: Code
+) -> None:
+    leader.begin(5) if open_transaction else leader.write(5, 0)
+    marker = EndMarker(PID, marker_epoch, commit=False, coordinator_epoch=0, transaction_version=version)
+    assert leader.states.check_marker(marker) == expected
+
+
+def test_a_marker_at_the_last_epoch_may_equal_the_datas(leader: Leader) -> None:
+    leader.write(32767, 0)
+    guard = leader.ask(32767, 1, bumps=False)
+    leader.write(32767, 1, transactional=True, guard=guard)
+    assert isinstance(leader.mark(32767), EndedTransaction)
+
+
+def test_an_older_coordinator_is_fenced(leader: Leader) -> None:
+    leader.mark(1, coordinator=3)
+    assert leader.mark(1, coordinator=2) == Code.TRANSACTION_COORDINATOR_FENCED
+    assert leader.mark(0, coordinator=2) == Code.INVALID_PRODUCER_EPOCH  # the epoch is looked at first
+    assert leader.mark(1, coordinator=3) is None
+
+
+def test_a_marker_makes_an_unknown_producer_known(leader: Leader) -> None:
+    assert leader.mark(4, coordinator=2) is None
+    (entry,) = leader.states.entries()
+    assert (entry.epoch, entry.coordinator_epoch, entry.last_timestamp_ms, entry.last_sequence) == (4, 2, 9, -1)
+
+
+def test_open_transactions_are_known_by_their_first_offset(leader: Leader) -> None:
+    leader.write(0, 0, 3, pid=1)
+    leader.begin(0, pid=2)
+    leader.begin(0, pid=3)
+    assert leader.states.first_open_offset() == 3
+    assert leader.mark(1, pid=2, commit=False) == EndedTransaction(2, 3, 5, commit=False)
+    assert leader.states.first_open_offset() == 4
+    leader.mark(1, pid=3)
+    assert leader.states.first_open_offset() is None
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def test_producers_expire_but_never_with_an_open_transaction(leader: Leader) -> None:
+    leader.write(0, 0, pid=1, ms=100)
+    leader.write(0, 0, pid=2, ms=101)
+    leader.begin(0, pid=3)
+    leader.states.expire(1100, 1000)
+    assert [entry.producer_id for entry in leader.states.entries()] == [2, 3]
+
+
+def test_a_guard_expires_too(leader: Leader) -> None:
+    guard = leader.ask(0, ms=100)
+    leader.states.expire(1099, 1000)
+    assert leader.ask(0, ms=1099) is guard
+    leader.states.expire(1100, 1000)
+    assert leader.ask(0, ms=1100) is not guard
+
+
+# --- against the history ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to one producer id, in order: a batch, a marker, or a question to the coordinator."""
+
+    kind: str
+    epoch: int
+    sequence: int = -1
+    count: int = 0
+    offset: int = -1
+    transactional: bool = False
+    bumps: bool = False
+    guard: Guard | None = None
+    coordinator: int = -1
+
+
+class History:
+    """The rules told again from everything that happened, without any state that is kept up to date."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def written(self) -> list[Event]:
+        return [event for event in self.events if event.kind != "ask"]
+
+    def epoch(self) -> int:
+        return self.written()[-1].epoch if self.written() else -1
+
+    def remembered(self) -> list[Event]:
+        """Data batches since the epoch last changed, at most five."""
+        run: list[Event] = []
+        for event in reversed(self.written()):
+            if event.epoch != self.epoch():
+                break
+            run.insert(0, event)
+        return [event for event in run if event.kind == "data"][-5:]
+
+    def open_since(self) -> int | None:
+        start = None
+        for event in self.written():
+            if event.kind == "marker":
+                start = None
+            elif event.transactional and start is None:
+                start = event.offset
+        return start
+
+    def coordinator(self) -> int:
+        return max((event.coordinator for event in self.events), default=-1)
+
+    def asked(self) -> list[Event]:
+        """The questions that share the guard which is valid now; none where none is."""
+        asks: list[Event] = []
+        for event in self.events:
+            latest = max((ask.epoch for ask in asks), default=-1)
+            if event.kind == "ask":
+                asks.append(event)
+            elif event.kind == "marker" and asks and asks[0].bumps and latest == event.epoch:
+                continue
+            elif event.kind == "marker" or event.transactional:
+                asks = []
+        return asks
+
+    def sequence_due(self, event: Event) -> bool:
+        asks = self.asked()
+        remembered = self.remembered()
+        if asks:
+            latest = max(ask.epoch for ask in asks)
+            if asks[0].bumps and not remembered and event.sequence != 0:
+                return False
+            if event.sequence > min(ask.sequence for ask in asks if ask.epoch == latest):
+                return False
+        if not self.written():
+            return True
+        if event.epoch > self.epoch() or not remembered:
+            return event.sequence == 0
+        return event.sequence == (remembered[-1].sequence + remembered[-1].count) % 2**31
+
+    def verdict(self, event: Event) -> Code:
+        """What a batch must be answered that is no duplicate."""
+        opened = self.open_since() is not None
+        if event.epoch < self.epoch():
+            return Code.INVALID_PRODUCER_EPOCH
+        in_open = opened and event.epoch == self.epoch()
+        guarded = event.guard is not None and event.guard in [ask.guard for ask in self.asked()]
+        if event.transactional and not in_open and not guarded:
+            return Code.INVALID_TXN_STATE
+        if not self.sequence_due(event):
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if opened and not event.transactional:
+            return Code.INVALID_TXN_STATE
+        return Code.NONE
+
+
+EPOCHS = st.sampled_from([0, 1, 2, 32767])
+SEQUENCES = st.sampled_from([0, 1, 2, 3, 4, SEQUENCE_LAST - 1, SEQUENCE_LAST])
+COMMANDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), EPOCHS, SEQUENCES, st.booleans()),
+        # The guard: of the last question, of the first one, or none; the sequence: a fixed one, or the one due.
+        st.tuples(
+            st.just("data"),
+            EPOCHS,
+            st.one_of(SEQUENCES, st.none()),
+            st.integers(1, 3),
+            st.booleans(),
+            st.sampled_from([-1, 0, None]),
+        ),
+        st.tuples(st.just("marker"), EPOCHS, st.integers(0, 2), st.integers(0, 2)),
+    ),
+    max_size=30,
+)
+
+
+def run(history: History, states: ProducerStates, command: tuple[object, ...], guards: list[Guard], end: int) -> int:
+    """One command on both; the offset behind it."""
+    kind, epoch, *rest = command
+    assert isinstance(epoch, int)
+    if kind == "ask":
+        sequence, bumps = rest
+        answer = states.verification(Writer(PID, epoch, sequence), supports_epoch_bump=bool(bumps), now_ms=0)  # type: ignore[arg-type]
+        if epoch < history.epoch():
+            assert answer == Refused(Code.INVALID_PRODUCER_EPOCH)
+        elif history.open_since() is not None and epoch == history.epoch():
+            assert answer == Verified()
+        else:
+            assert isinstance(answer, NeedsCoordinator)
+            valid = history.asked()
+            assert (answer.guard is valid[0].guard) if valid else (answer.guard not in guards)
+            guards.append(answer.guard)
+            history.events.append(Event("ask", epoch, sequence, bumps=bool(bumps), guard=answer.guard))  # type: ignore[arg-type]
+        return end
+    if kind == "data":
+        return run_data(history, states, epoch, rest, guards, end)
+    version, coordinator = rest
+    assert isinstance(version, int)
+    assert isinstance(coordinator, int)
+    return run_marker(history, states, EndMarker(PID, epoch, False, coordinator, version), end)
+
+
+def run_data(
+    history: History, states: ProducerStates, epoch: int, rest: list[object], guards: list[Guard], end: int
+) -> int:
+    sequence, count, transactional, which = rest
+    remembered = history.remembered()
+    due = remembered[-1].sequence + remembered[-1].count if remembered else 0
+    first = due % 2**31 if sequence is None else sequence
+    assert isinstance(first, int)
+    assert isinstance(count, int)
+    guard = guards[which] if isinstance(which, int) and guards else None
+    event = Event("data", epoch, first, count, end, bool(transactional), guard=guard)
+    batch = header(epoch, first, count, at=end, transactional=bool(transactional))
+    same = [each for each in remembered if (each.sequence, each.count) == (first, count) and epoch == history.epoch()]
+    duplicate = states.duplicate(batch)
+    assert (duplicate and duplicate.first_offset) == (same[0].offset if same else None)
+    if same:
+        return end
+    assert states.check_batch(batch, guard) == history.verdict(event)
+    if history.verdict(event) != Code.NONE:
+        return end
+    states.batch_written(batch)
+    history.events.append(event)
+    return end + count
+
+
+def run_marker(history: History, states: ProducerStates, marker: EndMarker, end: int) -> int:
+    epoch, opened = marker.producer_epoch, history.open_since()
+    if marker.transaction_version >= 2:
+        stale = epoch < history.epoch() or (epoch == history.epoch() and opened is not None and epoch != 32767)
+    else:
+        stale = epoch < history.epoch()
+    fenced = Code.TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < history.coordinator() else Code.NONE
+    assert states.check_marker(marker) == (Code.INVALID_PRODUCER_EPOCH if stale else fenced)
+    if stale or fenced:
+        return end
+    written = states.marker_written(
+        control(epoch, at=end), commit=marker.commit, coordinator_epoch=marker.coordinator_epoch
+    )
+    assert (written and written.first_offset) == opened
+    history.events.append(Event("marker", epoch, offset=end, coordinator=marker.coordinator_epoch))
+    return end + 1
+
+
+@given(COMMANDS)
+def test_every_answer_follows_from_the_history(commands: list[tuple[object, ...]]) -> None:
+    history, states = History(), ProducerStates()
+    guards: list[Guard] = []
+    end = 10
+    for command in commands:
+        end = run(history, states, command, guards, end)
+        assert states.first_open_offset() == history.open_since()
+        for entry in states.entries():
+            assert entry.epoch == history.epoch()
+            assert entry.coordinator_epoch == history.coordinator()
+            assert [(kept.first_sequence, kept.first_offset) for kept in entry.batches] == [
+                (event.sequence, event.offset) for event in history.remembered()
+            ]
+
+
+@given(COMMANDS)
+def test_what_was_written_alone_makes_the_same_entries(commands: list[tuple[object, ...]]) -> None:
+    """Reading the log back after a crash: guards are gone, all else is as it was."""
+    history, states = History(), ProducerStates()
+    guards: list[Guard] = []
+    end = 0
+    for command in commands:
+        end = run(history, states, command, guards, end)
+    again = ProducerStates()
+    for event in history.written():
+        if event.kind == "marker":
+            again.marker_written(
+                control(event.epoch, at=event.offset), commit=False, coordinator_epoch=event.coordinator
+            )
+        else:
+            again.batch_written(
+                header(event.epoch, event.sequence, event.count, at=event.offset, transactional=event.transactional)
+            )
+    assert list(again.entries()) == list(states.entries())
+    assert again.first_open_offset() == states.first_open_offset()

@@ -1,0 +1,182 @@
+"""Broker properties: read, refused, shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.server.properties import (
+    ROWS,
+    STANDARD_AUTHORIZER,
+    BrokerProperties,
+    parse_assignments,
+    read_file,
+)
+from spark_2pc_sink.server.property_entries import Kind, Source, property_entries
+from spark_2pc_sink.server.property_rules import FIXED
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+
+
+def refused(values: dict[str, str]) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        BrokerProperties.from_mapping(values)
+    return caught.value
+
+
+def test_every_row_is_reached_by_its_name_and_says_what_it_does() -> None:
+    for name, item in ROWS.items():
+        assert item.name == re.sub(r"\W", "_", name)
+        assert item.metadata["spark_2pc_sink.setting"].why
+
+
+def test_defaults_are_kafka_s() -> None:
+    """DescribeConfigs of a fresh Apache Kafka 4.4.0 gave these."""
+    properties = BrokerProperties.from_mapping({})
+    assert properties == BrokerProperties()
+    assert properties.transaction_version == 2
+    assert properties.transaction_max_timeout_ms == 900_000
+    assert properties.transactional_id_expiration_ms == 604_800_000
+    assert properties.transaction_abort_timed_out_transaction_cleanup_interval_ms == 10_000
+    assert properties.transaction_remove_expired_transaction_cleanup_interval_ms == 3_600_000
+    assert properties.producer_id_expiration_ms == 86_400_000
+    assert properties.socket_request_max_bytes == 104_857_600
+    assert properties.message_max_bytes == 1_048_588
+    assert properties.connections_max_idle_ms == 600_000
+    assert properties.auto_create_topics_enable
+    assert not properties.transaction_two_phase_commit_enable
+    assert not properties.transaction_keep_prepared_enable
+
+
+def test_texts_are_read_by_type() -> None:
+    properties = BrokerProperties.from_mapping(
+        {
+            " num.partitions ": " 3 ",
+            "auto.create.topics.enable": "FALSE",
+            "super.users": "User:a; User:CN=b,O=c ;",
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "connections.max.idle.ms": str(2**40),
+        }
+    )
+    assert properties.num_partitions == 3
+    assert not properties.auto_create_topics_enable
+    assert properties.super_user_principals == {"User:a", "User:CN=b,O=c"}
+    assert properties.connections_max_idle_ms == 2**40
+    assert properties.given >= {"num.partitions", "super.users"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("num.partition", "3", "did you mean 'num.partitions'?"),
+        ("transaction.two.phase.comit.enable", "true", "'transaction.two.phase.commit.enable'"),
+        ("log.dirs", "/data", "the name here is '--data-dir'"),
+        ("broker.id", "1", "the name here is 'node.id'"),
+        ("num.partitions", "three", "it is a whole number"),
+        ("num.partitions", "0", "at least 1"),
+        ("num.partitions", str(2**31), "at most 2147483647"),
+        ("auto.create.topics.enable", "yes", "'true', 'false'"),
+        ("transaction.version", "3", "at most 2"),
+        ("default.replication.factor", "3", "there is one node"),
+        ("transaction.state.log.min.isr", "2", "there is one node"),
+        ("log.retention.ms", "1000", "the server deletes no records"),
+        ("sasl.enabled.mechanisms", "GSSAPI", "one of PLAIN"),
+        ("ssl.keystore.type", "JKS", "one of PEM"),
+        ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer", "one of org.apache.kafka.metadata"),
+        ("group.min.session.timeout.ms", "1800001", "at most group.max.session.timeout.ms (1800000)"),
+        ("super.users", "User:a", "without an authorizer everything is allowed"),
+        ("allow.everyone.if.no.acl.found", "true", "without an authorizer everything is allowed"),
+        ("ssl.keystore.location", "a.pem", "no listener speaks TLS"),
+        ("ssl.client.auth", "required", "ssl.truststore.location"),
+        ("listeners", "SSL://h:1", "ssl.keystore.location"),
+        ("listeners", "SASL_PLAINTEXT://h:1", "this listener asks for a login"),
+        ("listener.name.plaintext.plain.sasl.jaas.config", JAAS, "no listener of this name asks for a login"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", JAAS, "the server has no such mechanism"),
+    ],
+)
+def test_a_property_that_would_not_be_honoured_is_refused_with_its_rule(name: str, value: str, text: str) -> None:
+    error = refused({name: value})
+    assert text in str(error)
+    assert "secret" not in str(error)
+
+
+def test_super_users_have_a_type() -> None:
+    error = refused({"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "alice"})
+    assert "User:name" in str(error)
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+def test_what_has_one_value_is_accepted_with_it(name: str) -> None:
+    assert BrokerProperties.from_mapping({name: FIXED[name].value}).given == {name}
+
+
+@pytest.mark.parametrize("name", ["ssl.key.pasword", "listener.name.x.y.jaas"])
+def test_a_misspelt_secret_is_not_shown(name: str) -> None:
+    assert "hunter2" not in str(refused({name: "hunter2"}))
+
+
+def test_passwords_are_not_part_of_the_repr() -> None:
+    name = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    properties = BrokerProperties.from_mapping({"listeners": "SASL_PLAINTEXT://h:1", name: JAAS})
+    assert properties.users_of(properties.listening[0]).passwords == {"alice": "secret"}
+    assert "secret" not in repr(properties)
+
+
+def test_assignments_are_read_and_the_later_counts() -> None:
+    assert parse_assignments(["a=1", "b=x=y", "a=2", "c="]) == {"a": "2", "b": "x=y", "c": ""}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", " =1", ""])
+def test_an_assignment_without_a_name_or_a_sign_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="NAME=VALUE"):
+        parse_assignments([text])
+
+
+def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(
+        b"# comment\n! another\n\nnum.partitions=3\nnode.id : 7\nsuper.users User:\\u00fcber;\\\n    User:b\n"
+        b"a\\ key=\xe9\\t|\nnum.partitions=4\n"
+    )
+    assert read_file(path) == {
+        "num.partitions": "4",
+        "node.id": "7",
+        "super.users": "User:über;User:b",
+        "a key": "é\t|",
+    }
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_file(tmp_path / "missing")
+    bad = tmp_path / "bad"
+    bad.write_text("a=\\u12")
+    with pytest.raises(ConfigurationError, match="four hexadecimal digits"):
+        read_file(bad)
+
+
+def test_entries_say_where_a_value_comes_from() -> None:
+    given = {"num.partitions": "1", "min.insync.replicas": "1", "listeners": "SSL://h:1"}
+    secret = {"ssl.keystore.location": "a.pem", "ssl.key.password": "hunter2"}
+    entries = {each.name: each for each in property_entries(BrokerProperties.from_mapping({**given, **secret}))}
+    assert list(entries) == sorted(entries)
+    assert entries.keys() == ROWS.keys() | FIXED.keys()
+    static = {name for name, entry in entries.items() if entry.source is Source.STATIC_BROKER_CONFIG}
+    assert static == given.keys() | secret.keys()
+    password = entries["ssl.key.password"]
+    assert (password.value, password.kind, password.sensitive) == (None, Kind.PASSWORD, True)
+    shown = {
+        name: (entries[name].value, entries[name].default, entries[name].kind)
+        for name in ("listeners", "node.id", "connections.max.idle.ms", "auto.create.topics.enable", "super.users")
+    }
+    assert shown == {
+        "listeners": ("SSL://h:1", "PLAINTEXT://127.0.0.1:9092", Kind.LIST),
+        "node.id": ("1", "1", Kind.INT),
+        "connections.max.idle.ms": ("600000", "600000", Kind.LONG),
+        "auto.create.topics.enable": ("true", "true", Kind.BOOLEAN),
+        "super.users": (None, None, Kind.STRING),
+    }
+    assert not any(entry.sensitive for name, entry in entries.items() if name != "ssl.key.password")

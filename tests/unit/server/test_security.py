@@ -1,0 +1,256 @@
+"""ACLs: the rules of Kafka's StandardAuthorizer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.coordinator.events import FULL_ACCESS, Operation, Resource
+from spark_2pc_sink.server.properties import STANDARD_AUTHORIZER, BrokerProperties
+from spark_2pc_sink.server.security import Acl, AclFilter, AclStore, access_by_acls
+
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
+LITERAL, PREFIXED = 3, 4
+ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 3, 4, 6, 7, 8, 10, 11
+DENY, ALLOW = 2, 3
+
+
+class Rows:
+    """A catalog in memory; a change becomes durable when the test says so, in order."""
+
+    def __init__(self, *acls: Acl) -> None:
+        self.rows: tuple[Mapping[str, Any], ...] = tuple(each.row() for each in acls)
+        self.gate = asyncio.Semaphore(1000)
+        self.fails = False
+
+    def acls(self) -> Sequence[Mapping[str, Any]]:
+        return self.rows
+
+    async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        await self.gate.acquire()
+        if self.fails:
+            raise OSError("the disk is full")
+        self.rows = tuple(rows)
+
+
+def acl(
+    name: str = "t",
+    operation: int = READ,
+    permission: int = ALLOW,
+    *,
+    resource: int = TOPIC,
+    pattern: int = LITERAL,
+    principal: str = "User:alice",
+    host: str = "*",
+) -> Acl:
+    return Acl(
+        resource=resource,
+        pattern=pattern,
+        name=name,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission=permission,
+    )
+
+
+def access(*acls: Acl, principal: str = "User:alice", host: str = "10.0.0.1", **properties: str) -> Any:
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    chosen = BrokerProperties.from_mapping({"authorizer.class.name": STANDARD_AUTHORIZER, **given})
+    return access_by_acls(chosen, AclStore(Rows(*acls)))(principal, host)
+
+
+def may(*acls: Acl, operation: Operation = Operation.READ) -> bool:
+    return bool(access(*acls).allows(operation, Resource.TOPIC, "t"))
+
+
+def test_without_an_authorizer_everything_is_allowed() -> None:
+    store = AclStore(Rows(acl(permission=DENY)))
+    assert access_by_acls(BrokerProperties(), store)("User:alice", "h") is FULL_ACCESS
+
+
+@pytest.mark.parametrize(
+    ("acls", "allowed"),
+    [
+        ([], False),
+        ([acl()], True),
+        ([acl("other")], False),
+        ([acl("*")], True),
+        ([acl("t", pattern=PREFIXED)], True),
+        ([acl("", pattern=PREFIXED)], True),
+        ([acl("to", pattern=PREFIXED)], False),
+        ([acl(resource=GROUP)], False),
+        ([acl(principal="User:bob")], False),
+        ([acl(principal="User:*")], True),
+        ([acl(principal="Group:alice")], False),
+        ([acl(host="10.0.0.1")], True),
+        ([acl(host="10.0.0.2")], False),
+        ([acl(operation=ALL)], True),
+        ([acl(operation=WRITE)], False),
+        ([acl(), acl(permission=DENY)], False),
+        ([acl(), acl(operation=ALL, permission=DENY)], False),
+        ([acl(), acl("*", permission=DENY)], False),
+        ([acl(), acl("t", pattern=PREFIXED, permission=DENY)], False),
+        ([acl(), acl(operation=WRITE, permission=DENY)], True),
+        ([acl(), acl(principal="User:bob", permission=DENY)], True),
+        ([acl(), acl(host="10.0.0.2", permission=DENY)], True),
+        ([acl(permission=DENY)], False),
+    ],
+)
+def test_a_deny_decides_then_an_allow_and_without_one_the_answer_is_no(acls: list[Acl], allowed: bool) -> None:
+    assert may(*acls) is allowed
+
+
+@pytest.mark.parametrize(
+    ("asked", "granting"),
+    [
+        (Operation.DESCRIBE, {READ, WRITE, DELETE, ALTER, DESCRIBE, ALL}),
+        (Operation.DESCRIBE_CONFIGS, {DESCRIBE_CONFIGS, ALTER_CONFIGS, ALL}),
+        (Operation.READ, {READ, ALL}),
+        (Operation.TWO_PHASE_COMMIT, {15, ALL}),
+    ],
+)
+def test_what_an_allow_implies(asked: Operation, granting: set[int]) -> None:
+    """StandardAuthorizerData: READ, WRITE, DELETE, ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS."""
+    assert {code for code in range(2, 16) if may(acl(operation=code), operation=asked)} == granting
+
+
+def test_a_deny_implies_nothing() -> None:
+    acls = acl(operation=READ, permission=DENY), acl(operation=DESCRIBE)
+    assert may(*acls, operation=Operation.DESCRIBE)
+    assert not may(*acls, operation=Operation.READ)
+
+
+def test_super_users_may_do_what_is_denied() -> None:
+    super_users = "User:bob;User:alice"
+    alice = access(acl(permission=DENY), super_users=super_users)
+    assert alice.allows(Operation.READ, Resource.TOPIC, "t")
+    assert alice.allows_any(Operation.READ, Resource.TOPIC)
+    carol = access(acl(permission=DENY), principal="User:carol", super_users=super_users)
+    assert not carol.allows(Operation.READ, Resource.TOPIC, "t")
+
+
+def test_what_no_acl_names_may_be_open_to_all() -> None:
+    properties = BrokerProperties.from_mapping(
+        {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    )
+    found = access_by_acls(properties, AclStore(Rows(acl("t", principal="User:bob"))))("User:alice", "h")
+    assert found.allows(Operation.READ, Resource.TOPIC, "other")
+    assert not found.allows(Operation.READ, Resource.TOPIC, "t")
+    assert found.allows(Operation.READ, Resource.GROUP, "t")
+    assert found.allows_any(Operation.READ, Resource.TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("acls", "allowed"),
+    [
+        ([], False),
+        ([acl()], True),
+        ([acl("*")], True),
+        ([acl("t", pattern=PREFIXED)], True),
+        ([acl(operation=WRITE)], False),
+        ([acl(operation=ALL)], True),
+        ([acl(resource=GROUP)], False),
+        ([acl(principal="User:bob")], False),
+        ([acl(), acl(permission=DENY)], False),
+        ([acl(), acl("*", permission=DENY)], False),
+        ([acl("*"), acl("*", permission=DENY)], False),
+        ([acl("*"), acl("t", permission=DENY)], True),
+        ([acl("*"), acl("t", pattern=PREFIXED, permission=DENY)], True),
+        ([acl("topic"), acl("t", pattern=PREFIXED, permission=DENY)], False),
+        ([acl("topic", pattern=PREFIXED), acl("t", pattern=PREFIXED, permission=DENY)], False),
+        ([acl("topic", pattern=PREFIXED), acl("topic", permission=DENY)], True),
+        ([acl("t"), acl("topic", pattern=PREFIXED, permission=DENY)], True),
+        ([acl("t"), acl("u"), acl("u", permission=DENY)], True),
+        ([acl("t"), acl("t", operation=WRITE, permission=DENY)], True),
+    ],
+)
+def test_any_resource_of_a_kind(acls: list[Acl], allowed: bool) -> None:
+    """Authorizer.authorizeByResourceType: an ALLOW counts unless a DENY dominates it."""
+    assert access(*acls).allows_any(Operation.READ, Resource.TOPIC) is allowed
+
+
+def test_one_operation_does_not_stand_for_another_when_any_resource_will_do() -> None:
+    assert not access(acl(operation=WRITE)).allows_any(Operation.DESCRIBE, Resource.TOPIC)
+
+
+def filtering(**fields: Any) -> AclFilter:
+    everything: dict[str, Any] = dict.fromkeys(("resource", "pattern", "operation", "permission"), 1)
+    everything |= dict.fromkeys(("name", "principal", "host"))
+    return AclFilter(**{**everything, **fields})
+
+
+ACLS = (
+    acl("t"),
+    acl("t", WRITE, DENY, principal="User:bob", host="h"),
+    acl("*"),
+    acl("pre", pattern=PREFIXED),
+    acl("t", resource=GROUP),
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {0, 1, 2, 3, 4}),
+        ({"resource": TOPIC}, {0, 1, 2, 3}),
+        ({"name": "t"}, {0, 1, 4}),
+        ({"name": "t", "pattern": LITERAL}, {0, 1, 4}),
+        ({"pattern": PREFIXED}, {3}),
+        ({"name": "prefix", "pattern": PREFIXED}, set()),
+        ({"name": "prefix", "pattern": 2}, {2, 3}),
+        ({"name": "t", "pattern": 2, "resource": TOPIC}, {0, 1, 2}),
+        ({"pattern": 2}, {0, 1, 2, 3, 4}),
+        ({"principal": "User:bob"}, {1}),
+        ({"host": "h"}, {1}),
+        ({"operation": WRITE}, {1}),
+        ({"permission": DENY}, {1}),
+        ({"operation": 99}, set()),
+    ],
+)
+def test_filters_find_what_kafka_s_find(fields: dict[str, Any], expected: set[int]) -> None:
+    wanted = filtering(**fields)
+    assert {number for number, each in enumerate(ACLS) if wanted.matches(each)} == expected
+
+
+def test_rules_are_read_back_as_they_were_kept() -> None:
+    rows = Rows(*ACLS)
+    assert set(AclStore(rows).acls) == set(ACLS)
+
+
+def test_changes_under_way_at_the_same_time_build_on_each_other() -> None:
+    async def run() -> None:
+        rows = Rows(ACLS[0])
+        rows.gate = asyncio.Semaphore(0)
+        store = AclStore(rows)
+        first, second = asyncio.ensure_future(store.add([ACLS[1]])), asyncio.ensure_future(store.remove([ACLS[0]]))
+        await asyncio.sleep(0)
+        assert store.acls == (ACLS[0],)
+        rows.gate.release()
+        await first
+        third = asyncio.ensure_future(store.add([ACLS[2], ACLS[1]]))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            rows.gate.release()
+        await asyncio.gather(second, third)
+        assert set(store.acls) == {ACLS[1], ACLS[2]}
+
+    asyncio.run(run())
+
+
+def test_a_change_that_could_not_be_kept_has_no_effect() -> None:
+    async def run() -> None:
+        rows = Rows(ACLS[0])
+        rows.fails = True
+        store = AclStore(rows)
+        with pytest.raises(OSError, match="full"):
+            await store.add([ACLS[1]])
+        assert store.acls == (ACLS[0],)
+        rows.fails = False
+        await store.add([ACLS[2]])
+        assert set(store.acls) == {ACLS[0], ACLS[2]}
+
+    asyncio.run(run())

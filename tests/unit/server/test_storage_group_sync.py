@@ -1,0 +1,185 @@
+"""Group commit: who waits for which fdatasync, and what a failed one does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_2pc_sink.server.storage.batches import build_batch, read_header, stamp_batch
+from spark_2pc_sink.server.storage.files import DiskFile, DiskStore, MemoryStore
+from spark_2pc_sink.server.storage.group_sync import GroupSync
+from spark_2pc_sink.server.storage.records import encode_records
+from spark_2pc_sink.server.storage.segmented_log import SegmentedLog
+
+DEADLINE_S = 20
+
+
+class SlowDisk:
+    """fdatasync that begins and ends when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+        self.count = 0
+        self.error: OSError | None = None
+        monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
+
+    def _sync(self) -> None:
+        self.count += 1
+        self.begun.release()
+        assert self.may_end.acquire(timeout=DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.acquire, timeout=DEADLINE_S)
+
+
+class Log:
+    """A log with its group commit, and the offsets that it says are durable."""
+
+    def __init__(self, store: DiskStore | MemoryStore, executor: Executor | None = None) -> None:
+        self.log = SegmentedLog(store)
+        self.log.recover(lambda _header, _batch: None)
+        self.durable: list[int] = []
+        self.sync = GroupSync(self.log, executor, self.durable.append)
+
+    def append(self) -> None:
+        batch = build_batch(encode_records([(None, b"value")]), record_count=1, timestamp_ms=1)
+        stamped = stamp_batch(batch, read_header(batch), base_offset=self.log.end_offset, leader_epoch=0)
+        self.log.append(stamped, segment_bytes=1 << 20)
+
+
+def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        first = log.sync.request()
+        await disk.has_begun()
+        assert log.sync.request() is first  # nothing was written since
+        log.append()
+        second = log.sync.request()
+        log.append()
+        assert log.sync.request() is second
+        assert second is not first
+        disk.may_end.release()
+        assert await first is None
+        assert log.durable == [1]
+        assert not second.done()
+        disk.may_end.release()
+        assert await second is None
+        assert log.durable == [1, 3]
+        assert disk.count == 2
+        assert log.sync.request().done()
+        log.sync.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_written_while_it_runs_is_not_durable_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        first = log.sync.request()
+        await disk.has_begun()
+        log.append()
+        disk.may_end.release()
+        await first
+        assert log.durable == [1]
+        log.sync.close()
+
+    asyncio.run(run())
+
+
+def test_a_failure_is_for_good_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may have dropped what it could not write: a second fdatasync would say that all is well."""
+
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        disk.error = OSError("Input/output error")
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        first = log.sync.request()
+        await disk.has_begun()
+        log.append()
+        waiting = log.sync.request()
+        disk.may_end.release()
+        for future in (first, waiting, log.sync.request()):
+            failure = await future
+            assert failure is not None
+            assert "Input/output error" in str(failure)
+        assert (disk.count, log.durable) == (1, [])
+        with pytest.raises(OSError, match="fdatasync failed"):
+            log.append()
+        log.sync.close()
+
+    asyncio.run(run())
+
+
+def test_threads_that_are_ended_are_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        executor = ThreadPoolExecutor(1)
+        busy, idle = Log(DiskStore(tmp_path), executor), Log(DiskStore(tmp_path), executor)
+        busy.append()
+        idle.append()
+        running, queued = busy.sync.request(), idle.sync.request()
+        await disk.has_begun()
+        executor.shutdown(wait=False, cancel_futures=True)
+        disk.may_end.release()
+        assert await running is None
+        assert "the threads were ended" in str(await queued)
+
+    asyncio.run(run())
+
+
+def test_files_are_closed_when_the_last_fdatasync_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        first = log.sync.request()
+        await disk.has_begun()
+        log.append()
+        waiting = log.sync.request()
+        log.sync.close()
+        log.sync.close()
+        assert log.log.read(0, max_bytes=100, min_one=True, limit_offset=1).data
+        disk.may_end.release(2)
+        assert await first is None
+        assert await waiting is None
+        assert log.durable == [1, 2]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            log.log.read(0, max_bytes=100, min_one=True, limit_offset=1)
+
+    asyncio.run(run())
+
+
+def test_memory_is_durable_at_once() -> None:
+    async def run() -> None:
+        log = Log(MemoryStore())
+        log.append()
+        assert log.sync.request().done()
+        assert log.durable == [1]
+        log.sync.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_recovered_is_durable(tmp_path: Path) -> None:
+    async def run() -> None:
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        await log.sync.request()
+        log.sync.close()
+        again = Log(DiskStore(tmp_path))
+        assert again.sync.request().done()
+        again.sync.close()
+
+    asyncio.run(run())

@@ -1,0 +1,235 @@
+"""The segments of a partition: appended, rolled, found and read, against a plain list of batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.server.storage.batches import BatchHeader, build_batch, read_header, stamp_batch
+from spark_2pc_sink.server.storage.errors import CorruptLogError
+from spark_2pc_sink.server.storage.files import DiskStore, MemoryStore, SegmentStore
+from spark_2pc_sink.server.storage.records import encode_records
+from spark_2pc_sink.server.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.server.storage.segments import INDEX_INTERVAL_BYTES, RELATIVE_OFFSET_MAX
+
+SEGMENT_BYTES = 20_000
+#: Batches by their records and the bytes of each.
+SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3000)), max_size=40)
+
+
+def opened(store: SegmentStore) -> SegmentedLog:
+    log = SegmentedLog(store)
+    log.recover(lambda _header, _batch: None)
+    return log
+
+
+def append(
+    log: SegmentedLog, count: int, value_bytes: int, *, ms: int = 1, segment_bytes: int = SEGMENT_BYTES
+) -> bytes:
+    batch = build_batch(encode_records([(None, bytes(value_bytes))] * count), record_count=count, timestamp_ms=ms)
+    stamped = stamp_batch(batch, read_header(batch), base_offset=log.end_offset, leader_epoch=0)
+    log.append(stamped, segment_bytes=segment_bytes)
+    return b"".join(stamped.parts)
+
+
+def filled(shapes: Iterable[tuple[int, int]]) -> tuple[SegmentedLog, list[bytes]]:
+    log = opened(MemoryStore())
+    return log, [append(log, count, value_bytes) for count, value_bytes in shapes]
+
+
+def with_headers(batches: Iterable[bytes]) -> list[tuple[BatchHeader, bytes]]:
+    return [(read_header(batch), batch) for batch in batches]
+
+
+def index_offsets(batches: list[bytes]) -> list[tuple[int, int]]:
+    """(position, last offset) of Kafka's index entries: a batch before which more than 4 KiB are without one."""
+    entries, position, unindexed = [], 0, 0
+    for header, batch in with_headers(batches):
+        if unindexed > INDEX_INTERVAL_BYTES:
+            entries.append((position, header.last_offset))
+            unindexed = 0
+        unindexed += len(batch)
+        position += len(batch)
+    return entries
+
+
+def in_segments(batches: list[bytes]) -> list[list[bytes]]:
+    segments: list[list[bytes]] = [[]]
+    for batch in batches:
+        if segments[-1] and sum(map(len, segments[-1])) + len(batch) > SEGMENT_BYTES:
+            segments.append([])
+        segments[-1].append(batch)
+    return segments
+
+
+@given(SHAPES, st.data())
+def test_a_read_gives_whole_batches_of_one_segment(shapes: list[tuple[int, int]], data: st.DataObject) -> None:
+    log, batches = filled([(1, 1), *shapes])
+    offset = data.draw(st.integers(0, log.end_offset - 1))
+    limits = [read_header(batch).base_offset for batch in batches] + [log.end_offset]
+    limit = data.draw(st.sampled_from([each for each in limits if each > offset]))
+    max_bytes = data.draw(st.integers(0, 30_000))
+    min_one = data.draw(st.booleans())
+    found = log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
+
+    segments = in_segments(batches)
+    number = max(index for index, segment in enumerate(segments) if read_header(segment[0]).base_offset <= offset)
+    segment = segments[number]
+    visible = [batch for batch in segment if offset <= read_header(batch).last_offset < limit]
+    expected = [batch for end, batch in enumerate(visible, 1) if sum(map(len, visible[:end])) <= max_bytes]
+    if not expected and min_one:
+        expected = visible[:1]
+    assert found.data == b"".join(expected)
+
+    # Kafka's answer may end in the middle of a batch; it looks for aborted transactions behind that.
+    start = sum(len(batch) for batch in segment if read_header(batch).last_offset < offset)
+    size = min(sum(map(len, visible)), max(max_bytes, len(visible[0])) if min_one else max_bytes)
+    following = [*(segment[0] for segment in segments[number + 1 :])]
+    end = read_header(following[0]).base_offset if following else log.end_offset
+    behind = [last_offset for position, last_offset in index_offsets(segment) if position >= start + size]
+    assert found.upper_offset == (behind[0] if behind else end)
+
+
+@given(SHAPES, st.data())
+def test_batches_are_walked_from_any_offset(shapes: list[tuple[int, int]], data: st.DataObject) -> None:
+    log, batches = filled(shapes)
+    offset = data.draw(st.integers(0, log.end_offset))
+    assert list(log.batches(offset)) == [each for each in with_headers(batches) if each[0].last_offset >= offset]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3000), st.integers(0, 50))), st.integers(-1, 51))
+def test_batches_are_found_by_time(shapes: list[tuple[int, int, int]], wanted_ms: int) -> None:
+    log = opened(MemoryStore())
+    batches = [append(log, count, value_bytes, ms=ms) for count, value_bytes, ms in shapes]
+    assert list(log.batches_with_timestamp(wanted_ms)) == [
+        each for each in with_headers(batches) if each[0].max_timestamp_ms >= wanted_ms
+    ]
+    assert log.max_timestamp_ms == max((ms for _, _, ms in shapes), default=-1)
+
+
+@given(SHAPES)
+def test_a_log_is_the_same_when_it_is_opened_again(shapes: list[tuple[int, int]]) -> None:
+    store = MemoryStore()
+    log = opened(store)
+    batches = [append(log, count, value_bytes) for count, value_bytes in shapes]
+    taken: list[bytes] = []
+    again = SegmentedLog(store)
+    again.recover(lambda _header, batch: taken.append(batch))
+    assert taken == batches
+    assert (again.end_offset, again.size_bytes, again.recovered_cut_bytes) == (log.end_offset, log.size_bytes, 0)
+    assert list(again.batches(0)) == list(log.batches(0))
+    for segment, before in zip(again._segments, log._segments, strict=True):
+        assert vars(segment) | {"file": None} == vars(before) | {"file": None}
+
+
+def test_segments_are_files_of_their_base_offset(tmp_path: Path) -> None:
+    log = opened(DiskStore(tmp_path))
+    batches = [append(log, 2, 4000) for _ in range(5)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "00000000000000000000.log",
+        "00000000000000000004.log",
+        "00000000000000000008.log",
+    ]
+    assert (tmp_path / "00000000000000000004.log").read_bytes() == b"".join(batches[2:4])
+    log.close()
+
+
+def test_a_batch_larger_than_a_segment_has_one_of_its_own() -> None:
+    log, _ = filled([(1, 10), (1, SEGMENT_BYTES), (1, 10)])
+    assert [segment.base_offset for segment in log._segments] == [0, 1, 2]
+
+
+def test_a_segment_has_no_more_offsets_than_kafkas_index_can_tell() -> None:
+    log = opened(MemoryStore())
+    append(log, 1, 1)
+    batch = build_batch(b"", record_count=RELATIVE_OFFSET_MAX, timestamp_ms=1)
+    log.append(stamp_batch(batch, read_header(batch), base_offset=1, leader_epoch=0), segment_bytes=SEGMENT_BYTES)
+    append(log, 1, 1)
+    assert [segment.base_offset for segment in log._segments] == [0, RELATIVE_OFFSET_MAX + 1]
+
+
+def test_a_segment_is_on_disk_before_the_next_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that damage in it is never a torn write."""
+    log = opened(DiskStore(tmp_path))
+    append(log, 1, 15_000)
+    synced: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda _: synced.append(len(list(tmp_path.iterdir()))))
+        append(log, 1, 15_000)
+    assert synced == [1]
+    assert len(list(tmp_path.iterdir())) == 2
+    log.close()
+
+
+def test_after_a_failed_fdatasync_nothing_more_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(DiskStore(tmp_path))
+    append(log, 1, 15_000)
+
+    def broken(_: int) -> None:
+        raise OSError("Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            append(log, 1, 15_000)
+    assert log.end_offset == 1
+    with pytest.raises(OSError, match=r"fdatasync of .*00000000000000000000\.log failed"):
+        append(log, 1, 10)
+    log.close()
+
+
+def test_what_is_to_be_synced_is_given_once_and_names_with_every_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(DiskStore(tmp_path))
+    files: list[int] = []
+    names: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", files.append)
+    monkeypatch.setattr(os, "fsync", names.append)
+
+    def synced(*sizes: int) -> tuple[int, int]:
+        for size in sizes:
+            append(log, 1, size)
+        work = log.take_unsynced()
+        assert work is not None
+        files.clear()
+        names.clear()
+        work()
+        return len(files), len(names)
+
+    assert synced(10, 10) == (1, 1)
+    assert synced(15_000) == (1, 0)
+    assert synced(15_000) == (1, 1)
+    assert synced(10, 15_000, 10) == (2, 1)
+    assert synced() == (0, 0)
+    log.close()
+
+
+def test_memory_waits_for_nothing() -> None:
+    log, _ = filled([(1, 1)])
+    assert log.take_unsynced() is None
+
+
+def test_a_length_that_cannot_be_is_damage(tmp_path: Path) -> None:
+    """Met while reading: the disk has changed what was whole when the log was opened."""
+    log = opened(DiskStore(tmp_path))
+    append(log, 1, 10)
+    append(log, 1, 10)
+    with (tmp_path / "00000000000000000000.log").open("r+b") as file:
+        file.seek(8)
+        file.write(bytes(4))
+    with pytest.raises(CorruptLogError, match="is damaged at byte 0: length 0"):
+        list(log.batches(1))
+    log.close()
+
+
+def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
+    log = opened(DiskStore(tmp_path))
+    log.close()
+    with pytest.raises(OSError, match="it is closed"):
+        append(log, 1, 10)

@@ -1,0 +1,312 @@
+"""``spark-2pc transactions`` without servers: words, tables, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import __main__ as program
+from spark_2pc_sink.cli import transactions
+from spark_2pc_sink.errors import AbortRefusedError, KafkaTimeoutError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.transactions import (
+    AbortedOpenTransaction,
+    HangingTransaction,
+    ListFilter,
+    ProducerDetails,
+    TerminatedTransaction,
+    TransactionDetails,
+    TransactionListing,
+)
+
+SERVER = ["--bootstrap-server", "h:1"]
+ENDED = AbortedOpenTransaction("t", 1, 7, 2, -1, 5, marker_written=True, reason="nobody knows it")
+
+
+class FakeTool:
+    """Notes what it is asked, and answers with what the test has put in."""
+
+    def __init__(self) -> None:
+        self.kafka: dict[str, Any] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: dict[str, Any] = {}
+
+    def connect(self, kafka: Mapping[str, Any]) -> FakeTool:
+        self.kafka = dict(kafka)
+        return self
+
+    def __enter__(self) -> FakeTool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.append(("close",))
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*positional: Any, **named: Any) -> Any:
+            self.calls.append((name, *positional, named))
+            answer = self.answers[name]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> FakeTool:
+    fake = FakeTool()
+    monkeypatch.setattr(transactions, "TransactionTool", fake.connect)
+    return fake
+
+
+def run(*words: str) -> int:
+    return cli.main(["transactions", *words])
+
+
+def columns(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("\t")] for line in text.splitlines()]
+
+
+# --- the commands ------------------------------------------------------------------------------------------------
+
+
+def test_list(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The columns of Kafka's tool, and its filters."""
+    tool.answers["list_transactions"] = (
+        TransactionListing("a", 0, 7, "Ongoing"),
+        TransactionListing("bb", 1, 8, "Empty"),
+    )
+    filters = ["--running-longer-than-ms", "-1", "--transactional-id-pattern", "a.*"]
+    states = ["--state", "Ongoing", "--state", "Empty", "--producer-id", "7"]
+    assert run("list", *SERVER, *filters, *states) == 0
+    assert capsys.readouterr().out == (
+        "TransactionalId\tCoordinator\tProducerId\tTransactionState\n"
+        "a              \t0          \t7         \tOngoing\n"
+        "bb             \t1          \t8         \tEmpty\n"
+    )
+    assert tool.calls == [("list_transactions", ListFilter(("Ongoing", "Empty"), (7,), -1, "a.*"), {}), ("close",)]
+
+
+def test_the_duration_filter_has_kafkas_name_too(tool: FakeTool) -> None:
+    tool.answers["list_transactions"] = ()
+    run("list", *SERVER, "--duration-filter", "60000")
+    assert tool.calls[0][1] == ListFilter(running_longer_than_ms=60_000)
+
+
+def test_describe(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that is not there is None, as in Kafka's tool."""
+    partitions = (TopicPartition("t", 0), TopicPartition("t", 1))
+    tool.answers["describe"] = TransactionDetails(3, "a", 7, 2, "Ongoing", 9, 100, 50, partitions)
+    assert run("describe", *SERVER, "--transactional-id", "a") == 0
+    head, row = columns(capsys.readouterr().out)
+    assert dict(zip(head, row, strict=True)) == {
+        "CoordinatorId": "3",
+        "TransactionalId": "a",
+        "ProducerId": "7",
+        "ProducerEpoch": "2",
+        "TransactionState": "Ongoing",
+        "TransactionTimeoutMs": "9",
+        "CurrentTransactionStartTimeMs": "100",
+        "TransactionDurationMs": "50",
+        "TopicPartitions": "t-0,t-1",
+    }
+    tool.answers["describe"] = TransactionDetails(3, "a", 7, 2, "Empty", 9, None, None, ())
+    run("describe", *SERVER, "--transactional-id", "a")
+    assert columns(capsys.readouterr().out)[1][6:8] == ["None", "None"]
+    run("describe", *SERVER, "--transactional-id", "a", "--json")
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["transactional_id"], found["start_time_ms"], found["partitions"]) == ("a", None, [])
+
+
+def test_describe_producers(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.answers["describe_producers"] = (ProducerDetails(7, 2, -1, 3, 99, 5), ProducerDetails(8, 0, 4, -1, 98, None))
+    assert run("describe-producers", *SERVER, "--topic", "t", "--partition", "1", "--broker-id", "2") == 0
+    assert tool.calls[0] == ("describe_producers", "t", 1, {"broker_id": 2})
+    assert columns(capsys.readouterr().out) == [
+        [
+            *("ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp"),
+            "CurrentTransactionStartOffset",
+        ],
+        ["7", "2", "-1", "3", "99", "5"],
+        ["8", "0", "4", "-1", "98", "None"],
+    ]
+
+
+def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The way out is on stderr, so that the table can be read by a program."""
+    row = HangingTransaction("t", 1, 7, 2, -1, 5, 1_000, 16 * 60_000 + 59_999, "nobody knows it")
+    tool.answers["find_hanging"] = (row,)
+    assert run("find-hanging", *SERVER) == 3
+    assert tool.calls[0][1] == {"topic": None, "partition": None, "broker_id": None, "max_timeout_ms": 900_000}
+    out, err = capsys.readouterr()
+    assert columns(out)[1] == ["t", "1", "7", "2", "-1", "5", "1000", "16", "nobody knows it"]
+    assert err == "to end it: spark-2pc transactions abort --topic t --partition 1 --start-offset 5\n"
+
+
+def test_find_hanging_is_exit_code_0_when_nothing_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.answers["find_hanging"] = ()
+    words = ["--topic", "t", "--partition", "1", "--broker-id", "2", "--max-transaction-timeout", "1", "--json"]
+    assert run("find-hanging", *SERVER, *words) == 0
+    assert tool.calls[0][1] == {"topic": "t", "partition": 1, "broker_id": 2, "max_timeout_ms": 60_000}
+    assert capsys.readouterr() == ("[]\n", "")
+
+
+def test_abort_by_start_offset(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.answers["abort"] = ENDED
+    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", "--start-offset", "5") == 0
+    expected = {"start_offset": 5, "producer": None, "coordinator_epoch": None}
+    assert tool.calls[0] == ("abort", "t", 1, expected)
+    assert columns(capsys.readouterr().out)[1] == ["t", "1", "7", "2", "-1", "5", "nobody knows it"]
+
+
+def test_abort_by_producer(tool: FakeTool) -> None:
+    tool.answers["abort"] = ENDED
+    words = ["--topic", "t", "--partition", "1", "--producer-id", "7", "--producer-epoch", "2", "--coordinator-epoch"]
+    assert run("abort", *SERVER, *words, "-1") == 0
+    expected = {"start_offset": None, "producer": ProducerIdAndEpoch(7, 2), "coordinator_epoch": -1}
+    assert tool.calls[0] == ("abort", "t", 1, expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "--producer-id=None"),
+        (["--producer-id", "7"], "--producer-epoch=None"),
+        (["--producer-id", "7", "--producer-epoch", "1"], "--coordinator-epoch=None"),
+        (["--start-offset", "5", "--producer-epoch", "1"], "--producer-epoch=1"),
+        (["--producer-id", "-7", "--producer-epoch", "1", "--coordinator-epoch", "0"], "producer id and epoch='-7:1'"),
+    ],
+)
+def test_abort_names_one_transaction(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", *words) == 2
+    assert text in capsys.readouterr().err
+    assert tool.calls == []
+
+
+def test_a_refused_abort_is_exit_code_3(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.answers["abort"] = AbortRefusedError(partition="t-1", start_offset=5, reason="it is known", remedy="Do that")
+    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", "--start-offset", "5") == 3
+    assert capsys.readouterr() == (
+        "",
+        "spark-2pc: the transaction that begins at offset 5 of t-1 was not aborted: it is known. Do that\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("force-terminate", "--transactional-id"), ("forceTerminateTransaction", "--transactionalId")],
+)
+def test_force_terminate(tool: FakeTool, capsys: pytest.CaptureFixture[str], command: str, option: str) -> None:
+    """Warnings go to stderr. Kafka's spelling works too."""
+    tool.answers["force_terminate"] = TerminatedTransaction("a", "Ongoing", (), 7, 3, 60_000, ("mind this",))
+    assert run(command, *SERVER, option, "a") == 0
+    out, err = capsys.readouterr()
+    assert columns(out)[1] == ["a", "Ongoing", "7", "3", "60000"]
+    assert err == "spark-2pc: mind this\n"
+
+
+# --- errors and connections --------------------------------------------------------------------------------------
+
+
+def test_a_cluster_out_of_reach_is_exit_code_1(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.answers["list_transactions"] = KafkaTimeoutError(operation="METADATA", deadline_ms=1, last_error="refused")
+    assert run("list", *SERVER) == 1
+    assert "refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["list", "--producer-id", "x"],
+        ["describe"],
+        ["abort", "--topic", "t"],
+        ["find-hanging", "--partition", "1.5"],
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(*words)
+    assert ended.value.code == 2
+
+
+def test_a_negative_timeout_is_exit_code_2(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("find-hanging", *SERVER, "--max-transaction-timeout", "-1") == 2
+    assert "--max-transaction-timeout=-1" in capsys.readouterr().err
+    assert tool.calls == []
+
+
+def test_without_brokers_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list") == 2
+    assert "bootstrap.servers" in capsys.readouterr().err
+
+
+def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, tmp_path: Path) -> None:
+    """As with Kafka's tool, whose options come before it."""
+    tool.answers["list_transactions"] = ()
+    file = tmp_path / "admin.properties"
+    file.write_text("# who\n! asks\n\nsasl.password = a=b\nclient.id=x\n")
+    before = ["--command-config", str(file), "--kafka", "security.protocol=SASL_SSL"]
+    assert run(*before, "list", *SERVER, "--kafka", "client.id=x", "--kafka", "sasl.username=u") == 0
+    assert tool.kafka == {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "u",
+        "sasl.password": "a=b",
+        "client.id": "x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--kafka", "bootstrap.servers=i:2"], "--bootstrap-server='bootstrap.servers'"),
+        (["--kafka", "sasl.password=a", "--kafka", "sasl.password=b"], "--kafka='sasl.password'"),
+        (["--kafka", "client.id"], "--kafka='client.id': it has the form KEY=VALUE"),
+        (["--command-config", "/nowhere/at.all"], "it can be read"),
+    ],
+)
+def test_a_connection_that_contradicts_itself_is_exit_code_2(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert run("list", *SERVER, *words) == 2
+    assert text in capsys.readouterr().err
+    assert tool.calls == []
+
+
+@pytest.mark.parametrize("content", ["no equals sign", "a=b\\\n c", "\nfine=1\n  odd  "])
+def test_a_file_that_is_no_properties_is_exit_code_2(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
+) -> None:
+    """Its content, which may be secret, is not printed."""
+    file = tmp_path / "admin.properties"
+    file.write_text(content)
+    assert run("list", *SERVER, "--command-config", str(file)) == 2
+    err = capsys.readouterr().err
+    assert f"{file}, line" in err
+    assert "odd" not in err
+
+
+def test_the_package_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m spark_2pc_sink.cli`` does the same as ``spark-2pc``."""
+    monkeypatch.delitem(sys.modules, program.__name__)
+    monkeypatch.setattr("sys.argv", ["spark-2pc", "transactions", "list"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("spark_2pc_sink.cli", run_name="__main__")
+    assert ended.value.code == 2
+
+
+def test_the_help_is_a_runbook(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("find-hanging", "abort", "force-terminate", "owed", "exit codes"))

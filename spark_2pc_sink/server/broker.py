@@ -32,10 +32,12 @@ from spark_2pc_sink.server.handlers.list_offsets import OffsetHandlers
 from spark_2pc_sink.server.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.server.handlers.produce import ProduceHandlers
 from spark_2pc_sink.server.handlers.producers import ProducerHandlers
+from spark_2pc_sink.server.handlers.records import RecordHandlers
 from spark_2pc_sink.server.handlers.topics import TopicHandlers
 from spark_2pc_sink.server.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.server.metrics import Snapshot, take_snapshot
 from spark_2pc_sink.server.properties import BrokerProperties
+from spark_2pc_sink.server.sasl import SaslHandlers
 from spark_2pc_sink.server.security import AclStore, access_by_acls
 from spark_2pc_sink.server.tcp import TcpServer
 from spark_2pc_sink.server.transaction_service import Intervals, TransactionService, settings_of
@@ -179,6 +181,8 @@ class Broker:
             FetchHandlers(catalog).handlers(),
             OffsetHandlers(catalog).handlers(),
             ProducerHandlers(catalog).handlers(),
+            RecordHandlers(catalog).handlers(),
+            SaslHandlers().handlers(),
             transactions.handlers(),
             GroupHandlers(self._groups).handlers(),
             GroupOffsetHandlers(offsets, catalog, now_ms=now_ms).handlers(),

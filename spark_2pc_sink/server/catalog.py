@@ -192,6 +192,25 @@ class Catalog:
                     log.settings = settings
         return topic
 
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
+        """Let nothing below these offsets be read any more; None when the topic is gone or nothing changes.
+
+        Args:
+            name: of the topic.
+            starts: the first offset to keep, by partition; smaller ones than the partition has change nothing.
+        """
+
+        def moved(topic: Topic) -> Topic | None:
+            later = {at: offset for at, offset in starts.items() if offset > topic.log_starts.get(at, 0)}
+            return replace(topic, log_starts={**topic.log_starts, **later}) if later else None
+
+        topic = await self._alter(name, moved)
+        for partition, offset in starts.items():
+            log = self.log(name, partition)
+            if topic is not None and log is not None:
+                log.delete_before(offset)
+        return topic
+
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
@@ -213,6 +232,7 @@ class Catalog:
             partition=partition,
             leader_epoch=self.node_epoch,
             settings=log_settings(known.configs, self.properties),
+            log_start_offset=known.log_starts.get(partition, 0),
             executor=self._executor,
         )
         self._logs[topic, partition] = opened

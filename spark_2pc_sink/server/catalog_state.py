@@ -36,12 +36,14 @@ class Topic:
     Args:
         partitions: how many it has; they are numbered from 0.
         configs: what was set for this topic, as Kafka's names and texts; defaults are not in it.
+        log_starts: the first offset that there is, of partitions whose records were deleted (DeleteRecords).
     """
 
     name: str
     id: uuid.UUID
     partitions: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    log_starts: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def internal(self) -> bool:
@@ -154,12 +156,18 @@ def _topic_document(topic: Topic) -> dict[str, Any]:
         "id": id_text(topic.id),
         "partitions": topic.partitions,
         "configs": dict(topic.configs),
+        "log_starts": {str(partition): offset for partition, offset in topic.log_starts.items()},
     }
 
 
 def _topic(row: dict[str, Any]) -> Topic:
-    configs = _typed(row, "configs", dict)
-    return Topic(_typed(row, "name", str), id_of_text(row["id"]), _typed(row, "partitions", int), configs)
+    return Topic(
+        name=_typed(row, "name", str),
+        id=id_of_text(row["id"]),
+        partitions=_typed(row, "partitions", int),
+        configs=_typed(row, "configs", dict),
+        log_starts={int(partition): offset for partition, offset in _typed(row, "log_starts", dict).items()},
+    )
 
 
 def _typed(row: dict[str, Any], name: str, kind: type) -> Any:

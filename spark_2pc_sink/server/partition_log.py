@@ -5,8 +5,8 @@ readers go by. Everything runs on one event loop. An append is in the log when t
 it), and durable after `sync`; the high watermark is the durable end, so that no reader sees what a crash could take
 back. A caller answers its client after `sync`, never before.
 
-Kafka's rules are those of ``UnifiedLog`` and ``LocalLog`` in 4.4.0. There is no retention, no compaction and no
-DeleteRecords: the log start offset is 0.
+Kafka's rules are those of ``UnifiedLog`` and ``LocalLog`` in 4.4.0. There is no retention and no compaction; what
+DeleteRecords deletes is no longer read, and its bytes go with the topic.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class PartitionLog:
         leader_epoch: stamped on every batch; counts the starts of the node.
         settings: may be replaced when the topic's configs change.
         recovered_cut_bytes: what opening cut off the end, a write that a crash had torn; 0 usually.
+        log_start_offset: the first offset that there is; grows by `delete_before` only.
         high_watermark: first offset that no reader may see: everything below it is durable.
         last_stable_offset: first offset that a read_committed reader may not see.
     """
@@ -76,6 +77,7 @@ class PartitionLog:
         state: LogState,
         *,
         leader_epoch: int,
+        log_start_offset: int,
         settings: LogSettings,
         executor: Executor | None,
     ) -> None:
@@ -83,10 +85,11 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.settings = settings
         self.recovered_cut_bytes = log.recovered_cut_bytes
-        self.high_watermark = log.end_offset
-        self.last_stable_offset = state.stable_offset(log.end_offset)
         self._log = log
         self._state = state
+        self.log_start_offset = log_start_offset
+        self.high_watermark = log.end_offset
+        self.last_stable_offset = self._stable_offset()
         self._sync = GroupSync(log, executor, self._durable)
         self._changed: asyncio.Future[None] | None = None
         state.epochs.begin(leader_epoch, log.end_offset)
@@ -100,6 +103,7 @@ class PartitionLog:
         partition: int,
         leader_epoch: int,
         settings: LogSettings,
+        log_start_offset: int = 0,
         executor: Executor | None = None,
     ) -> PartitionLog:
         """Open a partition, and recover what is in its directory: every batch is read and its CRC checked.
@@ -112,6 +116,7 @@ class PartitionLog:
             partition: its number.
             leader_epoch: of this start of the node; not below any that is in the log.
             settings: of broker and topic.
+            log_start_offset: what was deleted before.
             executor: threads for fdatasync; None for the event loop's own.
 
         Raises:
@@ -123,12 +128,15 @@ class PartitionLog:
         state = LogState(verification=settings.verification)
         log.recover(state.recovered)
         name = (topic, partition)
-        return cls(name, log, state, leader_epoch=leader_epoch, settings=settings, executor=executor)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that there is: always 0."""
-        return 0
+        return cls(
+            name,
+            log,
+            state,
+            leader_epoch=leader_epoch,
+            log_start_offset=log_start_offset,
+            settings=settings,
+            executor=executor,
+        )
 
     @property
     def end_offset(self) -> int:
@@ -262,6 +270,17 @@ class PartitionLog:
         """Begin what `sync` waits for, for a client that waits for nothing (acks=0 or 1); the result is a failure."""
         return self._sync.request()
 
+    def delete_before(self, offset: int) -> None:
+        """Let nothing below ``offset`` be read any more (DeleteRecords). Whoever calls keeps the offset durably.
+
+        Args:
+            offset: at most the high watermark; a smaller one than `log_start_offset` changes nothing.
+        """
+        assert offset <= self.high_watermark
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.last_stable_offset = self._stable_offset()
+        self._wake()
+
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers without an open transaction and unused for producer.id.expiration.ms; call now and then."""
         self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
@@ -332,7 +351,7 @@ class PartitionLog:
         """
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
             for record in decode_records(batch, header):
-                if record.timestamp_ms >= timestamp_ms:
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
                     return self._found(record, isolation)
         return NOWHERE
 
@@ -396,8 +415,11 @@ class PartitionLog:
     def _durable(self, end_offset: int) -> None:
         """Everything below ``end_offset`` is on disk: readers may see it."""
         self.high_watermark = end_offset
-        self.last_stable_offset = self._state.stable_offset(end_offset)
+        self.last_stable_offset = self._stable_offset()
         self._wake()
+
+    def _stable_offset(self) -> int:
+        return max(self.log_start_offset, self._state.stable_offset(self.high_watermark))
 
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():

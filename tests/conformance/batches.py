@@ -52,9 +52,12 @@ def batch(
     """The bytes of one uncompressed batch.
 
     Args:
+        values: of the records.
         now_ms: timestamp of every record.
         producer: id and epoch.
         sequence: of the first record.
+        transactional: the batch belongs to a transaction.
+        control: it says that it is an end marker.
         keys: of the records; none by default.
     """
     found = list(keys) or [None] * len(values)

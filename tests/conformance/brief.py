@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.conformance.operations import (
-    Add,
-    CommitOffsets,
-    Describe,
-    End,
-    Fetch,
-    FetchOffsets,
-    Init,
-    ListOffsets,
-    Markers,
-    Operation,
-    Produce,
-    Producers,
-)
+from tests.conformance.leader_operations import Fetch, FetchOffsets, ListOffsets, Markers, Produce, Producers
+from tests.conformance.operations import Add, CommitOffsets, Describe, End, Init, Operation
 
 #: What `brief` leaves away: the timeout that everything in these tests has.
 _USUAL_TIMEOUT_MS = 600_000

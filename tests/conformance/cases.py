@@ -14,6 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from tests.conformance.leader_operations import (
+    Fetch,
+    FetchOffsets,
+    ListOffsets,
+    Marker,
+    Markers,
+    Produce,
+    Producers,
+    Write,
+)
 from tests.conformance.operations import (
     NO_PAIR,
     Add,
@@ -21,19 +31,11 @@ from tests.conformance.operations import (
     CommitOffsets,
     Describe,
     End,
-    Fetch,
-    FetchOffsets,
     Init,
-    ListOffsets,
     ListTransactions,
-    Marker,
-    Markers,
     Operation,
     Pair,
     Partition,
-    Produce,
-    Producers,
-    Write,
 )
 
 EPOCH_MAX: Final = 32766
@@ -122,10 +124,11 @@ class Case:
         return self.name
 
 
-Steps: TypeAlias = Iterable[tuple[Operation, Any] | Step]
+#: A request and its answer.
+Exchange: TypeAlias = tuple[Any, Any]
 
 
-def case(name: str, *steps: tuple[Operation, Any] | Step, given: Given | None = None, levels: Iterable[int] = (2,)) -> Case:
+def case(name: str, *steps: Exchange | Step, given: Given | None = None, levels: Iterable[int] = (2,)) -> Case:
     """A case from pairs of request and answer."""
     made = tuple(step if isinstance(step, Step) else Step(*step) for step in steps)
     return Case(name, made, given, tuple(levels))
@@ -186,7 +189,8 @@ def listed(**fields: Any) -> ListTransactions:
 
 def produce(pair: Pair, sequence: int, *, version: int = 12, tid: str | None = TID, **fields: Any) -> Produce:
     """Produce of one batch."""
-    write = Write(**({"partition": HERE[0], "pair": pair, "sequence": sequence} | fields))
+    usual: dict[str, Any] = {"partition": HERE[0], "pair": pair, "sequence": sequence}
+    write = Write(**(usual | fields))
     return Produce(tid=tid if write.transactional else None, writes=(write,), now_ms=0, version=version)
 
 
@@ -195,9 +199,11 @@ def produce_all(*writes: Write, version: int = 12, tid: str | None = TID) -> Pro
     return Produce(tid=tid, writes=writes, now_ms=0, version=version)
 
 
-def idempotent(pair: Pair, sequence: int, *, count: int = 1, now_ms: int = 0) -> Produce:
+def idempotent(
+    pair: Pair, sequence: int, *, count: int = 1, now_ms: int = 0, partition: Partition = HERE[0]
+) -> Produce:
     """Produce of one batch that belongs to no transaction."""
-    write = Write(partition=HERE[0], pair=pair, sequence=sequence, count=count, transactional=False)
+    write = Write(partition=partition, pair=pair, sequence=sequence, count=count, transactional=False)
     return Produce(tid=None, writes=(write,), now_ms=now_ms)
 
 

@@ -102,14 +102,13 @@ def _old_endings() -> list[Case]:
                 levels=ALL_LEVELS,
             ),
         ]
-    every = {"levels": ALL_LEVELS}
     return [
         *cases,
-        case("2.3/unknown-id", (commit((X, 0), version=4), 49), **every),
-        case("2.3/empty-id", (commit((X, 0), version=4, tid=""), 42), **every),
-        case("2.3/fenced-v1", (commit((P, 6), version=1), 47), given=Given(state="ONGOING"), **every),
-        case("2.3/fenced-v2", (commit((P, 6), version=2), 90), given=Given(state="ONGOING"), **every),
-        case("2.3/fenced-v0", (abort((P, 6), version=0), 47), given=Given(state="ONGOING"), **every),
+        case("2.3/unknown-id", (commit((X, 0), version=4), 49), levels=ALL_LEVELS),
+        case("2.3/empty-id", (commit((X, 0), version=4, tid=""), 42), levels=ALL_LEVELS),
+        case("2.3/fenced-v1", (commit((P, 6), version=1), 47), given=Given(state="ONGOING"), levels=ALL_LEVELS),
+        case("2.3/fenced-v2", (commit((P, 6), version=2), 90), given=Given(state="ONGOING"), levels=ALL_LEVELS),
+        case("2.3/fenced-v0", (abort((P, 6), version=0), 47), given=Given(state="ONGOING"), levels=ALL_LEVELS),
         case(
             "2.3/commit-without-partitions",
             (add_nothing((P, 7)), {}),
@@ -117,7 +116,7 @@ def _old_endings() -> list[Case]:
             (commit((P, 7), version=4), 0),
             (describe(), "CompleteCommit P 7 []"),
             given=Given(state="EMPTY"),
-            **every,
+            levels=ALL_LEVELS,
         ),
     ]
 
@@ -244,15 +243,55 @@ def _empty_aborts() -> list[Case]:
             given=Given(state="EMPTY"),
             levels=(1, 2),
         ),
-        case("1.4/new-client-on-an-old-log", (commit((P, 7)), 35), (describe(), "Ongoing P 7 [shared0]"), given=Given(state="ONGOING"), levels=(0,)),
+        case(
+            "1.4/new-client-on-an-old-log",
+            (commit((P, 7)), 35),
+            (describe(), "Ongoing P 7 [shared0]"),
+            given=Given(state="ONGOING"),
+            levels=(0,),
+        ),
         # Kafka fails on the way and forgets to take back that a change is under way: nothing helps but a new load.
-        case("1.4/new-abort-on-an-old-log", (abort((P, 7)), 35), (abort((P, 7), version=4), 51), (init(), 51), given=Given(state="ONGOING"), levels=(0,)),
+        case(
+            "1.4/new-abort-on-an-old-log",
+            (abort((P, 7)), 35),
+            (abort((P, 7), version=4), 51),
+            (init(), 51),
+            given=Given(state="ONGOING"),
+            levels=(0,),
+        ),
         case("1.4/new-empty-abort-on-an-old-log", (abort((P, 7)), 35), given=Given(state="EMPTY"), levels=(0,)),
-        case("1.3/broken-epoch-abort", (abort((P, 32767)), (0, "N", 0)), (describe(), "CompleteAbort N 0 []"), given=Given(state="ONGOING", epoch=32767), levels=(1, 2)),
-        case("1.3/broken-epoch-commit", (commit((P, 32767)), -1), given=Given(state="ONGOING", epoch=32767), levels=(1, 2)),
-        case("2.3/old-client-after-a-new-one", (commit((P, 7)), (0, "P", 8)), (add((P, 8)), 0), (commit((P, 8), version=4), 0), (describe(), "CompleteCommit P 8 []"), given=Given(state="ONGOING"), levels=(1, 2)),
-        case("2.4/new-client-after-an-old-one", (commit((P, 7), version=4), 0), (add((P, 7)), 0), (commit((P, 7)), (0, "P", 8)), (describe(), "CompleteCommit P 8 []"), given=Given(state="ONGOING"), levels=(1, 2)),
-    ]  # fmt: skip
+        case(
+            "1.3/broken-epoch-abort",
+            (abort((P, 32767)), (0, "N", 0)),
+            (describe(), "CompleteAbort N 0 []"),
+            given=Given(state="ONGOING", epoch=32767),
+            levels=(1, 2),
+        ),
+        case(
+            "1.3/broken-epoch-commit",
+            (commit((P, 32767)), -1),
+            given=Given(state="ONGOING", epoch=32767),
+            levels=(1, 2),
+        ),
+        case(
+            "2.3/old-client-after-a-new-one",
+            (commit((P, 7)), (0, "P", 8)),
+            (add((P, 8)), 0),
+            (commit((P, 8), version=4), 0),
+            (describe(), "CompleteCommit P 8 []"),
+            given=Given(state="ONGOING"),
+            levels=(1, 2),
+        ),
+        case(
+            "2.4/new-client-after-an-old-one",
+            (commit((P, 7), version=4), 0),
+            (add((P, 7)), 0),
+            (commit((P, 7)), (0, "P", 8)),
+            (describe(), "CompleteCommit P 8 []"),
+            given=Given(state="ONGOING"),
+            levels=(1, 2),
+        ),
+    ]
 
 
 CASES = [*_old_grid(), *_old_endings(), *_new_grid(), *_new_endings()]

@@ -9,6 +9,7 @@ from tests.conformance.cases import (
     SHARED,
     TIMEOUT_MS,
     Case,
+    Exchange,
     Given,
     N,
     P,
@@ -36,7 +37,7 @@ def _at_rest(state: str) -> list[Case]:
     given, last = Given(state=state), Given(state=state, epoch=EPOCH_MAX)
     before = Given(state=state, previous=Q)
     word = _word(state)
-    rows = [
+    rows: list[tuple[str, Given, list[Exchange]]] = [
         (f"{word}-no-pair", given, [(init(), (0, "P", 8)), (init(), (0, "P", 9))]),
         (f"{word}-current-pair", given, [(init((P, 7)), (0, "P", 8)), (init((P, 8)), (0, "P", 9))]),
         (f"{word}-last-pair-again", given, [(init((P, 7)), (0, "P", 8)), (init((P, 7)), (0, "P", 8))]),
@@ -156,61 +157,91 @@ def _ongoing() -> list[Case]:
     for number, pair in enumerate([(-1, -1), (P, 7), (P, 6), (X, 7), (Q, EPOCH_MAX)]):
         for state in DECIDED:
             stuck = Given(state=state, stuck=True, previous=Q)
-            cases.append(case(f"2.1/{_word(state)}-any-pair-{number}", (init(pair), 51), given=stuck, levels=ALL_LEVELS))
+            cases.append(
+                case(f"2.1/{_word(state)}-any-pair-{number}", (init(pair), 51), given=stuck, levels=ALL_LEVELS)
+            )
     return cases
 
 
 def _gates() -> list[Case]:
     """What is looked at before the state."""
-    every = {"levels": ALL_LEVELS}
     return [
-        *(case(f"2.1/new-id-v{version}", (init(version=version), (0, "N", 0)), **every) for version in range(7)),
-        case("2.1/new-id-with-a-pair", (init((X, 5)), (0, "N", 0)), **every),
-        case("2.1/new-id-then-retry", (init(), (0, "N", 0)), (init((N, 0)), (0, "N", 1)), **every),
-        case("2.1/no-id", (init(tid=None), (0, "N", 0)), (init(tid=None), (0, "M", 0)), **every),
-        case("2.1/no-id-nothing-is-checked", (init(tid=None, timeout_ms=-5), (0, "N", 0)), **every),
-        case("2.1/no-id-nothing-of-v6-is-checked", (init(tid=None, version=6, two_phase=True, keep=True), (0, "N", 0)), **every),
-        case("2.1/no-id-with-a-pair", (init((X, 5), tid=None), (0, "N", 0)), **every),
-        case("2.1/empty-id", (init(tid=""), 42), **every),
-        case("2.1/empty-id-before-timeout", (init(tid="", timeout_ms=0), 42), **every),
-        case("2.1/producer-id-alone", (init((X, -1)), 42), **every),
-        case("2.1/epoch-alone", (init((-1, 3)), 42), **every),
-        case("2.1/pair-in-halves-without-id", (init((-1, 3), tid=None), 42), **every),
-        case("2.1/timeout-zero", (init(timeout_ms=0), 50), (describe(), 105), **every),
-        case("2.1/timeout-negative", (init(timeout_ms=-1), 50), **every),
-        case("2.1/timeout-too-long", (init(timeout_ms=900_001), 50), **every),
-        case("2.1/timeout-longest", (init(timeout_ms=900_000), (0, "N", 0)), (describe(), "Empty N 0 timeout=900000 unstarted []"), **every),
+        *(
+            case(f"2.1/new-id-v{version}", (init(version=version), (0, "N", 0)), levels=ALL_LEVELS)
+            for version in range(7)
+        ),
+        case("2.1/new-id-with-a-pair", (init((X, 5)), (0, "N", 0)), levels=ALL_LEVELS),
+        case("2.1/new-id-then-retry", (init(), (0, "N", 0)), (init((N, 0)), (0, "N", 1)), levels=ALL_LEVELS),
+        case("2.1/no-id", (init(tid=None), (0, "N", 0)), (init(tid=None), (0, "M", 0)), levels=ALL_LEVELS),
+        case("2.1/no-id-nothing-is-checked", (init(tid=None, timeout_ms=-5), (0, "N", 0)), levels=ALL_LEVELS),
+        case(
+            "2.1/no-id-nothing-of-v6-is-checked",
+            (init(tid=None, version=6, two_phase=True, keep=True), (0, "N", 0)),
+            levels=ALL_LEVELS,
+        ),
+        case("2.1/no-id-with-a-pair", (init((X, 5), tid=None), (0, "N", 0)), levels=ALL_LEVELS),
+        case("2.1/empty-id", (init(tid=""), 42), levels=ALL_LEVELS),
+        case("2.1/empty-id-before-timeout", (init(tid="", timeout_ms=0), 42), levels=ALL_LEVELS),
+        case("2.1/producer-id-alone", (init((X, -1)), 42), levels=ALL_LEVELS),
+        case("2.1/epoch-alone", (init((-1, 3)), 42), levels=ALL_LEVELS),
+        case("2.1/pair-in-halves-without-id", (init((-1, 3), tid=None), 42), levels=ALL_LEVELS),
+        case("2.1/timeout-zero", (init(timeout_ms=0), 50), (describe(), 105), levels=ALL_LEVELS),
+        case("2.1/timeout-negative", (init(timeout_ms=-1), 50), levels=ALL_LEVELS),
+        case("2.1/timeout-too-long", (init(timeout_ms=900_001), 50), levels=ALL_LEVELS),
+        case(
+            "2.1/timeout-longest",
+            (init(timeout_ms=900_000), (0, "N", 0)),
+            (describe(), "Empty N 0 timeout=900000 unstarted []"),
+            levels=ALL_LEVELS,
+        ),
         case(
             "2.1/two-phase-has-no-timeout",
             (init(timeout_ms=0, two_phase=True, version=6), (0, "N", 0)),
             (describe(), f"Empty N 0 timeout={NEVER_MS} unstarted []"),
             (init(version=6), (0, "N", 1)),
             (describe(), "Empty N 1 unstarted []"),
-            **every,
+            levels=ALL_LEVELS,
         ),
-        case("2.1/keep-is-not-there", (init(keep=True, version=6), 35), **every),
-        case("2.1/keep-before-timeout", (init(keep=True, version=6, timeout_ms=0), 35), **every),
-        case("2.1/keep-with-two-phase", (init(keep=True, two_phase=True, version=6), 35), **every),
+        case("2.1/keep-is-not-there", (init(keep=True, version=6), 35), levels=ALL_LEVELS),
+        case("2.1/keep-before-timeout", (init(keep=True, version=6, timeout_ms=0), 35), levels=ALL_LEVELS),
+        case("2.1/keep-with-two-phase", (init(keep=True, two_phase=True, version=6), 35), levels=ALL_LEVELS),
         case(
             "2.1/keep-before-the-state",
             (init(keep=True, two_phase=True, version=6), 35),
             (describe(), "Ongoing P 7 [shared0]"),
             given=Given(state="ONGOING"),
-            **every,
+            levels=ALL_LEVELS,
         ),
-        case("2.1/keep-with-empty-id", (init(tid="", keep=True, version=6), 42), **every),
-        case("2.1/fenced-v3", (init((P, 6), version=3), 47), given=Given(state="EMPTY"), **every),
-        case("2.1/fenced-v4", (init((P, 6), version=4), 90), given=Given(state="EMPTY"), **every),
-        case("2.1/timeout-of-the-last-call", (init(timeout_ms=5000), (0, "P", 8)), (describe(), "Empty P 8 timeout=5000 unstarted []"), given=Given(state="EMPTY"), **every),
-    ]  # fmt: skip
+        case("2.1/keep-with-empty-id", (init(tid="", keep=True, version=6), 42), levels=ALL_LEVELS),
+        case("2.1/fenced-v3", (init((P, 6), version=3), 47), given=Given(state="EMPTY"), levels=ALL_LEVELS),
+        case("2.1/fenced-v4", (init((P, 6), version=4), 90), given=Given(state="EMPTY"), levels=ALL_LEVELS),
+        case(
+            "2.1/timeout-of-the-last-call",
+            (init(timeout_ms=5000), (0, "P", 8)),
+            (describe(), "Empty P 8 timeout=5000 unstarted []"),
+            given=Given(state="EMPTY"),
+            levels=ALL_LEVELS,
+        ),
+    ]
 
 
 def _after_the_end() -> list[Case]:
     """Notes below the grid, and the consequences in 2.4."""
     ongoing = Given(state="ONGOING")
     return [
-        case("2.1/commit-leaves-its-epoch-as-the-last", (commit((P, 7)), (0, "P", 8)), (init((P, 7)), (0, "P", 8)), given=ongoing),
-        case("2.1/old-commit-leaves-its-epoch", (commit((P, 7), version=4), 0), (init((P, 7)), (0, "P", 8)), given=ongoing, levels=ALL_LEVELS),
+        case(
+            "2.1/commit-leaves-its-epoch-as-the-last",
+            (commit((P, 7)), (0, "P", 8)),
+            (init((P, 7)), (0, "P", 8)),
+            given=ongoing,
+        ),
+        case(
+            "2.1/old-commit-leaves-its-epoch",
+            (commit((P, 7), version=4), 0),
+            (init((P, 7)), (0, "P", 8)),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
         case("2.1/loaded-commit-has-no-last-epoch", (init((P, 6)), 90), given=Given(state="COMPLETE_COMMIT")),
         case(
             "2.4/between-fence-and-retry",
@@ -253,7 +284,7 @@ def _after_the_end() -> list[Case]:
             given=Given(state="ONGOING", timeout_ms=NEVER_MS, start_age_ms=30 * 86_400_000),
             levels=ALL_LEVELS,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _expiry() -> list[Case]:
@@ -271,7 +302,16 @@ def _expiry() -> list[Case]:
         for state in AT_REST
     ]
     kept = Given(state="ONGOING", update_age_ms=old)
-    return [*cases, case("1.5/open-is-not-expired", (describe(), "Ongoing P 7 [shared0]"), given=kept, levels=ALL_LEVELS)]
+    return [
+        *cases,
+        case("1.5/open-is-not-expired", (describe(), "Ongoing P 7 [shared0]"), given=kept, levels=ALL_LEVELS),
+    ]
 
 
-CASES = [*(each for state in AT_REST for each in _at_rest(state)), *_ongoing(), *_gates(), *_after_the_end(), *_expiry()]
+CASES = [
+    *(each for state in AT_REST for each in _at_rest(state)),
+    *_ongoing(),
+    *_gates(),
+    *_after_the_end(),
+    *_expiry(),
+]

@@ -8,6 +8,7 @@ from tests.conformance.cases import (
     NO_TOPIC,
     SHARED,
     Case,
+    Exchange,
     Given,
     N,
     P,
@@ -72,7 +73,7 @@ def _grid() -> list[Case]:
 def _verified(state: str) -> Case:
     """verifyOnly: nothing is added, and what is pending is not looked at."""
     decided = state in DECIDED
-    rows = [
+    rows: list[Exchange] = [
         (verify((P, 6)), 90),
         (verify((P, 8)), 90),
         (verify((X, 7)), 49),
@@ -87,25 +88,116 @@ def _verified(state: str) -> Case:
 
 
 def _others() -> list[Case]:
-    ongoing, every = Given(state="ONGOING"), {"levels": ALL_LEVELS}
+    ongoing = Given(state="ONGOING")
     return [
-        case("2.2/unknown-id", (add((X, 0)), 49), (add_offsets((X, 0)), 49), (verify((X, 0)), 49), (add((X, 0), version=4), 49), **every),
-        case("2.2/empty-id", (add((X, 0), tid=""), 42), (add_offsets((X, 0), tid=""), 42), (verify((X, 0), tid=""), 42), **every),
-        case("2.2/already-there", (add((P, 7)), 0), (add((P, 7), *SHARED[:2]), 0), (describe(), "Ongoing P 7 [shared0, shared1]"), given=ongoing, **every),
-        case("2.2/fenced-v1", (add((P, 6), version=1), 47), (add_offsets((P, 6), version=1), 47), given=ongoing, **every),
-        case("2.2/fenced-v0", (add((P, 6), version=0), 47), (add_offsets((P, 6), version=0), 47), given=ongoing, **every),
-        case("2.2/fenced-v2", (add((P, 6), version=2), 90), (add_offsets((P, 6), version=2), 90), given=ongoing, **every),
-        case("2.2/fenced-v4", (add((P, 6), version=4), 90), (add_offsets((P, 6), version=4), 90), given=ongoing, **every),
-        case("2.2/unknown-partition", (add((P, 7), SHARED[1], NO_TOPIC), {"shared1": 55, NO_TOPIC: 3}), (describe(), "Ongoing P 7 [shared0]"), given=ongoing, **every),
-        case("2.2/internal-topic", (add((P, 7), SHARED[1], INTERNAL), {"shared1": 55, INTERNAL: 29}), (describe(), "Ongoing P 7 [shared0]"), given=ongoing, **every),
-        case("2.2/unknown-partition-first", (add((P, 6), NO_TOPIC), 3), (add((X, 6), NO_TOPIC), 3), given=ongoing, **every),
-        case("2.2/no-partitions-open-a-transaction", (add_nothing((P, 7)), {}), (describe(), "Ongoing P 7 []"), given=Given(state="EMPTY"), **every),
-        case("2.2/no-partitions-stale", (add_nothing((P, 6)), {}), (describe(), "Empty P 7 unstarted []"), given=Given(state="EMPTY"), **every),
+        case(
+            "2.2/unknown-id",
+            (add((X, 0)), 49),
+            (add_offsets((X, 0)), 49),
+            (verify((X, 0)), 49),
+            (add((X, 0), version=4), 49),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/empty-id",
+            (add((X, 0), tid=""), 42),
+            (add_offsets((X, 0), tid=""), 42),
+            (verify((X, 0), tid=""), 42),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/already-there",
+            (add((P, 7)), 0),
+            (add((P, 7), *SHARED[:2]), 0),
+            (describe(), "Ongoing P 7 [shared0, shared1]"),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/fenced-v1",
+            (add((P, 6), version=1), 47),
+            (add_offsets((P, 6), version=1), 47),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/fenced-v0",
+            (add((P, 6), version=0), 47),
+            (add_offsets((P, 6), version=0), 47),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/fenced-v2",
+            (add((P, 6), version=2), 90),
+            (add_offsets((P, 6), version=2), 90),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/fenced-v4",
+            (add((P, 6), version=4), 90),
+            (add_offsets((P, 6), version=4), 90),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/unknown-partition",
+            (add((P, 7), SHARED[1], NO_TOPIC), {"shared1": 55, NO_TOPIC: 3}),
+            (describe(), "Ongoing P 7 [shared0]"),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/internal-topic",
+            (add((P, 7), SHARED[1], INTERNAL), {"shared1": 55, INTERNAL: 29}),
+            (describe(), "Ongoing P 7 [shared0]"),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/unknown-partition-first",
+            (add((P, 6), NO_TOPIC), 3),
+            (add((X, 6), NO_TOPIC), 3),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/no-partitions-open-a-transaction",
+            (add_nothing((P, 7)), {}),
+            (describe(), "Ongoing P 7 []"),
+            given=Given(state="EMPTY"),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/no-partitions-stale",
+            (add_nothing((P, 6)), {}),
+            (describe(), "Empty P 7 unstarted []"),
+            given=Given(state="EMPTY"),
+            levels=ALL_LEVELS,
+        ),
         case("2.2/leaders-add-any-topic", (add((P, 7), INTERNAL, version=5), 0), given=ongoing),
-        case("2.2/offsets-add-their-partition", (add_offsets((P, 7)), 0), (describe(), "Ongoing P 7 [(__consumer_offsets, 0), shared0]"), given=ongoing, **every),
-        case("2.2/new-id", (init(), (0, "N", 0)), (add((N, 0), *SHARED), 0), (describe(), "Ongoing N 0 [shared0, shared1, shared2]"), **every),
-        case("1.4/leader-add-on-an-old-log", (add((P, 7), SHARED[1], version=5), 35), given=Given(state="EMPTY"), levels=(0,)),
-    ]  # fmt: skip
+        case(
+            "2.2/offsets-add-their-partition",
+            (add_offsets((P, 7)), 0),
+            (describe(), "Ongoing P 7 [(__consumer_offsets, 0), shared0]"),
+            given=ongoing,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.2/new-id",
+            (init(), (0, "N", 0)),
+            (add((N, 0), *SHARED), 0),
+            (describe(), "Ongoing N 0 [shared0, shared1, shared2]"),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "1.4/leader-add-on-an-old-log",
+            (add((P, 7), SHARED[1], version=5), 35),
+            given=Given(state="EMPTY"),
+            levels=(0,),
+        ),
+    ]
 
 
 CASES = [*_grid(), *_others()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from tests.conformance.cases import (
     ALL_LEVELS,
     NEVER_MS,
@@ -29,6 +31,8 @@ _LABELS = {
     "COMPLETE_ABORT": "CompleteAbort",
 }
 _MINUTE_MS = 60_000
+#: Code, unknown states, rows.
+Row: TypeAlias = tuple[int, list[str], list[tuple[str, str, str]]]
 
 
 def _states() -> list[Case]:
@@ -39,7 +43,7 @@ def _states() -> list[Case]:
         word = state.lower().replace("_", "-")
         partitions = "[stuck0]" if stuck else "[shared0]" if state == "ONGOING" else "[]"
         started = " unstarted" if state == "EMPTY" else ""
-        row = (0, [], [("@T", "P", label)])
+        row: Row = (0, [], [("@T", "P", label)])
         others = tuple(each for each in _LABELS.values() if each != label)
         steps = [
             (describe(), f"{label} P 7{started} {partitions}"),
@@ -62,23 +66,81 @@ def _states() -> list[Case]:
 
 
 def _others() -> list[Case]:
-    every = {"levels": ALL_LEVELS}
     empty = Given(state="EMPTY")
-    nothing, row = (0, [], []), (0, [], [("@T", "P", "Empty")])
-    both = (0, [], [("@T", "N", "Empty"), ("@U", "M", "Empty")])
+    nothing: Row = (0, [], [])
+    row: Row = (0, [], [("@T", "P", "Empty")])
+    both: Row = (0, [], [("@T", "N", "Empty"), ("@U", "M", "Empty")])
     return [
-        case("2.7/state-nobody-has", (listed(states=("Dead",)), nothing), (listed(states=("PrepareEpochFence",)), nothing), given=empty, **every),
-        case("2.7/unknown-states-alone", (listed(states=("Nonsense", "empty")), (0, ["Nonsense", "empty"], [])), given=empty, **every),
-        case("2.7/pattern-must-match-all", (listed(pattern="@T"), row), (listed(pattern="T"), nothing), (listed(pattern=".*T"), row), (listed(pattern="case[0-9]*-(T|U)"), row), given=empty, **every),
-        case("2.7/pattern-none-or-empty", (listed(pattern=""), row), (listed(pattern=None), row), given=empty, **every),
-        case("2.7/pattern-that-is-none", (listed(pattern="("), (128, [], [])), (listed(pattern="a**"), (128, [], [])), given=empty, **every),
-        case("2.7/pattern-of-re2", (listed(pattern="(?=x)"), (128, [], [])), (listed(pattern="(a)\\1"), (128, [], [])), given=empty, **every),
-        case("2.7/several-ids", (init(), (0, "N", 0)), (init(tid=OTHER_TID), (0, "M", 0)), (listed(), both), (listed(producer_ids=(N,)), (0, [], both[2][:1])), **every),
-        case("2.8/unknown-id", (describe(), 105), **every),
-        case("2.8/empty-id", (describe(""), 42), **every),
-        case("2.8/two-phase", (describe(), f"Ongoing P 7 timeout={NEVER_MS} [shared0]"), given=Given(state="ONGOING", timeout_ms=NEVER_MS), **every),
-        case("2.8/start-stays-after-the-end", (add((P, 7)), 0), (commit((P, 7), version=4), 0), (describe(), "CompleteCommit P 7 []"), (init(), (0, "P", 8)), (describe(), "Empty P 8 unstarted []"), given=empty, **every),
-    ]  # fmt: skip
+        case(
+            "2.7/state-nobody-has",
+            (listed(states=("Dead",)), nothing),
+            (listed(states=("PrepareEpochFence",)), nothing),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/unknown-states-alone",
+            (listed(states=("Nonsense", "empty")), (0, ["Nonsense", "empty"], [])),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/pattern-must-match-all",
+            (listed(pattern="@T"), row),
+            (listed(pattern="T"), nothing),
+            (listed(pattern=".*T"), row),
+            (listed(pattern="case[0-9]*-(T|U)"), row),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/pattern-none-or-empty",
+            (listed(pattern=""), row),
+            (listed(pattern=None), row),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/pattern-that-is-none",
+            (listed(pattern="("), (128, [], [])),
+            (listed(pattern="a**"), (128, [], [])),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/pattern-of-re2",
+            (listed(pattern="(?=x)"), (128, [], [])),
+            (listed(pattern="(a)\\1"), (128, [], [])),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.7/several-ids",
+            (init(), (0, "N", 0)),
+            (init(tid=OTHER_TID), (0, "M", 0)),
+            (listed(), both),
+            (listed(producer_ids=(N,)), (0, [], both[2][:1])),
+            levels=ALL_LEVELS,
+        ),
+        case("2.8/unknown-id", (describe(), 105), levels=ALL_LEVELS),
+        case("2.8/empty-id", (describe(""), 42), levels=ALL_LEVELS),
+        case(
+            "2.8/two-phase",
+            (describe(), f"Ongoing P 7 timeout={NEVER_MS} [shared0]"),
+            given=Given(state="ONGOING", timeout_ms=NEVER_MS),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "2.8/start-stays-after-the-end",
+            (add((P, 7)), 0),
+            (commit((P, 7), version=4), 0),
+            (describe(), "CompleteCommit P 7 []"),
+            (init(), (0, "P", 8)),
+            (describe(), "Empty P 8 unstarted []"),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
+    ]
 
 
 CASES = [*_states(), *_others()]

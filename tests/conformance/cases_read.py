@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conformance.cases import (
     ALL_LEVELS,
     HERE,
     OTHER_TID,
     Case,
+    Exchange,
     Given,
     M,
     N,
@@ -23,9 +26,8 @@ from tests.conformance.cases import (
     produce,
     read,
 )
-from tests.conformance.operations import ListOffsets
+from tests.conformance.leader_operations import ListOffsets
 
-_EVERY = {"levels": ALL_LEVELS}
 _OLD = 11
 _EMPTY = Given(state="EMPTY")
 _NOBODY = (-1, -1)
@@ -50,7 +52,7 @@ def _one() -> list[Case]:
             (read("committed", 2), ("high=3 stable=1 aborted=[]", [])),
             (read("uncommitted", 2), ("high=3 stable=1 aborted=None", [data])),
             given=_EMPTY,
-            **_EVERY,
+            levels=ALL_LEVELS,
         ),
         *(
             case(
@@ -60,7 +62,10 @@ def _one() -> list[Case]:
                 (end((P, 7), version=4), 0),
                 (_SETTLED, f"Complete{end.__name__.capitalize()} P 7 []"),
                 (latest("committed"), (0, 4)),
-                (read("uncommitted"), ("high=4 stable=4 aborted=None", [plain, data, f"P 7 {end.__name__.upper()}/C@3"])),
+                (
+                    read("uncommitted"),
+                    ("high=4 stable=4 aborted=None", [plain, data, f"P 7 {end.__name__.upper()}/C@3"]),
+                ),
                 (
                     read("committed"),
                     (
@@ -70,30 +75,65 @@ def _one() -> list[Case]:
                 ),
                 (
                     read("committed", 3),
-                    (f"high=4 stable=4 aborted={'[P@1]' if end is abort else '[]'}", [f"P 7 {end.__name__.upper()}/C@3"]),
+                    (
+                        f"high=4 stable=4 aborted={'[P@1]' if end is abort else '[]'}",
+                        [f"P 7 {end.__name__.upper()}/C@3"],
+                    ),
                 ),
                 (read("committed", 4), ("high=4 stable=4 aborted=[]", [])),
                 given=_EMPTY,
-                **_EVERY,
+                levels=ALL_LEVELS,
             )
             for end in (commit, abort)
         ),
-        case("3.5/out-of-range", _PLAIN, (read("committed", 2), 1), (read("uncommitted", 2), 1), (read("uncommitted", -5), 1), **_EVERY),
-        case("3.5/beyond-the-stable-offset", *opened_at_zero(), (read("committed", 1), ("high=2 stable=0 aborted=[]", [])), (read("committed", 3), 1), given=_EMPTY, **_EVERY),
-        case("3.5/empty", (read("committed"), ("high=0 stable=0 aborted=[]", [])), (latest("committed"), (0, 0)), **_EVERY),
-        case("3.5/earliest", _PLAIN, (ListOffsets(partition=HERE[0], timestamp_ms=-2), (0, 0)), (ListOffsets(partition=HERE[0], timestamp_ms=-2, committed=True), (0, 0)), **_EVERY),
-        case("3.5/by-timestamp-only-below-the-stable-offset", *opened_at_zero(), (ListOffsets(partition=HERE[0], timestamp_ms=0), (0, 0)), (ListOffsets(partition=HERE[0], timestamp_ms=0, committed=True), (0, -1)), given=_EMPTY, **_EVERY),
-    ]  # fmt: skip
+        case(
+            "3.5/out-of-range",
+            _PLAIN,
+            (read("committed", 2), 1),
+            (read("uncommitted", 2), 1),
+            (read("uncommitted", -5), 1),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "3.5/beyond-the-stable-offset",
+            *_opened_at_zero(),
+            (read("committed", 1), ("high=2 stable=0 aborted=[]", [])),
+            (read("committed", 3), 1),
+            given=_EMPTY,
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "3.5/empty",
+            (read("committed"), ("high=0 stable=0 aborted=[]", [])),
+            (latest("committed"), (0, 0)),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "3.5/earliest",
+            _PLAIN,
+            (ListOffsets(partition=HERE[0], timestamp_ms=-2), (0, 0)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=-2, committed=True), (0, 0)),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "3.5/by-timestamp-only-below-the-stable-offset",
+            *_opened_at_zero(),
+            (ListOffsets(partition=HERE[0], timestamp_ms=0), (0, 0)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=0, committed=True), (0, -1)),
+            given=_EMPTY,
+            levels=ALL_LEVELS,
+        ),
+    ]
 
 
-def opened_at_zero() -> list[tuple[object, object]]:
+def _opened_at_zero() -> list[Exchange]:
     """An open transaction at the start of the log."""
     return [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, count=2, version=_OLD), (0, 0))]
 
 
 def _several() -> list[Case]:
     """Two transactions in one partition."""
-    other = {"tid": OTHER_TID}
+    other: dict[str, Any] = {"tid": OTHER_TID}
     both = [*_TWO_IDS, (produce((N, 0), 0), (0, 0)), (produce((M, 0), 0, **other), (0, 1))]
     ended = {
         "first": [(abort((N, 0)), (0, "N", 1)), (_SETTLED, "CompleteAbort N 1 []")],
@@ -109,7 +149,10 @@ def _several() -> list[Case]:
             (latest("committed"), (0, 1)),
             (read("committed"), ("high=3 stable=1 aborted=[N@0]", [first])),
             *ended["second"],
-            (read("committed"), ("high=4 stable=4 aborted=[N@0, M@1]", [first, second, "N 1 ABORT/C@2", "M 1 ABORT/C@3"])),
+            (
+                read("committed"),
+                ("high=4 stable=4 aborted=[N@0, M@1]", [first, second, "N 1 ABORT/C@2", "M 1 ABORT/C@3"]),
+            ),
             (read("committed", 3), ("high=4 stable=4 aborted=[M@1]", ["M 1 ABORT/C@3"])),
             levels=(1, 2),
         ),
@@ -120,7 +163,10 @@ def _several() -> list[Case]:
             (latest("committed"), (0, 0)),
             (read("committed"), ("high=3 stable=0 aborted=[]", [])),
             *ended["first"],
-            (read("committed"), ("high=4 stable=4 aborted=[M@1, N@0]", [first, second, "M 1 ABORT/C@2", "N 1 ABORT/C@3"])),
+            (
+                read("committed"),
+                ("high=4 stable=4 aborted=[M@1, N@0]", [first, second, "M 1 ABORT/C@2", "N 1 ABORT/C@3"]),
+            ),
             levels=(1, 2),
         ),
         case(
@@ -149,22 +195,25 @@ def _several() -> list[Case]:
                     ["N 0 #0@0", "N 1 ABORT/C@1", "N 1 #0@2", "N 2 COMMIT/C@3", "N 2 #0@4", "N 3 ABORT/C@5"],
                 ),
             ),
-            (read("committed", 2), ("high=6 stable=6 aborted=[N@4]", ["N 1 #0@2", "N 2 COMMIT/C@3", "N 2 #0@4", "N 3 ABORT/C@5"])),
+            (
+                read("committed", 2),
+                ("high=6 stable=6 aborted=[N@4]", ["N 1 #0@2", "N 2 COMMIT/C@3", "N 2 #0@4", "N 3 ABORT/C@5"]),
+            ),
             levels=(1, 2),
         ),
         case(
             "3.5/marker-of-nothing-is-not-listed",
             (marker((P, 7), "ABORT"), 0),
             (read("committed"), ("high=1 stable=1 aborted=[]", ["P 7 ABORT/0@0"])),
-            **_EVERY,
+            levels=ALL_LEVELS,
         ),
         case(
             "3.5/coordinator-epoch-is-in-the-marker",
             (marker((P, 7), "COMMIT", coordinator=9), 0),
             (read("uncommitted"), ("high=1 stable=1 aborted=None", ["P 7 COMMIT/9@0"])),
-            **_EVERY,
+            levels=ALL_LEVELS,
         ),
-    ]  # fmt: skip
+    ]
 
 
 CASES = [*_one(), *_several()]

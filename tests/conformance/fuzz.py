@@ -21,8 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from tests.conformance.leader_operations import Producers
 from tests.conformance.lockstep import TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side
-from tests.conformance.operations import Add, End, Init, Producers, ask
+from tests.conformance.operations import Add, End, Init, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import SERVERS, find_coordinators, make_topics
 from tests.conformance.steps import PARTITIONS, STEPS, Step, draw
@@ -72,10 +73,13 @@ class Fuzzer:
     """Two servers with a topic for the sequences.
 
     Args:
-        left, right: ``host:port``.
+        left: ``host:port``.
+        right: the same of the other one.
+        level: their transaction.version.
     """
 
-    def __init__(self, left: str, right: str) -> None:
+    def __init__(self, left: str, right: str, *, level: int = 2) -> None:
+        self._level = level
         self._bootstraps = (left, right)
         self._mark = f"fuzz-{secrets.token_hex(3)}"
         epochs = []
@@ -99,7 +103,7 @@ class Fuzzer:
                 if len(findings) >= _FOUND_MAX:
                     break
                 place = own[done % len(own)] * PARTITIONS
-                steps = draw(each, length)
+                steps = draw(each, length, level=self._level)
                 difference = servers.run(steps, place)
                 done += 1
                 if difference is not None:
@@ -168,7 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.enter_context(SERVERS[name](chosen.transaction_version)) if name in SERVERS else name
             for name in (chosen.left, chosen.right)
         )
-        outcome = Fuzzer(left, right).run(chosen.seed, chosen.sequences, length=chosen.steps)
+        outcome = Fuzzer(left, right, level=chosen.transaction_version).run(
+            chosen.seed, chosen.sequences, length=chosen.steps
+        )
     print(outcome)
     return 1 if outcome.findings else 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from spark_2pc_sink.coordinator import events
@@ -17,8 +16,10 @@ from spark_2pc_sink.coordinator.plans import (
     InitProducerIdReply,
     ListTransactionsReply,
     Reply,
+    TransactionDescription,
 )
-from spark_2pc_sink.coordinator.states import COMPLETION, DECIDED
+from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.coordinator.states import TransactionMetadata
 from spark_2pc_sink.ids import TopicPartition
 from tests.conformance.brief import brief
 from tests.conformance.cases import NO_TOPIC, Case, Step
@@ -53,12 +54,12 @@ class MachineSubject:
         """Carry out the steps of a case."""
         names = Names("case-", _TOPICS, given_ids(0))
         settings = Settings(transaction_version=self._level, two_phase_commit_enable=True, offsets_partition_count=1)
-        known = []
+        driver = Driver.of(settings=settings, block=ProducerIdBlock(0, 1000))
         if case.given is not None:
-            found = metadata_of(case.given, "case-T", names, level=self._level, now_ms=_NOW_MS)
-            known = [replace(found, pending=COMPLETION[found.state]) if found.state in DECIDED else found]
-        driver = Driver.of(*known, settings=settings, block=ProducerIdBlock(0, 1000))
+            driver = _loaded(driver, metadata_of(case.given, "case-T", names, level=self._level, now_ms=_NOW_MS))
         driver.now_ms = _NOW_MS
+        if case.given is not None and case.given.stuck:
+            driver.effects.clear()
         for index, step in enumerate(case.steps):
             check(step, case, index, self._answer(driver, step, names))
 
@@ -68,7 +69,9 @@ class MachineSubject:
     def _answer(self, driver: Driver, step: Step, names: Names) -> Any:
         if step.until:
             driver.now_ms += _PAUSE_MS
-            for due in (*due_timeouts(driver.state, driver.now_ms), *due_expirations(driver.state, driver.now_ms)):
+            late: list[events.Event] = [*due_timeouts(driver.state, driver.now_ms)]
+            late += due_expirations(driver.state, driver.now_ms)
+            for due in late:
                 driver.run(due)
         filled = names.fill(step.operation)
         reply = driver.run(_EVENTS[type(filled)](filled))
@@ -77,6 +80,15 @@ class MachineSubject:
 
     def __repr__(self) -> str:
         return f"machine at {self._level}"
+
+
+def _loaded(driver: Driver, known: TransactionMetadata) -> Driver:
+    """A coordinator that has read the bytes of a transaction from its log."""
+    version = driver.state.settings.log_version
+    index = driver.state.partition_of(known.transactional_id)
+    value = TransactionLogValue.of(known, version=version)
+    driver.log.append(LogRecord(partition=index, transactional_id=known.transactional_id, value=value, version=version))
+    return driver.crashed()
 
 
 def _init(request: Init) -> events.Event:
@@ -149,10 +161,8 @@ _EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
 
 def _result(operation: Operation, reply: Reply) -> Any:
     """The reply as `Operation.result` gives it."""
-    if isinstance(reply, InitProducerIdReply):
-        return reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch
-    if isinstance(reply, EndTxnReply):
-        old = operation.version < BUMPING_END_VERSION
+    if isinstance(reply, InitProducerIdReply | EndTxnReply):
+        old = isinstance(operation, End) and operation.version < BUMPING_END_VERSION
         return reply.code if old else (reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch)
     if isinstance(reply, AddPartitionsReply):
         return {(place.topic, place.partition): code for place, code in reply.results}
@@ -162,7 +172,10 @@ def _result(operation: Operation, reply: Reply) -> Any:
         rows = sorted((each.transactional_id, ProducerId(each.producer_id), each.state) for each in reply.transactions)
         return reply.code, sorted(reply.unknown_state_filters), rows
     assert isinstance(reply, DescribeTransactionsReply)
-    found = reply.transactions[0]
+    return _described(reply.transactions[0])
+
+
+def _described(found: TransactionDescription) -> Any:
     if found.code:
         return found.code
     places = sorted((each.topic, each.partition) for each in found.partitions)

@@ -1,7 +1,7 @@
 """A raw Kafka client: one socket, explicit versions, no retries, no opinion.
 
 What is sent is exactly what the caller built, and what comes back is what the server said. A server that hangs up is
-seen as `HungUp`, because for some requests that is the answer.
+seen as `HungUpError`, because for some requests that is the answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RESPONSES: Final[dict[int, Any]] = {
 }
 
 
-class HungUp(Exception):
+class HungUpError(Exception):
     """The server closed the connection instead of answering."""
 
 
@@ -37,9 +37,7 @@ class RawClient:
         user: name and password for SASL/PLAIN, or None for a listener without authentication.
     """
 
-    def __init__(
-        self, bootstrap: str, *, client_id: str = "conformance", user: tuple[str, str] | None = None
-    ) -> None:
+    def __init__(self, bootstrap: str, *, client_id: str = "conformance", user: tuple[str, str] | None = None) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.bootstrap = bootstrap
         self._client_id = client_id
@@ -55,7 +53,7 @@ class RawClient:
         """Send one request and wait for its answer.
 
         Raises:
-            HungUp: the server closed the connection.
+            HungUpError: the server closed the connection.
         """
         self.send(request, version)
         return self.receive()
@@ -70,22 +68,22 @@ class RawClient:
         try:
             self._socket.sendall(frame)
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise HungUp(str(error)) from error
+            raise HungUpError(str(error)) from error
 
     def receive(self) -> Any:
         """The answer to the oldest request that has none yet.
 
         Raises:
-            HungUp: the server closed the connection.
+            HungUpError: the server closed the connection.
         """
         correlation, response, version = self._waiting.pop(0)
         try:
             size = self._buffer.read(_SIZE.size)
             body = self._buffer.read(_SIZE.unpack(size)[0]) if len(size) == _SIZE.size else b""
         except ConnectionResetError as error:
-            raise HungUp(str(error)) from error
+            raise HungUpError(str(error)) from error
         if not body:
-            raise HungUp("the server closed the connection")
+            raise HungUpError("the server closed the connection")
         answer = response.decode(body, version=version, header=True)
         assert answer.header.correlation_id == correlation
         return answer

@@ -10,6 +10,21 @@ from tests.conformance.cases import ALL_LEVELS, Case
 
 #: Who is asked, and the marks that tell what it needs.
 SUBJECTS = {"machine": (), "kafka": ("kafka", "java")}
+AT_REST = ("empty", "complete-commit", "complete-abort")
+
+_NO_TAG = "transaction.version 0: Kafka still knows the producer id before, in memory; we know what the log says"
+_STUCK = "transaction.version 0: Kafka fails half-way and leaves the id pending until it is loaded again"
+#: Where a subject answers otherwise than Kafka, by subject, transaction.version and case.
+DEPARTURES = {
+    **{("machine", 0, f"2.1/{state}-exhausted-current-pair"): _NO_TAG for state in AT_REST},
+    ("machine", 0, "1.4/new-abort-on-an-old-log"): _STUCK,
+}
+
+
+def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
+    marks = [getattr(pytest.mark, mark) for mark in SUBJECTS[subject]]
+    departure = DEPARTURES.get((subject, level, case.name))
+    return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]
 
 
 def parametrize(metafunc: pytest.Metafunc, cases: Sequence[Case], *, with_machine: bool = False) -> None:
@@ -18,10 +33,10 @@ def parametrize(metafunc: pytest.Metafunc, cases: Sequence[Case], *, with_machin
         pytest.param(
             (subject, level),
             each,
-            marks=[getattr(pytest.mark, mark) for mark in marks],
+            marks=_marks(subject, level, each),
             id=f"{subject}-tv{level}-{each.name}",
         )
-        for subject, marks in SUBJECTS.items()
+        for subject in SUBJECTS
         if with_machine or subject != "machine"
         for level in ALL_LEVELS
         for each in cases

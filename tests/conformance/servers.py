@@ -31,9 +31,7 @@ def make_topics(client: RawClient, topics: Mapping[str, int]) -> None:
     request = CreateTopicsRequest(topics=wanted, timeout_ms=int(READY_DEADLINE_S * 1000), validate_only=False)
     answered = client.call(request, _CREATE_VERSION)
     assert {each.error_code for each in answered.topics} == {0}, answered
-    wait_until(
-        lambda: _have_leaders(client, topics), deadline_s=READY_DEADLINE_S, what=f"leaders of {sorted(topics)}"
-    )
+    wait_until(lambda: _have_leaders(client, topics), deadline_s=READY_DEADLINE_S, what=f"leaders of {sorted(topics)}")
 
 
 def find_coordinators(client: RawClient) -> None:

@@ -70,6 +70,9 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "list": (3, (0, 1, 2)),
     "producers": (5, (0,)),
 }
+#: What only clients of transaction.version 2 send cannot be kept in a log of level 0; Kafka then fails, and with it
+#: whatever its leader asked for at the same time.
+_WITHOUT_TAGS: Final = {"produce": (9, 11), "end": (1, 3, 4), "commit offsets": (3, 4), "add by a leader": (3,)}
 _SEQUENCES: Final = (0, 0, 0, 0, 0, 0, 0, 1, -1, 3, -2)
 _SHIFTS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, -1, 5)
 #: Which producer acts: mostly the newest, sometimes one that was fenced.
@@ -77,8 +80,8 @@ _BACK: Final = (0, 0, 0, 0, 0, 0, 0, 1, 1, 2)
 _REPEATED: Final = 0.08
 
 
-def draw(seed: int, length: int = STEPS) -> list[Step]:
-    """The sequence of a seed."""
+def draw(seed: int, length: int = STEPS, *, level: int = 2) -> list[Step]:
+    """The sequence of a seed, for servers at this transaction.version."""
     chance = random.Random(seed)
     names = list(KINDS)
     weights = [KINDS[name][0] for name in names]
@@ -89,6 +92,7 @@ def draw(seed: int, length: int = STEPS) -> list[Step]:
             steps.append(Step("repeat", repeat=chance.choice((1, 1, 2, 3, 5))))
             continue
         kind = chance.choices(names, weights)[0]
+        versions = KINDS[kind][1] if level else _WITHOUT_TAGS.get(kind, KINDS[kind][1])
         places = tuple(range(PARTITIONS)) if chance.random() < 0.2 else (chance.randrange(PARTITIONS),)
         steps.append(
             Step(
@@ -99,7 +103,7 @@ def draw(seed: int, length: int = STEPS) -> list[Step]:
                 partitions=places,
                 sequence=chance.choice(_SEQUENCES),
                 count=chance.choice((1, 1, 2, 3)),
-                version=chance.choice(KINDS[kind][1]),
+                version=chance.choice(versions),
                 flag=chance.random() < 0.5,
             )
         )

@@ -14,21 +14,9 @@ from spark_2pc_sink.testing import wait_until
 from tests.conformance.batches import batch
 from tests.conformance.brief import brief
 from tests.conformance.cases import BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
+from tests.conformance.leader_operations import Marker, Markers, Produce, Producers, Write
 from tests.conformance.names import Names, walk
-from tests.conformance.operations import (
-    Add,
-    Describe,
-    End,
-    Init,
-    Marker,
-    Markers,
-    Operation,
-    Partition,
-    Produce,
-    Producers,
-    Write,
-    ask,
-)
+from tests.conformance.operations import Add, Describe, End, Init, Operation, Partition, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import find_coordinators, make_topics
 from tests.support.providers import Broker
@@ -43,7 +31,6 @@ PROPERTIES: Final = {
 _FIRST_GIVEN_ID: Final = 5_000_000
 _SHARED_PARTITIONS: Final = 3
 _DEADLINE_S: Final = 20.0
-_START_DEADLINE_S: Final = 60.0
 _TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
 #: Kafka lets this client write to its internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
@@ -142,7 +129,7 @@ class WireSubject:
             make_topics(client, {"here": max(1, here), "shared": _SHARED_PARTITIONS, "stuck": 1})
             find_coordinators(client)
             self._give(client, own)
-        broker.restart(deadline_s=_START_DEADLINE_S)
+        broker.restart()
         self._client = RawClient(broker.bootstrap)
         find_coordinators(self._client)
         self._coordinator_epoch = self._look_up_coordinator_epoch()

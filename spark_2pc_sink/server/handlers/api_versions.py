@@ -36,6 +36,9 @@ _SUPPORTED: Final = (
     _Feature("metadata.version", 7, 33),
     _Feature("transaction.version", 0, 2),
 )
+#: Versions below are refused, and named all the same: older librdkafkas take their absence for a broker without
+#: record batches of version 2 (KAFKA-18659).
+_SHOWN_FROM: Final = {Api.PRODUCE: 0}
 #: ``metadata.version`` of Kafka 4.4.0.
 _METADATA_LEVEL: Final = 33
 
@@ -65,7 +68,9 @@ class ApiVersionsHandlers:
         return ApiVersionsResponse(
             error_code=Code.NONE,
             api_keys=[
-                ApiVersionsResponse.ApiVersion(api_key=api, min_version=it.version_min, max_version=it.version_max)
+                ApiVersionsResponse.ApiVersion(
+                    api_key=api, min_version=_SHOWN_FROM.get(api, it.version_min), max_version=it.version_max
+                )
                 for api, it in sorted(self._offered.items())
             ],
             throttle_time_ms=0,

@@ -1,0 +1,132 @@
+"""A server with users and rights, for the rows of `cases_access`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
+
+from spark_2pc_sink.testing import KafkaBroker, wait_until
+from spark_2pc_sink.testing.ports import free_port
+from tests.conformance.brief import brief
+from tests.conformance.cases import Exchange
+from tests.conformance.cases_access import MINE, YOURS, AccessCase
+from tests.conformance.names import Names
+from tests.conformance.operations import ask
+from tests.conformance.raw_client import RawClient
+from tests.conformance.servers import READY_DEADLINE_S, find_coordinators, make_topics
+
+PASSWORD: Final = "secret"
+#: Name of the listener where users log in.
+LISTENER: Final = "USERS"
+_ALLOW, _LITERAL, _ANY = 3, 3, 1
+_CREATE_VERSION, _DESCRIBE_VERSION = 3, 3
+
+
+def user_of(index: int) -> str:
+    """The user of a case: each has one of its own, because some rights hold for everything that a user does."""
+    return f"user{index}"
+
+
+def properties_for(users: int) -> dict[str, str]:
+    """Kafka's properties for a server that knows so many users, and lets those without authentication do all."""
+    known = " ".join(f'user_{user_of(index)}="{PASSWORD}"' for index in range(users))
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": f"{module} required {known};",
+    }
+
+
+@contextmanager
+def secured_kafka(users: int) -> Iterator[tuple[str, str]]:
+    """Apache Kafka with a listener for users: the addresses for administrators and for users."""
+    port = free_port()
+    broker = KafkaBroker(two_phase_commit=True, properties=properties_for(users))
+    for name in ("listeners", "advertised.listeners"):
+        broker.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
+    broker.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
+    with broker:
+        yield broker.bootstrap, f"127.0.0.1:{port}"
+
+
+class AccessSubject:
+    """A server whose users have the rights of their cases.
+
+    Args:
+        administrators: address where everything is allowed.
+        users: address of the listener for users.
+    """
+
+    def __init__(self, administrators: str, users: str, cases: Sequence[AccessCase]) -> None:
+        self._users = users
+        self._cases = {each.name: index for index, each in enumerate(cases)}
+        self._administrator = RawClient(administrators)
+        make_topics(self._administrator, {"mine": 1, "yours": 1})
+        find_coordinators(self._administrator)
+        self._grant(cases)
+
+    def run(self, case: AccessCase) -> None:
+        """Carry out what the administrator does, then what the user asks."""
+        index = self._cases[case.name]
+        names = _names(index)
+        for step in case.before:
+            self._check(case, self._administrator, names, step)
+        with RawClient(self._users, user=(user_of(index), PASSWORD)) as client:
+            for step in case.steps:
+                self._check(case, client, names, step)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._administrator.close()
+
+    def _check(self, case: AccessCase, client: RawClient, names: Names, step: Exchange) -> None:
+        operation, expected = step
+        answer = brief(operation, names.name(ask(client, names.fill(operation))))
+        assert answer == expected, f"{case.name}: {operation}"
+
+    def _grant(self, cases: Sequence[AccessCase]) -> None:
+        rights = []
+        for index, each in enumerate(cases):
+            names = _names(index)
+            for right in each.rights:
+                kind, name, operation = right.value
+                topic = names.topics.get(name)
+                made = CreateAclsRequest.AclCreation(
+                    resource_type=kind,
+                    resource_name=topic[0] if topic else name.replace("@", names.mark),
+                    resource_pattern_type=_LITERAL,
+                    principal=f"User:{user_of(index)}",
+                    host="*",
+                    operation=operation,
+                    permission_type=_ALLOW,
+                )
+                rights.append(made)
+        answered = self._administrator.call(CreateAclsRequest(creations=rights), _CREATE_VERSION)
+        assert {each.error_code for each in answered.results} == {0}, answered
+        wait_until(
+            lambda: self._count_rights() == len(rights), deadline_s=READY_DEADLINE_S, what="the rights to be known"
+        )
+
+    def _count_rights(self) -> int:
+        everything = DescribeAclsRequest(
+            resource_type_filter=_ANY,
+            resource_name_filter=None,
+            pattern_type_filter=_ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=_ANY,
+            permission_type=_ANY,
+        )
+        found: Any = self._administrator.call(everything, _DESCRIBE_VERSION).resources
+        return sum(len(each.acls) for each in found)
+
+
+def _names(index: int) -> Names:
+    topics = {MINE[0]: ("mine", 0), YOURS[0]: ("yours", 0)}
+    return Names(f"case{index}-", topics, {}, time.time_ns() // 1_000_000)

@@ -1,0 +1,141 @@
+"""What users without rights are answered: the first lines of sections 2.1 to 2.9 and 3.1.
+
+The users of a case have the rights that it grants, on its own transactional id, its own group, the topic ``mine`` and
+the cluster; the topic ``yours`` is another's. Whatever must be there before is done by an administrator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tests.conformance.cases import (
+    GROUP,
+    OTHER_TID,
+    TID,
+    Exchange,
+    N,
+    X,
+    abort,
+    add,
+    add_offsets,
+    commit,
+    commit_offset,
+    describe,
+    idempotent,
+    init,
+    listed,
+    marker,
+    produce,
+    producers,
+)
+from tests.conformance.operations import CommitOffsets, Partition
+
+MINE: Final[Partition] = ("@mine", 0)
+YOURS: Final[Partition] = ("@yours", 0)
+
+
+class Right(Enum):
+    """Resource type, resource name and operation, by their numbers in CreateAcls."""
+
+    WRITE_ID = (5, TID, 4)
+    DESCRIBE_ID = (5, TID, 8)
+    TWO_PHASE_COMMIT = (5, TID, 15)
+    WRITE_TOPIC = (2, MINE[0], 4)
+    READ_TOPIC = (2, MINE[0], 3)
+    DESCRIBE_TOPIC = (2, MINE[0], 8)
+    READ_GROUP = (3, GROUP, 3)
+    IDEMPOTENT_WRITE = (4, "kafka-cluster", 12)
+    CLUSTER_ACTION = (4, "kafka-cluster", 9)
+    ALTER_CLUSTER = (4, "kafka-cluster", 7)
+
+
+@dataclass(frozen=True)
+class AccessCase:
+    """One row.
+
+    Args:
+        rights: of the user who asks.
+        before: what an administrator does first.
+    """
+
+    name: str
+    rights: tuple[Right, ...]
+    steps: tuple[Exchange, ...]
+    before: tuple[Exchange, ...] = ()
+
+
+def _case(name: str, rights: tuple[Right, ...], *steps: Exchange, before: tuple[Exchange, ...] = ()) -> AccessCase:
+    return AccessCase(name, rights, steps, before)
+
+
+_ID, _TOPIC, _GROUP = Right.WRITE_ID, Right.WRITE_TOPIC, Right.READ_GROUP
+_NEW: Final = (init(), (0, "N", 0))
+_BOTH_OFFSETS: Final = CommitOffsets(tid=TID, pair=(N, 0), group=GROUP, offsets=((MINE, 1), (YOURS, 1)))
+
+CASES: Final = (
+    _case("2.1/id", (), (init(), 53), (init((X, -1)), 53), (init(timeout_ms=0), 53)),
+    _case("2.1/id-to-describe-is-not-enough", (Right.DESCRIBE_ID,), (init(), 53)),
+    _case("2.1/id-granted", (_ID,), _NEW, (init(version=6), (0, "N", 1))),
+    _case("2.1/another-id", (_ID,), (init(tid=OTHER_TID), 53)),
+    _case(
+        "2.1/two-phase", (_ID,), (init(two_phase=True, version=6), 53), (init(two_phase=True, keep=True, version=6), 53)
+    ),
+    _case("2.1/two-phase-without-id", (Right.TWO_PHASE_COMMIT,), (init(two_phase=True, version=6), 53)),
+    _case(
+        "2.1/two-phase-granted",
+        (_ID, Right.TWO_PHASE_COMMIT),
+        (init(two_phase=True, version=6), (0, "N", 0)),
+        (init(two_phase=True, keep=True, version=6), 35),
+    ),
+    _case("2.1/no-id", (), (init(tid=None), 31), (init((-1, 3), tid=None), 31)),
+    _case("2.1/no-id-with-rights-to-ids", (_ID, Right.READ_TOPIC), (init(tid=None), 31)),
+    _case("2.1/no-id-idempotent-write", (Right.IDEMPOTENT_WRITE,), (init(tid=None), (0, "N", 0))),
+    _case("2.1/no-id-any-topic", (_TOPIC,), (init(tid=None), (0, "N", 0))),
+    _case("2.2/id", (_TOPIC,), (add((N, 0), MINE), 53), (add((N, 0), MINE, YOURS), 53), before=(_NEW,)),
+    _case("2.2/topic", (_ID,), (add((N, 0), MINE), 29), before=(_NEW,)),
+    _case(
+        "2.2/one-topic-of-two", (_ID, _TOPIC), (add((N, 0), MINE, YOURS), {"mine0": 55, "yours0": 29}), before=(_NEW,)
+    ),
+    _case("2.2/granted", (_ID, _TOPIC), (add((N, 0), MINE), 0), before=(_NEW,)),
+    _case("2.2/leaders", (_ID, _TOPIC), (add((N, 0), MINE, version=5), 31), before=(_NEW,)),
+    _case("2.2/leaders-granted", (Right.CLUSTER_ACTION,), (add((N, 0), YOURS, version=5), 0), before=(_NEW,)),
+    _case("2.2/offsets-id", (_GROUP,), (add_offsets((N, 0)), 53), before=(_NEW,)),
+    _case("2.2/offsets-group", (_ID,), (add_offsets((N, 0)), 30), before=(_NEW,)),
+    _case("2.2/offsets-granted", (_ID, _GROUP), (add_offsets((N, 0)), 0), before=(_NEW,)),
+    _case("2.3/id", (_TOPIC,), (commit((N, 0), version=4), 53), (abort((N, 0)), 53), before=(_NEW,)),
+    _case("2.3/granted", (_ID,), (commit((N, 0), version=4), 48), before=(_NEW,)),
+    _case("2.5/id", (_GROUP, Right.READ_TOPIC), (commit_offset((N, 0), partition=MINE), 53), before=(_NEW,)),
+    _case("2.5/group", (_ID, Right.READ_TOPIC), (commit_offset((N, 0), partition=MINE), 30), before=(_NEW,)),
+    _case("2.5/topic", (_ID, _GROUP), (commit_offset((N, 0), partition=MINE), 29), before=(_NEW,)),
+    _case(
+        "2.5/one-topic-of-two",
+        (_ID, _GROUP, Right.READ_TOPIC),
+        (_BOTH_OFFSETS, {"mine0": 0, "yours0": 29}),
+        before=(_NEW,),
+    ),
+    _case("2.6/cluster", (_ID, _TOPIC), (marker((X, 0), "ABORT", MINE), 31)),
+    _case("2.6/cluster-action", (Right.CLUSTER_ACTION,), (marker((X, 0), "ABORT", MINE), 0)),
+    _case("2.6/alter", (Right.ALTER_CLUSTER,), (marker((X, 0), "ABORT", MINE), 0)),
+    _case("2.7/without-rights", (), (listed(), (0, [], [])), before=(_NEW,)),
+    _case(
+        "2.7/some",
+        (Right.DESCRIBE_ID,),
+        (listed(), (0, [], [("@T", "N", "Empty")])),
+        before=(_NEW, (init(tid=OTHER_TID), (0, "M", 0))),
+    ),
+    _case("2.8/id", (), (describe(), 53), (describe(OTHER_TID), 53), before=(_NEW,)),
+    _case("2.8/write-means-describe", (_ID,), (describe(), "Empty N 0 unstarted []"), before=(_NEW,)),
+    _case(
+        "2.8/topics",
+        (Right.DESCRIBE_ID, Right.DESCRIBE_TOPIC),
+        (describe(), "Ongoing N 0 [mine0]"),
+        before=(_NEW, (add((N, 0), MINE, YOURS), 0)),
+    ),
+    _case("2.9/topic", (Right.DESCRIBE_TOPIC,), (producers(MINE), 29), (producers(YOURS), 29)),
+    _case("2.9/unknown-topic", (), (producers(("no-such-topic", 0)), 29)),
+    _case("3.1/id", (_TOPIC,), (produce((N, 0), 0, partition=MINE), 53), before=(_NEW,)),
+    _case("3.1/topic", (_ID,), (produce((N, 0), 0, partition=MINE), 29), before=(_NEW,)),
+    _case("3.1/topic-of-a-plain-batch", (), (idempotent((X, 5), 0, partition=MINE), 29)),
+)

@@ -1,0 +1,282 @@
+"""The requests that partition leaders and group coordinators answer; see `operations` for those of transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
+
+from tests.conformance.batches import batch, read_batches
+from tests.conformance.operations import (
+    NO_PAIR,
+    CoordinatorEpoch,
+    Offset,
+    Pair,
+    Partition,
+    ProducerId,
+    by_topic,
+)
+
+_FETCH_VERSION: Final = 12
+_FETCH_WAIT_MS: Final = 0
+_FETCH_BYTES_MAX: Final = 1 << 20
+_PRODUCE_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """What a Produce request has for one partition."""
+
+    partition: Partition
+    pair: Pair = NO_PAIR
+    sequence: int = -1
+    count: int = 1
+    transactional: bool = True
+    control: bool = False
+    value: bytes = b"x"
+    #: Other bytes than those that the fields above would give.
+    records: bytes | None = None
+
+    def batch(self, now_ms: int) -> bytes:
+        """The bytes to send."""
+        if self.records is not None:
+            return self.records
+        return batch(
+            [self.value] * self.count,
+            now_ms=now_ms,
+            producer=self.pair,
+            sequence=self.sequence,
+            transactional=self.transactional,
+            control=self.control,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Produce:
+    """Produce with acks=all."""
+
+    tid: str | None
+    writes: tuple[Write, ...]
+    now_ms: int
+    version: int = 12
+
+    def request(self) -> Any:
+        make = ProduceRequest
+        topics: dict[str, list[Any]] = {}
+        for write in self.writes:
+            data = make.TopicProduceData.PartitionProduceData(
+                index=write.partition[1], records=write.batch(self.now_ms)
+            )
+            topics.setdefault(write.partition[0], []).append(data)
+        return make(
+            transactional_id=self.tid,
+            acks=-1,
+            timeout_ms=_PRODUCE_TIMEOUT_MS,
+            topic_data=[make.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def result(self, response: Any) -> Any:
+        return {
+            (topic.name, each.index): (each.error_code, Offset(each.base_offset, (topic.name, each.index)))
+            for topic in response.responses
+            for each in topic.partition_responses
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOffsets:
+    """OffsetFetch of one group; ``stable`` refuses what a transaction still decides."""
+
+    group: str
+    partitions: tuple[Partition, ...]
+    stable: bool = False
+    version: int = 8
+
+    def request(self) -> Any:
+        make = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics = [
+            make.OffsetFetchRequestTopics(name=name, partition_indexes=found)
+            for name, found in by_topic(self.partitions)
+        ]
+        return OffsetFetchRequest(groups=[make(group_id=self.group, topics=topics)], require_stable=self.stable)
+
+    def result(self, response: Any) -> Any:
+        return {
+            (topic.name, each.partition_index): (each.error_code, each.committed_offset)
+            for group in response.groups
+            for topic in group.topics
+            for each in topic.partitions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """What WriteTxnMarkers has for one transaction."""
+
+    pair: Pair
+    commit: bool
+    partitions: tuple[Partition, ...]
+    coordinator_epoch: int = 0
+    transaction_version: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Markers:
+    """WriteTxnMarkers; v1 says nothing of the transaction version."""
+
+    markers: tuple[Marker, ...]
+    version: int = 2
+
+    def request(self) -> Any:
+        make = WriteTxnMarkersRequest.WritableTxnMarker
+        return WriteTxnMarkersRequest(
+            markers=[
+                make(
+                    producer_id=each.pair[0],
+                    producer_epoch=each.pair[1],
+                    transaction_result=each.commit,
+                    topics=[
+                        make.WritableTxnMarkerTopic(name=name, partition_indexes=found)
+                        for name, found in by_topic(each.partitions)
+                    ],
+                    coordinator_epoch=each.coordinator_epoch,
+                    transaction_version=each.transaction_version,
+                )
+                for each in self.markers
+            ]
+        )
+
+    def result(self, response: Any) -> Any:
+        return {
+            (ProducerId(marker.producer_id), (topic.name, each.partition_index)): each.error_code
+            for marker in response.markers
+            for topic in marker.topics
+            for each in topic.partitions
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Producers:
+    """DescribeProducers of one partition."""
+
+    partition: Partition
+    #: Leave out every other producer: those of tests that used the partition before.
+    only: tuple[int, ...] | None = None
+    version: int = 0
+
+    def request(self) -> Any:
+        name, index = self.partition
+        return DescribeProducersRequest(
+            topics=[DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[index])]
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            return found.error_code
+        return sorted(
+            (
+                ProducerId(each.producer_id),
+                each.producer_epoch,
+                each.last_sequence,
+                CoordinatorEpoch(each.coordinator_epoch),
+                Offset(each.current_txn_start_offset, self.partition),
+            )
+            for each in found.active_producers
+            if self.only is None or each.producer_id in self.only
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Fetch of one partition: code, high watermark, last stable offset, aborted transactions, batches.
+
+    Kafka lists aborted transactions beyond what it returns, depending on its files: only those that begin in what is
+    returned are kept.
+    """
+
+    partition: Partition
+    offset: int
+    committed: bool = False
+    version: int = _FETCH_VERSION
+
+    def request(self) -> Any:
+        make = FetchRequest.FetchTopic
+        wanted = make.FetchPartition(
+            partition=self.partition[1],
+            fetch_offset=self.offset,
+            partition_max_bytes=_FETCH_BYTES_MAX,
+        )
+        return FetchRequest(
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=0,
+            max_bytes=_FETCH_BYTES_MAX,
+            isolation_level=int(self.committed),
+            session_epoch=-1,
+            topics=[make(topic=self.partition[0], partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.responses[0].partitions[0]
+        if found.error_code:
+            return (found.error_code,)
+        batches = read_batches(bytes(found.records or b""))
+        last = batches[-1].last_offset if batches else -1
+        aborted = found.aborted_transactions
+        return (
+            0,
+            self._offset(found.high_watermark),
+            self._offset(found.last_stable_offset),
+            None
+            if aborted is None
+            else [
+                (ProducerId(each.producer_id), self._offset(each.first_offset))
+                for each in aborted
+                if each.first_offset <= last
+            ],
+            [
+                (
+                    self._offset(each.base_offset),
+                    self._offset(each.last_offset),
+                    ProducerId(each.producer_id),
+                    each.producer_epoch,
+                    each.sequence,
+                    each.transactional,
+                    each.marker,
+                    CoordinatorEpoch(each.coordinator_epoch),
+                    each.values,
+                )
+                for each in batches
+            ],
+        )
+
+    def _offset(self, value: int) -> Offset:
+        return Offset(value, self.partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOffsets:
+    """ListOffsets of one partition at a timestamp: -1 latest, -2 earliest."""
+
+    partition: Partition
+    timestamp_ms: int = -1
+    committed: bool = False
+    version: int = 7
+
+    def request(self) -> Any:
+        make = ListOffsetsRequest.ListOffsetsTopic
+        wanted = make.ListOffsetsPartition(partition_index=self.partition[1], timestamp=self.timestamp_ms)
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(self.committed),
+            topics=[make(name=self.partition[0], partitions=[wanted])],
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.topics[0].partitions[0]
+        return found.error_code, Offset(found.offset, self.partition)

@@ -1,0 +1,37 @@
+"""Random sequences of requests, compared answer by answer with Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conformance.fuzz import Fuzzer
+from tests.conformance.steps import KINDS, STEPS, draw
+from tests.conftest import StartKafka
+
+SEQUENCES = 200
+#: Of the first sequence; another one looks elsewhere.
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+
+
+def test_a_seed_gives_the_same_sequence() -> None:
+    assert draw(7) == draw(7) != draw(8)
+    assert len(draw(7)) == STEPS
+
+
+def test_every_kind_of_request_is_drawn() -> None:
+    drawn = {step.kind for seed in range(100) for step in draw(seed)}
+    assert drawn == {*KINDS, "repeat"}
+
+
+def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refuses 2PC: the difference is found, and the shortest sequence is the one request that shows it."""
+    monkeypatch.setattr("tests.conformance.fuzz.WORKERS", 1)
+    shipped = start_kafka(properties={"unstable.api.versions.enable": "true"})
+    granting = start_kafka(two_phase_commit=True)
+    told: list[str] = []
+    outcome = Fuzzer(shipped.bootstrap, granting.bootstrap).run(1, 20, say=told.append)
+    assert outcome.findings
+    assert {step.kind for finding in outcome.findings for step in finding.steps} == {"init two-phase"}
+    assert f"--seed {outcome.findings[0].seed} " in told[0]

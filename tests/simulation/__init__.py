@@ -1,0 +1,14 @@
+"""Every schedule of faults that fits, run over the product's own code, and checked.
+
+`python -m tests.simulation` runs the real `BatchDriver` and `Recovery`, with the real recipe, against a broker made of
+the real coordinator and the real rules of partition leaders (`broker`, `partition`), and against a database in memory
+that has transactions, one lock per row, sessions that can be ended, and COMMITs whose answer is lost (`database`).
+
+Each request of a driver is a *choice point* (`world.World.io`): it goes through, or it, its driver, the broker, the
+database, or the clock fails there, or another driver is started there and this one goes on later. A *schedule* names
+the points at which something else was chosen (`schedule`). `explore` runs all schedules with one fault, then all with
+two, and then random ones with more. `checkers` judge what is left when nothing runs any more. `mutants` breaks the
+product in known ways, each of which a checker must notice.
+
+Reading order: `world`, `drivers`, `faults`, `broker`, `database`, `checkers`, `explore`.
+"""

@@ -1,0 +1,126 @@
+"""What must hold when nothing runs any more. Each checker says one thing, and knows nothing of faults.
+
+The two sides are read as their readers see them: the partitions by a reader with isolation.level=read_committed, from
+the log alone; the table as it was committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from jdbc_state import DONE, OWED
+from spark_2pc_sink.errors import BatchAttemptsExhaustedError, LocalProtocolError
+from tests.simulation.broker import TRANSACTIONAL_ID
+from tests.simulation.drivers import ATTEMPTS_MAX
+from tests.simulation.partition import Record
+from tests.simulation.world import World
+
+Checker = Callable[[World], Iterator[str]]
+
+
+def in_kafka(world: World) -> list[tuple[Record, str]]:
+    """The committed records and their pairs."""
+    return [found for log in world.broker.logs.values() for found in log.committed()]
+
+
+def owed_batch(world: World) -> int | None:
+    """The batch that Kafka is still owed, after a halt."""
+    row = world.database.read(TRANSACTIONAL_ID)
+    return row.batch_id if world.halts and row is not None and row.status == OWED else None
+
+
+def agreement(world: World) -> Iterator[str]:
+    """Kafka has committed a record if and only if the database has committed its row."""
+    owed = owed_batch(world)
+    kafka = Counter(record for record, _ in in_kafka(world))
+    table = Counter(record for record in world.database.contents() if record.batch_id != owed)
+    for record in kafka.keys() | table.keys():
+        if bool(kafka[record]) != bool(table[record]):
+            yield f"{record} is committed only in {'Kafka' if kafka[record] else 'the database'}"
+
+
+def no_duplicate(world: World) -> Iterator[str]:
+    """No record and no row is there twice."""
+    for side, found in (("Kafka", [record for record, _ in in_kafka(world)]), ("table", world.database.contents())):
+        # By its place in the batch: the same row of another evaluation is a duplicate too.
+        counts = Counter((record.batch_id, record.partition, record.number) for record in found)
+        for place, count in counts.items():
+            if count > 1:
+                yield f"{place} is in the {side} {count} times"
+
+
+def no_loss(world: World) -> Iterator[str]:
+    """Every record of every batch that Spark has recorded is there, on both sides."""
+    owed = owed_batch(world)
+    for side, found in (("Kafka", [record for record, _ in in_kafka(world)]), ("table", world.database.contents())):
+        there = {(record.batch_id, record.partition, record.number) for record in found}
+        for batch_id in range(world.next_batch):
+            for partition, count in enumerate(world.profile.batches[batch_id]):
+                missing = [number for number in range(count) if (batch_id, partition, number) not in there]
+                if missing and batch_id != owed:
+                    yield f"batch {batch_id}, partition {partition}: {missing} not in the {side}"
+
+
+def nothing_undecided(world: World) -> Iterator[str]:
+    """No committed record belongs to a transaction that the database did not decide."""
+    decided = {decision.prepared for decision in world.database.decisions}
+    for record, pair in in_kafka(world):
+        if pair not in decided:
+            yield f"{record} is committed in Kafka by {pair}, which the database never decided"
+
+
+def pairs(world: World) -> Iterator[str]:
+    """No pair is handed out by InitProducerId twice, and none begins two transactions."""
+    for pair, count in Counter(world.broker.answered).items():
+        if count > 1:
+            yield f"InitProducerId answered {pair} {count} times"
+    for pair, attempts in world.begun.items():
+        if len(attempts) > 1:
+            yield f"{pair} began {len(attempts)} transactions: (generation, number, batch) {attempts}"
+
+
+def progress(world: World) -> Iterator[str]:
+    """Everything is completed, and the row says so."""
+    if world.halts:
+        return
+    row = world.database.read(TRANSACTIONAL_ID)
+    last = len(world.profile.batches) - 1
+    if not world.finished:
+        yield f"Spark has recorded {world.next_batch} batches only"
+    elif row is None or (row.status, row.batch_id) != (DONE, last):
+        yield f"at rest the row says {row}"
+
+
+def halt(world: World) -> Iterator[str]:
+    """A halt comes only where Spark replays another batch than the one that is owed (DESIGN, D6)."""
+    for error in world.halts:
+        if not (world.profile.drifts and "not the batch that the database has" in error.reason):
+            yield f"halted: {error.reason} (database: {error.database_side}; Kafka: {error.kafka_side})"
+
+
+def order_of_calls(world: World) -> Iterator[str]:
+    """The product never breaks its own protocol, and gives a batch up only after as many faults as attempts."""
+    for error in world.errors:
+        if isinstance(error, LocalProtocolError):
+            yield f"a driver failed with {error!r}"
+        elif isinstance(error, BatchAttemptsExhaustedError) and len(world.choices.taken) < ATTEMPTS_MAX:
+            yield f"{error} after {len(world.choices.taken)} faults"
+
+
+#: By name; in the order in which a violation is explained best.
+CHECKERS: dict[str, Checker] = {
+    "no duplicate": no_duplicate,
+    "nothing undecided": nothing_undecided,
+    "no loss": no_loss,
+    "agreement": agreement,
+    "pairs": pairs,
+    "halt": halt,
+    "order of calls": order_of_calls,
+    "progress": progress,
+}
+
+
+def check(world: World) -> list[tuple[str, str]]:
+    """Every violation: the checker and what it says."""
+    return [(name, text) for name, checker in CHECKERS.items() for text in checker(world)]

@@ -1,0 +1,116 @@
+"""The database: the state rows of `MemoryStateStore`, with PostgreSQL's sessions, row lock and COMMIT round them.
+
+What it adds to the store in memory: the deciding UPDATE takes the lock of the row until COMMIT or ROLLBACK; a claim
+that meets the lock ends the older session first, as `SqlStateStore.claim` does; a COMMIT can hang, and be carried out
+later; and all connections can be cut at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jdbc_state import Decision, MemoryStateStore, StateRow
+from jdbc_state.claim import Claimant
+from jdbc_state.memory import MemoryDecidingTransaction
+from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
+from tests.simulation.broker import TRANSACTIONAL_ID
+
+
+def connection_lost(operation: str) -> StateStoreError:
+    """A statement, or its answer, that was lost with the connection."""
+    return StateStoreError(operation=operation, detail="the connection was lost", sqlstate="08006", retriable=True)
+
+
+def commit_unknown() -> CommitUnknownError:
+    """A COMMIT without an answer."""
+    return CommitUnknownError(operation="COMMIT", detail="the connection was lost", sqlstate="08006")
+
+
+class SimDatabase(MemoryStateStore):
+    """One server. Statements are atomic; what comes between two of them is the scheduler's choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The session whose COMMIT hangs in the server, after its client has given up.
+        self.hanging: MemoryDecidingTransaction | None = None
+        self.decisions: list[Decision] = []
+        self.prepare_schema()
+
+    def _aged(self, row: StateRow) -> StateRow:
+        """No driver reads the age, so none is reckoned."""
+        return row
+
+    @property
+    def sessions(self) -> list[MemoryDecidingTransaction]:
+        """Deciding transactions that are open and not ended by the server."""
+        return [each for each in self._open if not each.recorded.ended]
+
+    def locked_by(self) -> MemoryDecidingTransaction | None:
+        """The session that has written the state row and not ended."""
+        return next((each for each in self.sessions if each.pending is not None), None)
+
+    def claim_row(self, claimant: Claimant) -> StateRow:
+        """The claim's one statement, and what `SqlStateStore._clear_the_way` does where the row is locked."""
+        if self.locked_by() is not None:
+            standing = self.read(TRANSACTIONAL_ID)
+            claimant.check(standing)
+            if standing is not None:
+                self.end_older(standing.generation + 1)
+        open_, self._open = self._open, []
+        try:
+            return self.claim(
+                transactional_id=claimant.transactional_id,
+                cluster_id=claimant.cluster_id,
+                query_id=claimant.query_id,
+                run_id=claimant.run_id,
+                adopt=claimant.adopt,
+                expected_generation=claimant.expected_generation,
+            )
+        finally:
+            self._open = open_
+
+    def end_older(self, below_generation: int) -> None:
+        """``pg_terminate_backend`` for the deciding transactions of older claims."""
+        for session in self.sessions:
+            if session.generation < below_generation:
+                self.end(session)
+
+    def begin(self, generation: int) -> MemoryDecidingTransaction:
+        """BEGIN, and the first look at the row."""
+        self.check_generation(TRANSACTIONAL_ID, generation)
+        session = MemoryDecidingTransaction(self, TRANSACTIONAL_ID, generation)
+        self._open.append(session)
+        return session
+
+    def commit(self, session: MemoryDecidingTransaction) -> None:
+        """COMMIT of a session that has decided."""
+        self._commit(session)
+        self._open.remove(session)
+        self.decisions += [what for name, what in session.recorded.statements if isinstance(what, Decision)]
+
+    def roll_back(self, session: MemoryDecidingTransaction) -> None:
+        """ROLLBACK, or a connection that was closed; not of a COMMIT that is under way."""
+        if session is not self.hanging and session in self._open:
+            self._open.remove(session)
+
+    def cut(self) -> None:
+        """A failover to a synchronous standby, or a restart: all sessions end, what was committed stays."""
+        for session in self.sessions:
+            self.end(session)
+
+    def end(self, session: MemoryDecidingTransaction) -> None:
+        """End one session."""
+        session.recorded.ended = True
+        if session is self.hanging:
+            self.hanging = None
+            self._open.remove(session)
+
+    def finish_hanging(self) -> None:
+        """The COMMIT that hung is carried out."""
+        session, self.hanging = self.hanging, None
+        if session is not None:
+            self.commit(session)
+
+    def contents(self) -> list[Any]:
+        """The rows of the target table."""
+        return [row for name, rows in self.committed if name == "copy" and isinstance(rows, tuple) for row in rows]

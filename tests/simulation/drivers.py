@@ -1,0 +1,187 @@
+"""The job: a driver that Spark runs batch by batch, what a batch consists of, and a person's `spark-2pc recover`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.errors import BatchRetryError, DualWriteError, HaltError, SupersededError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
+from tests.simulation import faults
+from tests.simulation.actors import Actor, DriverCrashedError
+from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
+from tests.simulation.kafka import SimKafka
+from tests.simulation.partition import Record
+from tests.simulation.store import SimStore
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from tests.simulation.world import World
+
+QUERY_ID: Final = "query"
+ATTEMPTS_MAX: Final = 3
+SETTLE_DEADLINE_MS: Final = 5_000
+RESTORE_DEADLINE_MS: Final = 1_000
+DECISION_MARGIN_MS: Final = 1_000
+
+
+class TaskFailedError(Exception):
+    """A task whose executor was lost."""
+
+
+class SimWork:
+    """`BatchWork`: one task per partition, in turn."""
+
+    def __init__(self, world: World, kafka: SimKafka, batch_id: int) -> None:
+        self._world = world
+        self._kafka = kafka
+        self._batch_id = batch_id
+        self._records: tuple[Record, ...] = ()
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Both, also for an empty batch, as the real work says."""
+        return PARTITIONS
+
+    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+        """Run the tasks."""
+        self._records = self._world.evaluate(self._batch_id)
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        for partition in PARTITIONS:
+            records = tuple(record for record in self._records if record.partition == partition.partition)
+            if not records:
+                continue
+            self._world.begins(ticket, self._batch_id)
+            first = self.run_task(ticket, partition, records)
+            offsets[partition] = (first, first + len(records) - 1)
+        count = len(self._records)
+        return ProducedBatch(count, count, digest_of(self._records), offsets)
+
+    def run_task(self, ticket: TransactionTicket, partition: TopicPartition, records: tuple[Record, ...]) -> int:
+        """One task. A second attempt of it refuses, as `partition_task` does."""
+        try:
+            return self._kafka.produce(ticket.producer, partition, records, 0)
+        except TaskFailedError:
+            return self.run_task_again(ticket, partition, records)
+
+    def run_task_again(
+        self, _ticket: TransactionTicket, _partition: TopicPartition, _records: tuple[Record, ...]
+    ) -> int:
+        """A later attempt."""
+        raise BatchRetryError(reason="a task ran again")
+
+    def copy_into(self, connection: Connection | None) -> int:
+        """One COPY."""
+        if connection is None:
+            raise AssertionError("there is a connection")
+        statement: Any = "copy"
+        connection.execute(statement, self._records)  # type: ignore[arg-type]
+        return len(self._records)
+
+    def run_to_nowhere(self) -> None:
+        """Nothing is stateful here."""
+
+    def discard(self) -> None:
+        """Forget the rows."""
+        self._records = ()
+
+
+def digest_of(records: tuple[Record, ...]) -> str:
+    """32 digits that tell sets of records apart."""
+    return f"{hash(records) & ((1 << 128) - 1):032x}" if records else ""
+
+
+class JobDriver:
+    """One run of the query, from its start to its end.
+
+    Attributes:
+        outcome: how it ended.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.outcome = "running"
+        self.actor = Actor(self._body)
+        self._batch_id = 0
+        self._kafka = SimKafka(world)
+        self._store = SimStore(world)
+
+    def __str__(self) -> str:
+        return f"driver {self.number}"
+
+    def run(self) -> None:
+        """Recover, then batch after batch."""
+        world = self.world
+        self._batch_id = world.next_batch
+        driver = BatchDriver(
+            transactional_id=TRANSACTIONAL_ID,
+            recovery=self.recovery(),
+            kafka=self._kafka,
+            store=self._store,
+            clock=world,
+            query_id=QUERY_ID,
+            run_id=f"run-{self.number}",
+            attempts_max=ATTEMPTS_MAX,
+            decision_margin_ms=DECISION_MARGIN_MS,
+            restore_deadline_ms=RESTORE_DEADLINE_MS,
+            adopt=False,
+            accept_replay=False,
+            stopping=lambda: False,
+            observer=lambda _step: None,
+        )
+        driver.recover()
+        while self._batch_id < len(world.profile.batches):
+            driver.write(self._batch_id, SimWork(world, self._kafka, self._batch_id))
+            # Spark's commit log. A driver that dies before it gets the same batch again.
+            world.io(faults.SPARK, f"spark-commit {self._batch_id}", self._note, _impossible)
+            self._batch_id += 1
+
+    def _note(self) -> None:
+        self.world.note_batch(self._batch_id)
+
+    def recovery(self) -> Recovery:
+        """The real one, over this driver's connections."""
+        return Recovery(
+            transactional_id=TRANSACTIONAL_ID,
+            kafka=self._kafka,
+            store=self._store,
+            clock=self.world,
+            settle_deadline_ms=SETTLE_DEADLINE_MS,
+        )
+
+    def _body(self) -> None:
+        try:
+            self.run()
+            self.outcome = "finished"
+        except DriverCrashedError:
+            self.outcome = "crashed"
+        except SupersededError as error:
+            self.outcome = "superseded"
+            self.world.trace(f"{self}: {error}")
+        except HaltError as error:
+            self.outcome = "halted"
+            self.world.trace(f"{self}: {error}")
+            self.world.note_halt(error, self._batch_id)
+        except DualWriteError as error:
+            self.outcome = f"failed: {type(error).__name__}"
+            self.world.errors.append(error)
+            self.world.trace(f"{self}: {error!r}")
+        self.world.trace(f"{self} {self.outcome}")
+
+
+class Operator(JobDriver):
+    """A person who runs ``spark-2pc recover --take-over``, once."""
+
+    def __str__(self) -> str:
+        return f"operator {self.number}"
+
+    def run(self) -> None:
+        """One recovery from the command line."""
+        self.recovery().run(query_id=None, run_id=None)
+
+
+def _impossible() -> Exception:
+    return AssertionError("Spark's commit log does not fail by itself")

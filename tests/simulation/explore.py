@@ -1,0 +1,106 @@
+"""Running schedules: one, all with so many faults, or random ones; on as many processes as there are cores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.simulation.checkers import check
+from tests.simulation.schedule import Choices, RandomChoices, Schedule
+from tests.simulation.world import StuckError, World
+
+#: How many violations one piece of work reports in full.
+_REPORTED_MAX = 5
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A schedule after which something does not hold."""
+
+    schedule: Schedule
+    checker: str
+    text: str
+
+
+@dataclass
+class Tally:
+    """What some schedules came to."""
+
+    schedules: int = 0
+    requests: int = 0
+    violations: int = 0
+    reported: list[Violation] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Count ``other`` in."""
+        self.schedules += other.schedules
+        self.requests += other.requests
+        self.violations += other.violations
+        self.reported += other.reported
+
+
+def run_world(world: World) -> list[tuple[str, str]]:
+    """Run it and check it: the violations."""
+    try:
+        world.run()
+    except StuckError as error:
+        return [("progress", str(error))]
+    except Exception as error:  # noqa: BLE001 - whatever the product raises beside its own errors is a finding
+        return [("order of calls", f"unexpected {error!r}")]
+    return check(world)
+
+
+def run_schedule(schedule: Schedule, tally: Tally) -> Choices:
+    """Run one schedule, and count it."""
+    choices = Choices(schedule)
+    _judge(World(schedule.profile, choices), schedule, tally)
+    return choices
+
+
+def _judge(world: World, schedule: Schedule, tally: Tally) -> None:
+    violations = run_world(world)
+    tally.schedules += 1
+    tally.requests += len(world.choices.offered)
+    if violations:
+        tally.violations += 1
+        if len(tally.reported) < _REPORTED_MAX:
+            found = Schedule(schedule.profile, tuple(world.choices.taken))
+            tally.reported.append(Violation(found, *violations[0]))
+
+
+def children(schedule: Schedule, offered: Sequence[Sequence[str]]) -> Iterator[Schedule]:
+    """All schedules with one more fault, behind those that there are."""
+    for position in range(schedule.last + 1, len(offered)):
+        for fault in offered[position]:
+            yield schedule.with_fault(position, fault)
+
+
+def run_children(schedule: Schedule) -> Tally:
+    """Run all schedules with one more fault than this one."""
+    offered = run_schedule(schedule, Tally()).offered
+    tally = Tally()
+    for child in children(schedule, offered):
+        run_schedule(child, tally)
+    return tally
+
+
+def run_random(profile: str, seeds: Iterable[int], *, faults_max: int) -> Tally:
+    """Run random schedules."""
+    tally = Tally()
+    for seed in seeds:
+        schedule = Schedule(profile)
+        _judge(World(profile, RandomChoices(schedule, seed, faults_max=faults_max)), schedule, tally)
+    return tally
+
+
+def trace(schedule: Schedule) -> tuple[list[str], list[tuple[str, str]]]:
+    """Run one schedule for people: every request, and the violations."""
+    world = World(schedule.profile, Choices(schedule), tracing=True)
+    violations = run_world(world)
+    return world.traced, violations
+
+
+def quiet() -> None:
+    """Recovery warns of everything that it mends: too much for a hundred thousand recoveries."""
+    logging.getLogger("spark_2pc_sink").setLevel(logging.CRITICAL)

@@ -1,0 +1,100 @@
+"""What can be chosen at a choice point in place of going on."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+# Of the driver that stands at the choice point. A crash after a request is the same as one before the next.
+CRASH: Final = "crash"
+#: The driver dies while its tasks run: what they had not sent yet arrives later, or never.
+CRASH_TASKS_LIVE: Final = "crash-tasks-live"
+#: The driver stands still; another one is started in its place. It goes on when that one has ended, or earlier.
+SECOND_DRIVER: Final = "second-driver"
+#: The driver stands still while a person runs ``spark-2pc recover``.
+OPERATOR: Final = "operator"
+#: The driver stands still, and another one that stood still goes on.
+SWITCH: Final = "switch"
+
+# Of the request.
+LOSE_REQUEST: Final = "lose-request"
+LOSE_REPLY: Final = "lose-reply"
+#: The reply was lost, and the client has sent the same request again.
+RESEND: Final = "resend"
+#: Given up by the client, and carried out later.
+DELAY: Final = "delay"
+#: Carried out now, and once more later.
+LATE_COPY: Final = "late-copy"
+#: COMMIT hangs in the server after the client has given up; it may be carried out later.
+HANG: Final = "hang"
+#: The task fails, and Spark runs it again.
+TASK_FAILS: Final = "task-fails"
+
+# Of the surroundings; the driver's request still comes after it.
+BROKER_CRASH: Final = "broker-crash"
+#: The broker answers this request before it has written the markers that it owes, or after the first of them.
+SLOW_MARKERS: Final = "slow-markers"
+ONE_MARKER: Final = "one-marker"
+#: Everything stands still for longer than the transaction may last.
+TIMEOUT: Final = "timeout"
+FORCE_TERMINATE: Final = "force-terminate"
+DATABASE_CUT: Final = "database-cut"
+#: A request that was delayed arrives; a COMMIT that hung is carried out.
+ARRIVE: Final = "arrive"
+
+#: Kinds of request.
+KAFKA: Final = "kafka"
+PRODUCE: Final = "produce"
+SQL: Final = "sql"
+COMMIT: Final = "commit"
+SPARK: Final = "spark"
+
+_OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
+    KAFKA: (LOSE_REQUEST, LOSE_REPLY, RESEND, DELAY, LATE_COPY),
+    PRODUCE: (LOSE_REQUEST, LOSE_REPLY, RESEND, DELAY, LATE_COPY, CRASH_TASKS_LIVE, TASK_FAILS),
+    SQL: (LOSE_REQUEST, LOSE_REPLY),
+    COMMIT: (LOSE_REQUEST, LOSE_REPLY, HANG),
+    SPARK: (),
+}
+
+
+@lru_cache(maxsize=None)
+def offered(
+    kind: str,
+    *,
+    more_drivers: bool,
+    stopped: bool,
+    open_transaction: bool,
+    effects: bool,
+    sessions: bool,
+    late: bool,
+) -> tuple[str, ...]:
+    """The options where a request of this kind is about to be sent.
+
+    Args:
+        kind: of the request.
+        more_drivers: another driver may be started.
+        stopped: another driver stands still.
+        open_transaction: there is one that may time out.
+        effects: the broker owes something.
+        sessions: the database has open transactions.
+        late: something is still to arrive.
+    """
+    asks_kafka = kind in (KAFKA, PRODUCE)
+    conditional = (
+        (SECOND_DRIVER, more_drivers),
+        (OPERATOR, more_drivers),
+        (SWITCH, stopped),
+        (TIMEOUT, open_transaction),
+        (SLOW_MARKERS, effects and asks_kafka),
+        (ONE_MARKER, effects and asks_kafka),
+        (DATABASE_CUT, sessions),
+        (ARRIVE, late),
+    )
+    return (
+        CRASH,
+        *_OF_REQUEST[kind],
+        BROKER_CRASH,
+        FORCE_TERMINATE,
+        *(option for option, possible in conditional if possible),
+    )

@@ -1,0 +1,57 @@
+"""The kinds of cluster, and of job, that are simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_2pc_sink.coordinator import Profile as BrokerProfile
+from spark_2pc_sink.coordinator import Settings
+from spark_2pc_sink.ids import EPOCH_MAX
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One kind.
+
+    Args:
+        name: short, for schedules.
+        transaction_version: finalized feature transaction.version.
+        two_phase_commit: enable2Pc is granted.
+        keep_prepared: InitProducerId keeps a prepared transaction (KIP-939).
+        first_epoch: of the transactional id before the sink is started, None for an id that is unknown.
+        drifts: Spark computes other rows when it runs a batch again.
+        batches: records of each batch, by partition.
+    """
+
+    name: str
+    transaction_version: int = 2
+    two_phase_commit: bool = False
+    keep_prepared: bool = False
+    first_epoch: int | None = None
+    drifts: bool = False
+    batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the broker."""
+        return Settings(
+            profile=BrokerProfile.KEEP_PREPARED if self.keep_prepared else BrokerProfile.AS_RELEASED,
+            transaction_version=self.transaction_version,
+            two_phase_commit_enable=self.two_phase_commit,
+        )
+
+
+_ALL = (
+    Profile(name="tv2"),
+    Profile(name="tv2-2pc", two_phase_commit=True),
+    Profile(name="tv2-keep", keep_prepared=True),
+    Profile(name="tv2-2pc-keep", two_phase_commit=True, keep_prepared=True),
+    Profile(name="tv1", transaction_version=1),
+    Profile(name="tv0", transaction_version=0),
+    Profile(name="tv0-2pc", transaction_version=0, two_phase_commit=True),
+    # The first pair is (P, 32765); the second batch with records needs a new producer id.
+    Profile(name="tv2-rollover", first_epoch=EPOCH_MAX - 2),
+    Profile(name="tv2-drift", drifts=True),
+)
+#: By name.
+PROFILES = {profile.name: profile for profile in _ALL}

@@ -1,0 +1,282 @@
+"""The world of one schedule: both servers, the clock, Spark's commit log, the drivers, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from spark_2pc_sink.errors import DualWriteError, HaltError
+from spark_2pc_sink.sink.batch import TransactionTicket
+from tests.simulation import faults
+from tests.simulation.actors import DriverCrashedError
+from tests.simulation.broker import TIMEOUT_MS, SimBroker
+from tests.simulation.database import SimDatabase
+from tests.simulation.drivers import JobDriver, Operator, TaskFailedError
+from tests.simulation.partition import Record
+from tests.simulation.profiles import PROFILES
+from tests.simulation.schedule import GO, Choices
+
+_T = TypeVar("_T")
+#: Drivers and operators that faults may start beside the one that runs.
+EXTRA_MAX: Final = 3
+#: Restarts of the query before it counts as stuck: each fault can end one run, and a late request another.
+STARTS_MAX: Final = 12
+#: Requests in all. A run without faults makes about 30, and each fault adds a recovery or two.
+REQUESTS_MAX: Final = 800
+
+
+class StuckError(Exception):
+    """Faults are over, and the job does not come to an end."""
+
+
+class World:
+    """See the module. It is also the clock of every driver: time passes when somebody waits, or when it stands still.
+
+    Args:
+        choices: what to choose.
+        tracing: keep a trace, for people.
+    """
+
+    def __init__(self, profile: str, choices: Choices, *, tracing: bool = False) -> None:
+        self.profile = PROFILES[profile]
+        self.choices = choices
+        self.broker = SimBroker(self.profile)
+        self.database = SimDatabase()
+        self.drivers: list[JobDriver] = []
+        self.halts: list[HaltError] = []
+        self.errors: list[DualWriteError] = []
+        #: Which attempts began with which pair.
+        self.begun: dict[str, list[tuple[int, int, int]]] = {}
+        self.traced: list[str] = []
+        self.next_batch = 0
+        self._tracing = tracing
+        self._now_s = 0.0
+        self._late: list[Callable[[], object]] = []
+        self._stopped: list[JobDriver] = []
+        self._running: JobDriver | None = None
+        self._turn: JobDriver | None = None
+        self._extra = 0
+        self._evaluations: dict[int, int] = {}
+
+    # --- the clock ---------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self._now_s += max(seconds, 0.001)
+        self.broker.now_ms = int(self._now_s * 1000)
+
+    # --- what drivers do ---------------------------------------------------------------------------------------
+
+    def io(
+        self,
+        kind: str,
+        what: str,
+        effect: Callable[[], _T],
+        lost: Callable[[], Exception],
+        *,
+        hang: Callable[[], None] | None = None,
+    ) -> _T:
+        """One request of the running driver: a choice point, then the effect.
+
+        Args:
+            kind: of the request; see `faults`.
+            what: for the trace.
+            effect: the request as the server carries it out.
+            lost: the error of a request or a reply that was lost.
+            hang: what makes a COMMIT hang.
+        """
+        while True:
+            choice = self._choose(kind, what)
+            if choice is GO:
+                return self._carry_out(kind, effect)
+            if choice == faults.RESEND:
+                self._carry_out(kind, effect)
+                return self._carry_out(kind, effect)
+            if choice == faults.LATE_COPY:
+                self._late.append(effect)
+                return self._carry_out(kind, effect)
+            if choice in (faults.SLOW_MARKERS, faults.ONE_MARKER):
+                return self._answer_early(choice, effect)
+            if not self._surroundings(choice):
+                self._fail(choice, effect, lost, hang)
+
+    def begins(self, ticket: TransactionTicket, batch_id: int) -> None:
+        """A transaction is about to begin with the pair of this ticket."""
+        attempt = (ticket.generation, ticket.transaction, batch_id)
+        attempts = self.begun.setdefault(str(ticket.producer), [])
+        if attempt not in attempts:
+            attempts.append(attempt)
+
+    def evaluate(self, batch_id: int) -> tuple[Record, ...]:
+        """The rows of a batch, as Spark computes them this time."""
+        version = self._evaluations[batch_id] = self._evaluations.get(batch_id, -1) + 1
+        version = version if self.profile.drifts else 0
+        return tuple(
+            Record(batch_id, partition, number, version)
+            for partition, count in enumerate(self.profile.batches[batch_id])
+            for number in range(count)
+        )
+
+    def note_batch(self, batch_id: int) -> None:
+        """Spark's commit log has the batch."""
+        self.next_batch = max(self.next_batch, batch_id + 1)
+
+    def note_halt(self, error: HaltError, batch_id: int) -> None:
+        """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
+        if "neither its replay nor the next" not in error.reason or batch_id >= self.next_batch:
+            self.halts.append(error)
+
+    def trace(self, text: str) -> None:
+        """Keep a line, where somebody will read it."""
+        if self._tracing:
+            self.traced.append(text)
+
+    # --- the scheduler -----------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Every batch is in Spark's commit log."""
+        return self.next_batch == len(self.profile.batches)
+
+    def run(self) -> None:
+        """Run the job to its end, whatever happens; then let everything arrive that is still on its way.
+
+        Raises:
+            StuckError: it does not end.
+        """
+        try:
+            starts = 0
+            while True:
+                driver, self._turn = self._turn, None
+                if driver is None and self._stopped:
+                    driver = self._stopped.pop()
+                    self.trace(f"{driver} goes on")
+                if driver is None:
+                    if self.finished or self.halts:
+                        break
+                    starts += 1
+                    if starts > STARTS_MAX:
+                        raise StuckError(f"{starts} starts")
+                    driver = self._start(JobDriver)
+                self._running = driver
+                driver.actor.resume()
+            self._rest()
+        finally:
+            for each in self._stopped:
+                each.actor.kill()
+
+    def _start(self, kind: type[JobDriver]) -> JobDriver:
+        driver = kind(self, len(self.drivers) + 1)
+        self.drivers.append(driver)
+        self.trace(f"{driver} starts")
+        return driver
+
+    def _rest(self) -> None:
+        while self._late:
+            self._late.pop(0)()
+        self.database.finish_hanging()
+        self.broker.drain()
+
+    # --- choices -----------------------------------------------------------------------------------------------
+
+    def _choose(self, kind: str, what: str) -> str:
+        broker = self.broker
+        metadata = broker.metadata()
+        options = faults.offered(
+            kind,
+            more_drivers=self._extra < EXTRA_MAX,
+            stopped=bool(self._stopped),
+            open_transaction=metadata is not None and metadata.start_ms >= 0 and broker.may_time_out(metadata),
+            effects=bool(broker.effects),
+            sessions=bool(self.database.sessions),
+            late=bool(self._late) or self.database.hanging is not None,
+        )
+        position = len(self.choices.offered)
+        if position > REQUESTS_MAX:
+            raise StuckError(f"{position} requests")
+        choice = self.choices.choose(options)
+        if self._tracing:
+            self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
+        return choice
+
+    def _carry_out(self, kind: str, effect: Callable[[], _T]) -> _T:
+        return effect()
+
+    def _answer_early(self, choice: str, effect: Callable[[], _T]) -> _T:
+        broker = self.broker
+        if choice == faults.ONE_MARKER:
+            broker.write_one_marker()
+        effects, broker.effects = broker.effects, type(broker.effects)()
+        reply = effect()
+        broker.effects.extendleft(reversed(effects))
+        return reply
+
+    def _surroundings(self, choice: str) -> bool:
+        """Let something happen beside the request; False where the choice is about the request or its driver."""
+        if choice == faults.BROKER_CRASH:
+            self.broker.crash()
+        elif choice == faults.TIMEOUT:
+            self.sleep(2 * TIMEOUT_MS / 1000)
+            self.broker.time_out()
+        elif choice == faults.FORCE_TERMINATE:
+            self.broker.force_terminate()
+        elif choice == faults.DATABASE_CUT:
+            self.database.cut()
+        elif choice == faults.ARRIVE:
+            self._arrive()
+        elif choice in (faults.SECOND_DRIVER, faults.OPERATOR):
+            self._extra += 1
+            self._stop(self._start(JobDriver if choice == faults.SECOND_DRIVER else Operator))
+        elif choice == faults.SWITCH:
+            self._stop(self._stopped.pop(0))
+        else:
+            return False
+        return True
+
+    def _arrive(self) -> None:
+        if self._late:
+            self._late.pop(0)()
+        else:
+            self.database.finish_hanging()
+
+    def _stop(self, follower: JobDriver) -> None:
+        """The running driver stands still, and another goes on."""
+        driver = self._running
+        if driver is None:
+            raise AssertionError("somebody runs")
+        self._stopped.append(driver)
+        self._turn = follower
+        driver.actor.stop()
+        if driver in self._stopped:
+            raise AssertionError("whoever goes on is taken out before")
+
+    def _fail(
+        self,
+        choice: str,
+        effect: Callable[[], object],
+        lost: Callable[[], Exception],
+        hang: Callable[[], None] | None,
+    ) -> None:
+        """Let the request, or its driver, fail."""
+        if choice == faults.CRASH:
+            raise DriverCrashedError
+        if choice == faults.CRASH_TASKS_LIVE:
+            self._late.append(effect)
+            raise DriverCrashedError
+        if choice == faults.TASK_FAILS:
+            effect()
+            raise TaskFailedError
+        if choice == faults.LOSE_REPLY:
+            try:
+                effect()
+            except DualWriteError as error:
+                self.trace(f"  the lost reply: {error!r}")
+        elif choice == faults.DELAY:
+            self._late.append(effect)
+        elif choice == faults.HANG and hang is not None:
+            hang()
+        raise lost()

@@ -13,7 +13,7 @@ KAFKA_TOOLS := .cache/kafka-tools-4.3.1
 SPARK_JARS := .cache/spark-jars
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
-TESTS ?= tests
+TESTS ?=
 ARGS ?=
 # Two processes share the tests by files, in the order of collection: the fast ones first (tests/conftest.py).
 WORKERS ?= 2
@@ -28,9 +28,13 @@ export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 PURE := spark_2pc_sink/coordinator/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
 PURE_TESTS := $(wildcard tests/unit tests/properties tests/integration/test_state_store*.py)
 
+# Tests of the writer, the sink and recovery, whoever provides the broker.
+REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/test_writer_faults.py \
+    tests/integration/test_writer_transactions.py tests/integration/test_transactions_tool.py
+
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo test bench coverage lint types format clean
+.PHONY: help setup demo test reference bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,8 +47,16 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-test: setup ## Run the tests, the fast ones first
+ifeq ($(TESTS),)
+test: coverage ## Run the tests, the fast ones first; those of the pure packages must reach every branch
+	@$(BIN)/python -m $(PYTEST) tests $(addprefix --ignore=,$(PURE_TESTS)) $(ARGS)
+else
+test: setup
 	@$(BIN)/python -m $(PYTEST) $(TESTS) $(ARGS)
+endif
+
+reference: setup ## Run the tests that need a broker on the reference coordinator in place of Kafka
+	@$(BIN)/python -m $(PYTEST) --provider=reference -m kafka $(or $(TESTS),$(REFERENCE_TESTS)) $(ARGS)
 
 bench: setup ## Time a batch of a million rows beside Spark's own Kafka and JDBC sinks
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)

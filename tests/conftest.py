@@ -64,14 +64,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"servers: {_provider_name(config)}; skips {'allowed' if _skips_allowed(config) else 'are failures'}"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark tests by the servers that they use; here, before ``-m`` selects by marker."""
+    for fixture, markers in _MARKERS.items():
+        if fixture in getattr(item, "fixturenames", ()):
+            for marker in markers:
+                item.add_marker(marker)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the servers that they use, and put those that use none first: a slip shows in seconds."""
-    for item in items:
-        for fixture, markers in _MARKERS.items():
-            if fixture in getattr(item, "fixturenames", ()):
-                for marker in markers:
-                    item.add_marker(marker)
+    """Put the tests first that use no server: a slip shows in seconds."""
     # Stable, and after pytest-randomly: the order within each part stays random. By files, which xdist keeps together.
     slow = {"slow", *(marker for markers in _MARKERS.values() for marker in markers)}
     with_servers = {item.path for item in items if any(marker.name in slow for marker in item.iter_markers())}

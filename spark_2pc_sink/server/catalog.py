@@ -8,6 +8,7 @@ a directory the same is kept in memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -27,6 +28,8 @@ from spark_2pc_sink.server.data_directory import DataDirectory
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.topic_configs import internal_topics, log_settings
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,8 @@ class Catalog:
             log_start_offset=known.log_starts.get(partition, 0),
             executor=self._executor,
         )
+        if opened.recovered_cut_bytes:
+            _log.warning("%s-%d: cut off %d bytes of a torn write", topic, partition, opened.recovered_cut_bytes)
         self._logs[topic, partition] = opened
         return opened
 

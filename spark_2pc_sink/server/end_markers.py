@@ -20,7 +20,7 @@ class Logs(Protocol):
         """The log, or None where there is no such partition."""
 
 
-#: Told that a marker stands in a partition of ``__consumer_offsets``: partition, producer id, committed or not.
+#: Told that a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
 GroupMarker = Callable[[int, int, bool], None]
 
 
@@ -32,8 +32,8 @@ class MarkerWriter:
         now_ms: milliseconds since 1970.
 
     Attributes:
-        on_group_marker: told of each durable marker in ``__consumer_offsets``, so that the offsets that were pending
-            take effect or are dropped.
+        on_group_marker: told of each marker in ``__consumer_offsets`` as it is appended, in the order of the log, so
+            that the offsets that were pending take effect or are dropped; whoever shows them waits for the disk.
     """
 
     def __init__(self, logs: Logs, *, now_ms: Callable[[], int]) -> None:
@@ -54,16 +54,10 @@ class MarkerWriter:
             results[partition] = log.append_marker(marker, now_ms=now_ms)
             if results[partition] == Code.NONE:
                 written[partition] = log
+                if self.on_group_marker is not None and partition.topic == GROUP_OFFSETS:
+                    self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
         results.update(zip(written, await synced(written.values()), strict=True))
-        self._tell_groups(marker, results)
         return results
-
-    def _tell_groups(self, marker: EndMarker, results: dict[TopicPartition, int]) -> None:
-        if self.on_group_marker is None:
-            return
-        for partition, code in results.items():
-            if partition.topic == GROUP_OFFSETS and code == Code.NONE:
-                self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
 
 
 async def synced(logs: Iterable[PartitionLog]) -> list[int]:

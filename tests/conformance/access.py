@@ -17,6 +17,7 @@ from tests.conformance.cases_access import MINE, YOURS, AccessCase
 from tests.conformance.names import Names
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
+from tests.conformance.reference import ReferenceServer
 from tests.conformance.servers import READY_DEADLINE_S, find_coordinators, make_topics
 
 PASSWORD: Final = "secret"
@@ -53,6 +54,21 @@ def secured_kafka(users: int) -> Iterator[tuple[str, str]]:
     broker.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
     with broker:
         yield broker.bootstrap, f"127.0.0.1:{port}"
+
+
+@contextmanager
+def secured_reference(users: int) -> Iterator[tuple[str, str]]:
+    """The same of the reference coordinator."""
+    port = free_port()
+    server = ReferenceServer(two_phase_commit=True, properties=properties_for(users))
+    server.properties["listeners"] = f"PLAINTEXT://{server.bootstrap},{LISTENER}://127.0.0.1:{port}"
+    server.properties["listener.security.protocol.map"] = f"PLAINTEXT:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT"
+    with server:
+        yield server.bootstrap, f"127.0.0.1:{port}"
+
+
+#: Who can be asked.
+SECURED: Final = {"reference": secured_reference, "kafka": secured_kafka}
 
 
 class AccessSubject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import google_crc32c
 
@@ -25,7 +25,7 @@ class Batch:
     Args:
         marker: "COMMIT" or "ABORT" for a control batch, else "".
         coordinator_epoch: of a control batch, else -1.
-        values: of the records, of a batch of data.
+        records: keys and values, of a batch of data.
     """
 
     base_offset: int
@@ -36,7 +36,12 @@ class Batch:
     transactional: bool
     marker: str = ""
     coordinator_epoch: int = -1
-    values: tuple[bytes | None, ...] = ()
+    records: tuple[tuple[bytes | None, bytes | None], ...] = ()
+
+    @property
+    def values(self) -> tuple[bytes | None, ...]:
+        """Of the records."""
+        return tuple(value for _, value in self.records)
 
 
 def batch(
@@ -73,6 +78,45 @@ def read_batches(data: bytes) -> list[Batch]:
     return list(_batches(bytes(data)))
 
 
+def read_records(data: bytes) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of all data records in the bytes of a Fetch."""
+    return [record for each in _batches(data) for record in each.records if not each.marker]
+
+
+class Reader:
+    """Reads fields of a message one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def fields(self, form: str) -> tuple[Any, ...]:
+        """The next fields of fixed size, as `struct` has them."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        found = self._data[self._at : self._at + count]
+        assert len(found) == count
+        self._at += count
+        return found
+
+    def unsigned(self) -> int:
+        """The next unsigned varint."""
+        found = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found
+
+    @property
+    def at_end(self) -> bool:
+        """True when everything has been read."""
+        return self._at == len(self._data)
+
+
 def _batches(data: bytes) -> Iterator[Batch]:
     start = 0
     while start + _HEAD.size + _BODY.size <= len(data):
@@ -99,7 +143,7 @@ def _batches(data: bytes) -> Iterator[Batch]:
             transactional=bool(attributes & _TRANSACTIONAL),
             marker=marker,
             coordinator_epoch=coordinator,
-            values=() if marker else tuple(value for _, value in records),
+            records=() if marker else tuple(records),
         )
         start = end
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.conformance.leader_operations import Fetch, FetchOffsets, ListOffsets, Markers, Produce, Producers
 from tests.conformance.operations import Add, CommitOffsets, Describe, End, Init, Operation
+from tests.conformance.state_records import StateRecords
 
 #: What `brief` leaves away: the timeout that everything in these tests has.
 _USUAL_TIMEOUT_MS = 600_000
@@ -71,6 +72,18 @@ def _fetched(result: Any) -> Any:
     return f"high={high_watermark} stable={stable} aborted={listed}".replace("'", ""), lines
 
 
+def _state_records(result: Any) -> Any:
+    if not isinstance(result, list):
+        return result
+    return [each if each is None else _state_record(*each) for each in result]
+
+
+def _state_record(version: int, state: str, producer: str, epoch: int, *rest: Any) -> str:
+    timeout_ms, started, partitions, tags = rest
+    notes = ["" if timeout_ms == _USUAL_TIMEOUT_MS else f" timeout={timeout_ms}", "" if started else " unstarted"]
+    return f"v{version} {state} {producer} {epoch}{notes[0]}{notes[1]} {partitions} {tags}".replace("'", "")
+
+
 _BRIEF: dict[type, Callable[[Any], Any]] = {
     Init: _pair,
     End: _pair,
@@ -81,6 +94,7 @@ _BRIEF: dict[type, Callable[[Any], Any]] = {
     Produce: _produced,
     Describe: _described,
     Producers: _producers,
+    StateRecords: _state_records,
     Fetch: _fetched,
     ListOffsets: lambda result: result if result[0] == 0 else result[0],
 }

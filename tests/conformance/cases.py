@@ -37,6 +37,7 @@ from tests.conformance.operations import (
     Pair,
     Partition,
 )
+from tests.conformance.state_records import StateRecords
 
 EPOCH_MAX: Final = 32766
 BROKEN_EPOCH: Final = 32767
@@ -81,6 +82,7 @@ class Given:
 
     Args:
         previous: the producer id before, `P` or `Q`.
+        following: the producer id that it gets when it is completed, for a decided one whose epoch is used up.
         stuck: a decided transaction whose partition refuses the end marker, so that it stays as it is.
     """
 
@@ -91,6 +93,7 @@ class Given:
     partitions: tuple[Partition, ...] = (SHARED[0],)
     start_age_ms: int = 0
     update_age_ms: int = 0
+    following: Name | None = None
     stuck: bool = False
 
 
@@ -245,3 +248,8 @@ def commit_offset(pair: Pair, offset: int = 5, *, group: str = GROUP, tid: str =
 def committed_offset(*, stable: bool = False, group: str = GROUP) -> FetchOffsets:
     """OffsetFetch."""
     return FetchOffsets(group=group, partitions=(SHARED[0],), stable=stable)
+
+
+def state_records(tid: str = TID) -> StateRecords:
+    """The records of ``__transaction_state``."""
+    return StateRecords(tid=tid)

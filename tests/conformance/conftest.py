@@ -8,7 +8,8 @@ import pytest
 
 from spark_2pc_sink.testing import CapabilityError
 from tests.conformance.machine import MachineSubject
-from tests.conformance.subjects import PROPERTIES, Subject, WireSubject
+from tests.conformance.reference import ReferenceServer
+from tests.conformance.subjects import PROPERTIES, Server, Subject, WireSubject
 from tests.conftest import _skip
 from tests.support.providers import BrokerRequest, Provider
 
@@ -44,12 +45,17 @@ class SubjectPool:
     def _start(self, kind: str, level: int) -> Subject:
         if kind == "machine":
             return MachineSubject(level)
-        broker = self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=PROPERTIES))
+        server = self._server(kind, level)
         try:
-            return WireSubject(broker, level, self._request.module.CASES)
+            return WireSubject(server, level, self._request.module.CASES)
         except BaseException:
-            broker.close()
+            server.close()
             raise
+
+    def _server(self, kind: str, level: int) -> Server:
+        if kind == "reference":
+            return ReferenceServer(transaction_version=level, two_phase_commit=True, properties=PROPERTIES).__enter__()
+        return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=PROPERTIES))
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ class Write:
     transactional: bool = True
     control: bool = False
     value: bytes = b"x"
+    #: The checksum does not fit the bytes.
+    broken: bool = False
     #: Other bytes than those that the fields above would give.
     records: bytes | None = None
 
@@ -44,7 +46,7 @@ class Write:
         """The bytes to send."""
         if self.records is not None:
             return self.records
-        return batch(
+        made = batch(
             [self.value] * self.count,
             now_ms=now_ms,
             producer=self.pair,
@@ -52,6 +54,7 @@ class Write:
             transactional=self.transactional,
             control=self.control,
         )
+        return made[:-1] + bytes([made[-1] ^ 1]) if self.broken else made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +204,7 @@ class Fetch:
     partition: Partition
     offset: int
     committed: bool = False
+    bytes_max: int = _FETCH_BYTES_MAX
     version: int = _FETCH_VERSION
 
     def request(self) -> Any:
@@ -208,12 +212,12 @@ class Fetch:
         wanted = make.FetchPartition(
             partition=self.partition[1],
             fetch_offset=self.offset,
-            partition_max_bytes=_FETCH_BYTES_MAX,
+            partition_max_bytes=self.bytes_max,
         )
         return FetchRequest(
             max_wait_ms=_FETCH_WAIT_MS,
             min_bytes=0,
-            max_bytes=_FETCH_BYTES_MAX,
+            max_bytes=self.bytes_max,
             isolation_level=int(self.committed),
             session_epoch=-1,
             topics=[make(topic=self.partition[0], partitions=[wanted])],

@@ -9,7 +9,13 @@ import pytest
 from tests.conformance.cases import ALL_LEVELS, Case
 
 #: Who is asked, and the marks that tell what it needs.
-SUBJECTS = {"machine": (), "kafka": ("kafka", "java")}
+SUBJECTS = {"machine": (), "reference": (), "kafka": ("kafka", "java")}
+#: Those that are servers, as parameters.
+WIRE_SUBJECTS = [
+    pytest.param(subject, marks=[getattr(pytest.mark, mark) for mark in marks])
+    for subject, marks in SUBJECTS.items()
+    if subject != "machine"
+]
 AT_REST = ("empty", "complete-commit", "complete-abort")
 
 _NO_TAG = "transaction.version 0: Kafka still knows the producer id before, in memory; we know what the log says"

@@ -13,6 +13,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from spark_2pc_sink.testing import KafkaBroker, wait_until
 from tests.conformance.operations import Init, ask
 from tests.conformance.raw_client import RawClient
+from tests.conformance.reference import ReferenceServer
 
 #: For a machine that is busy with something else.
 READY_DEADLINE_S: Final = 60.0
@@ -72,5 +73,15 @@ def start_kafka(level: int) -> Iterator[str]:
         yield broker.bootstrap
 
 
+@contextmanager
+def start_reference(level: int) -> Iterator[str]:
+    """The reference coordinator, as a local process."""
+    with ReferenceServer(transaction_version=level, two_phase_commit=True) as server:
+        yield server.bootstrap
+
+
 #: Servers that can be started by their name, at a transaction.version.
-SERVERS: Final[Mapping[str, Callable[[int], AbstractContextManager[str]]]] = {"kafka": start_kafka}
+SERVERS: Final[Mapping[str, Callable[[int], AbstractContextManager[str]]]] = {
+    "kafka": start_kafka,
+    "reference": start_reference,
+}

@@ -19,7 +19,6 @@ from tests.conformance.names import Names, walk
 from tests.conformance.operations import Add, Describe, End, Init, Operation, Partition, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import find_coordinators, make_topics
-from tests.support.providers import Broker
 
 #: Intervals short enough that nobody waits; nothing else than the cases meant runs into them.
 PROPERTIES: Final = {
@@ -34,6 +33,20 @@ _DEADLINE_S: Final = 20.0
 _TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
 #: Kafka lets this client write to its internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
+
+
+class Server(Protocol):
+    """A server that runs, and belongs to a subject."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+
+    def restart(self) -> None:
+        """Stop it, and start it again on the same data and address."""
+
+    def close(self) -> None:
+        """End it for good."""
 
 
 class Subject(Protocol):
@@ -64,7 +77,7 @@ def places_of(case: Case) -> int:
         if isinstance(value, tuple) and len(value) == 2 and value[0] == HERE[0][0]:
             used.append(value[1] + 1)
 
-    walk(tuple(step.operation for step in case.steps), look)
+    walk((tuple(step.operation for step in case.steps), case.given), look)
     return max(used)
 
 
@@ -82,6 +95,7 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
         state=state,
         last_update_ms=now_ms - given.update_age_ms,
         previous_producer_id=names.producer_ids[given.previous.name],
+        next_producer_id=-1 if given.following is None else names.producer_ids[given.following.name],
         partitions=places,
         start_ms=-1 if state is TransactionState.EMPTY else now_ms - given.start_age_ms,
         client_transaction_version=2 if level == 2 else 0,
@@ -116,7 +130,7 @@ class WireSubject:
         cases: all that it will be asked.
     """
 
-    def __init__(self, broker: Broker, level: int, cases: Sequence[Case]) -> None:
+    def __init__(self, broker: Server, level: int, cases: Sequence[Case]) -> None:
         self._broker = broker
         self._level = level
         self._prepared: dict[str, _Prepared] = {}

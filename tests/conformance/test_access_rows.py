@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import TypeAlias
 
 import pytest
 
 from spark_2pc_sink.testing import CapabilityError
-from tests.conformance.access import AccessSubject, secured_kafka
+from tests.conformance.access import SECURED, AccessSubject
 from tests.conformance.cases import init
 from tests.conformance.cases_access import CASES, AccessCase
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import HungUpError, RawClient
+from tests.conformance.reference import ReferenceServer
+from tests.conformance.selection import WIRE_SUBJECTS
 from tests.conformance.servers import find_coordinators
 from tests.conftest import StartKafka, _skip
 
-pytestmark = [pytest.mark.kafka, pytest.mark.java]
+Starter: TypeAlias = Callable[[Mapping[str, str]], str]
+
+_UNSTABLE = {"unstable.api.versions.enable": "true"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=WIRE_SUBJECTS)
 def secured(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
     try:
-        with secured_kafka(len(CASES)) as (administrators, users):
+        with SECURED[request.param](len(CASES)) as (administrators, users):
             subject = AccessSubject(administrators, users, CASES)
             yield subject
             subject.close()
@@ -29,15 +35,35 @@ def secured(request: pytest.FixtureRequest) -> Iterator[AccessSubject]:
         _skip(request.config, str(error))
 
 
+@pytest.fixture(params=WIRE_SUBJECTS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Who is asked."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest, kind: str) -> Iterator[Starter]:
+    """Start a server of this kind that grants nobody enable2Pc."""
+    with ExitStack() as stack:
+
+        def started(properties: Mapping[str, str]) -> str:
+            if kind == "reference":
+                return stack.enter_context(ReferenceServer(properties=properties)).bootstrap
+            start_kafka: StartKafka = request.getfixturevalue("start_kafka")
+            return start_kafka(properties=properties).bootstrap
+
+        yield started
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_row(secured: AccessSubject, case: AccessCase) -> None:
     secured.run(case)
 
 
-def test_two_phase_commit_that_the_broker_does_not_grant(start_kafka: StartKafka) -> None:
+def test_two_phase_commit_that_the_broker_does_not_grant(start: Starter) -> None:
     """2.1: refused before keepPreparedTxn and the timeout, after the empty id; without it nothing is amiss."""
-    broker = start_kafka(properties={"unstable.api.versions.enable": "true"})
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(start(_UNSTABLE)) as client:
         find_coordinators(client)
         for request, code in (
             (init(tid="refused", two_phase=True, version=6), 53),
@@ -51,10 +77,9 @@ def test_two_phase_commit_that_the_broker_does_not_grant(start_kafka: StartKafka
             assert ask(client, request)[0] == code, request
 
 
-def test_version_6_is_not_offered_unless_unstable_versions_are(start_kafka: StartKafka) -> None:
+def test_version_6_is_not_offered_unless_unstable_versions_are(start: Starter) -> None:
     """2.1: the connection is closed."""
-    broker = start_kafka()
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(start({})) as client:
         find_coordinators(client)
         with pytest.raises(HungUpError):
             ask(client, init(tid="unstable", version=6))

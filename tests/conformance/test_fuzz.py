@@ -7,10 +7,12 @@ import os
 import pytest
 
 from tests.conformance.fuzz import Fuzzer
+from tests.conformance.reference import ReferenceServer
 from tests.conformance.steps import KINDS, STEPS, draw
 from tests.conftest import StartKafka
 
-SEQUENCES = 200
+#: By transaction.version; most clients are at 2.
+SEQUENCES = {2: 200, 1: 60, 0: 60}
 #: Of the first sequence; another one looks elsewhere.
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
@@ -35,3 +37,14 @@ def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeyp
     assert outcome.findings
     assert {step.kind for finding in outcome.findings for step in finding.steps} == {"init two-phase"}
     assert f"--seed {outcome.findings[0].seed} " in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", sorted(SEQUENCES))
+def test_the_reference_coordinator_answers_as_kafka(level: int, start_kafka: StartKafka) -> None:
+    kafka = start_kafka(transaction_version=level, two_phase_commit=True)
+    with ReferenceServer(transaction_version=level, two_phase_commit=True) as reference:
+        outcome = Fuzzer(reference.bootstrap, kafka.bootstrap, level=level).run(SEED, SEQUENCES[level])
+    print(outcome)
+    assert outcome.sequences == SEQUENCES[level]
+    assert not outcome.findings, "\n\n".join(map(str, outcome.findings))

@@ -28,6 +28,7 @@ from spark_2pc_sink.coordinator import (
     StepNext,
     TransactionMetadata,
     TransactionState,
+    due_expirations,
     due_timeouts,
     finish_loading,
     replay,
@@ -46,6 +47,7 @@ from spark_2pc_sink.coordinator.plans import (
     TransactionDescription,
 )
 from spark_2pc_sink.coordinator.records import TransactionLogValue
+from spark_2pc_sink.coordinator.states import AT_REST
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.server.producer_state import EndMarker, NeedsCoordinator, Refused
@@ -144,9 +146,18 @@ class SimBroker:
         """What InitProducerId asks for without two-phase commit."""
         return TIMEOUT_MS
 
-    def may_time_out(self, metadata: TransactionMetadata) -> bool:
+    @property
+    def may_time_out(self) -> bool:
         """True while a transaction is open that the coordinator would end by itself."""
-        return metadata.state is TransactionState.ONGOING and not metadata.two_phase_commit
+        metadata = self.metadata()
+        ongoing = metadata is not None and metadata.state is TransactionState.ONGOING
+        return ongoing and metadata is not None and not metadata.two_phase_commit
+
+    @property
+    def at_rest(self) -> bool:
+        """True while nothing is open or being ended."""
+        metadata = self.metadata()
+        return metadata is not None and metadata.state in AT_REST and metadata.pending is None
 
     def metadata(self) -> TransactionMetadata | None:
         """What the coordinator knows of the one id."""
@@ -193,7 +204,9 @@ class SimBroker:
 
     def describe(self) -> TransactionDescription:
         """DescribeTransactions."""
-        reply = cast("DescribeTransactionsReply", self._ask(DescribeTransactions(transactional_ids=(TRANSACTIONAL_ID,))))
+        reply = cast(
+            "DescribeTransactionsReply", self._ask(DescribeTransactions(transactional_ids=(TRANSACTIONAL_ID,)))
+        )
         return reply.transactions[0]
 
     def produce(
@@ -234,6 +247,11 @@ class SimBroker:
     def time_out(self) -> None:
         """Look for transactions that are open for too long."""
         for event in due_timeouts(self.state, self.now_ms):
+            self._do(event)
+
+    def expire(self) -> None:
+        """Look for transactional ids that were not used for long."""
+        for event in due_expirations(self.state, self.now_ms):
             self._do(event)
 
     def force_terminate(self) -> None:
@@ -324,7 +342,9 @@ class SimBroker:
         metadata = self.metadata()
         if metadata is None:
             raise AssertionError("it was just made")
-        used = metadata.moved_to(TransactionState.EMPTY, self.now_ms, producer_id=pair.producer_id, producer_epoch=epoch)
+        used = metadata.moved_to(
+            TransactionState.EMPTY, self.now_ms, producer_id=pair.producer_id, producer_epoch=epoch
+        )
         version = self.state.settings.log_version
         value = TransactionLogValue.of(used, version=version)
         self.log.append(LogRecord(partition=0, transactional_id=TRANSACTIONAL_ID, value=value, version=version))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from jdbc_state import DONE, OWED
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, LocalProtocolError
+from tests.simulation import faults
 from tests.simulation.broker import TRANSACTIONAL_ID
 from tests.simulation.drivers import ATTEMPTS_MAX
 from tests.simulation.partition import Record
@@ -80,6 +81,16 @@ def pairs(world: World) -> Iterator[str]:
             yield f"{pair} began {len(attempts)} transactions: (generation, number, batch) {attempts}"
 
 
+def nothing_open(world: World) -> Iterator[str]:
+    """No open transaction holds up the readers with isolation.level=read_committed."""
+    if world.halts:
+        return
+    for partition, log in world.broker.logs.items():
+        offset = log.producers.first_open_offset()
+        if offset is not None:
+            yield f"{partition} is left with an open transaction at offset {offset}"
+
+
 def progress(world: World) -> Iterator[str]:
     """Everything is completed, and the row says so."""
     if world.halts:
@@ -99,6 +110,21 @@ def halt(world: World) -> Iterator[str]:
             yield f"halted: {error.reason} (database: {error.database_side}; Kafka: {error.kafka_side})"
 
 
+def resends(world: World) -> Iterator[str]:
+    """A batch is owed only where something could abort its transaction behind the driver's back."""
+    if world.database.owed_count and not any(fault in faults.ABORTING for _, fault in world.choices.taken):
+        yield f"Kafka was owed {world.database.owed_count} batches, and nothing had aborted a decided transaction"
+
+
+def claims(world: World) -> Iterator[str]:
+    """A run whose claim was superseded claims no more."""
+    granted = world.database.claims
+    for run_id in set(granted) - {None}:
+        own = [place for place, each in enumerate(granted) if each == run_id]
+        if own[-1] - own[0] != len(own) - 1:
+            yield f"{run_id} claimed again after it was superseded: {granted}"
+
+
 def order_of_calls(world: World) -> Iterator[str]:
     """The product never breaks its own protocol, and gives a batch up only after as many faults as attempts."""
     for error in world.errors:
@@ -116,6 +142,9 @@ CHECKERS: dict[str, Checker] = {
     "agreement": agreement,
     "pairs": pairs,
     "halt": halt,
+    "claims": claims,
+    "resends": resends,
+    "nothing open": nothing_open,
     "order of calls": order_of_calls,
     "progress": progress,
 }

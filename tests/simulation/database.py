@@ -34,6 +34,9 @@ class SimDatabase(MemoryStateStore):
         #: The session whose COMMIT hangs in the server, after its client has given up.
         self.hanging: MemoryDecidingTransaction | None = None
         self.decisions: list[Decision] = []
+        #: The run of each claim that was granted, None for an operator's.
+        self.claims: list[str | None] = []
+        self.owed_count = 0
         self.prepare_schema()
 
     def _aged(self, row: StateRow) -> StateRow:
@@ -44,6 +47,12 @@ class SimDatabase(MemoryStateStore):
     def sessions(self) -> list[MemoryDecidingTransaction]:
         """Deciding transactions that are open and not ended by the server."""
         return [each for each in self._open if not each.recorded.ended]
+
+    @property
+    def owned(self) -> bool:
+        """True once a query has claimed the row, and not an operator alone."""
+        row = self.read(TRANSACTIONAL_ID)
+        return row is not None and row.query_id is not None
 
     def locked_by(self) -> MemoryDecidingTransaction | None:
         """The session that has written the state row and not ended."""
@@ -58,7 +67,7 @@ class SimDatabase(MemoryStateStore):
                 self.end_older(standing.generation + 1)
         open_, self._open = self._open, []
         try:
-            return self.claim(
+            row = self.claim(
                 transactional_id=claimant.transactional_id,
                 cluster_id=claimant.cluster_id,
                 query_id=claimant.query_id,
@@ -68,6 +77,14 @@ class SimDatabase(MemoryStateStore):
             )
         finally:
             self._open = open_
+        self.claims.append(claimant.run_id)
+        return row
+
+    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        """As the store in memory, and counted."""
+        row = super().mark_owed(transactional_id, generation)
+        self.owed_count += 1
+        return row
 
     def end_older(self, below_generation: int) -> None:
         """``pg_terminate_backend`` for the deciding transactions of older claims."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.errors import BatchRetryError, DualWriteError, HaltError, SupersededError
+from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
@@ -170,6 +170,22 @@ class JobDriver:
             self.world.errors.append(error)
             self.world.trace(f"{self}: {error!r}")
         self.world.trace(f"{self} {self.outcome}")
+
+
+class Intruder(JobDriver):
+    """A job of another query that was given the same transactional id by mistake."""
+
+    def __str__(self) -> str:
+        return f"intruder {self.number}"
+
+    def run(self) -> None:
+        """It must be refused."""
+        try:
+            self.recovery().run(query_id="another", run_id="another")
+        except ClaimRefusedError:
+            return
+        message = "the claim of another query was granted"
+        raise AssertionError(message)
 
 
 class Operator(JobDriver):

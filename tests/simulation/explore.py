@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.checkers import check
@@ -69,18 +69,19 @@ def _judge(world: World, schedule: Schedule, tally: Tally) -> None:
             tally.reported.append(Violation(found, *violations[0]))
 
 
-def children(schedule: Schedule, offered: Sequence[Sequence[str]]) -> Iterator[Schedule]:
-    """All schedules with one more fault, behind those that there are."""
+def children(schedule: Schedule, offered: Sequence[Sequence[str]], kinds: Collection[str] = ()) -> Iterator[Schedule]:
+    """All schedules with one more fault, behind those that there are; of these kinds only, or of all."""
     for position in range(schedule.last + 1, len(offered)):
         for fault in offered[position]:
-            yield schedule.with_fault(position, fault)
+            if not kinds or fault in kinds:
+                yield schedule.with_fault(position, fault)
 
 
-def run_children(schedule: Schedule) -> Tally:
+def run_children(schedule: Schedule, kinds: Collection[str] = ()) -> Tally:
     """Run all schedules with one more fault than this one."""
     offered = run_schedule(schedule, Tally()).offered
     tally = Tally()
-    for child in children(schedule, offered):
+    for child in children(schedule, offered, kinds):
         run_schedule(child, tally)
     return tally
 

@@ -13,6 +13,8 @@ CRASH_TASKS_LIVE: Final = "crash-tasks-live"
 SECOND_DRIVER: Final = "second-driver"
 #: The driver stands still while a person runs ``spark-2pc recover``.
 OPERATOR: Final = "operator"
+#: The driver stands still while a job of another query is started with the same transactional id.
+INTRUDER: Final = "intruder"
 #: The driver stands still, and another one that stood still goes on.
 SWITCH: Final = "switch"
 
@@ -37,6 +39,8 @@ SLOW_MARKERS: Final = "slow-markers"
 ONE_MARKER: Final = "one-marker"
 #: Everything stands still for longer than the transaction may last.
 TIMEOUT: Final = "timeout"
+#: Nothing happens for eight days, so that the coordinator forgets the id (transactional.id.expiration.ms).
+EXPIRY: Final = "expiry"
 FORCE_TERMINATE: Final = "force-terminate"
 DATABASE_CUT: Final = "database-cut"
 #: A request that was delayed arrives; a COMMIT that hung is carried out.
@@ -48,6 +52,13 @@ PRODUCE: Final = "produce"
 SQL: Final = "sql"
 COMMIT: Final = "commit"
 SPARK: Final = "spark"
+
+#: What can abort a transaction in Kafka that the database has decided, or will decide. Without one of them, no batch
+#: needs to be sent again.
+ABORTING: Final = frozenset({TIMEOUT, FORCE_TERMINATE, SECOND_DRIVER, OPERATOR, DELAY, LATE_COPY})
+
+#: The kinds of which all pairs are run in every profile: who dies, when, and what only one side knows.
+CORE: Final = frozenset({CRASH, LOSE_REPLY, HANG, BROKER_CRASH, TIMEOUT, DATABASE_CUT, SECOND_DRIVER, SWITCH})
 
 _OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
     KAFKA: (LOSE_REQUEST, LOSE_REPLY, RESEND, DELAY, LATE_COPY),
@@ -63,8 +74,10 @@ def offered(
     kind: str,
     *,
     more_drivers: bool,
+    claimed: bool,
     stopped: bool,
     open_transaction: bool,
+    at_rest: bool,
     effects: bool,
     sessions: bool,
     late: bool,
@@ -74,8 +87,10 @@ def offered(
     Args:
         kind: of the request.
         more_drivers: another driver may be started.
+        claimed: the state row is there.
         stopped: another driver stands still.
         open_transaction: there is one that may time out.
+        at_rest: no transaction is open or being ended.
         effects: the broker owes something.
         sessions: the database has open transactions.
         late: something is still to arrive.
@@ -84,8 +99,10 @@ def offered(
     conditional = (
         (SECOND_DRIVER, more_drivers),
         (OPERATOR, more_drivers),
+        (INTRUDER, more_drivers and claimed),
         (SWITCH, stopped),
         (TIMEOUT, open_transaction),
+        (EXPIRY, at_rest),
         (SLOW_MARKERS, effects and asks_kafka),
         (ONE_MARKER, effects and asks_kafka),
         (DATABASE_CUT, sessions),

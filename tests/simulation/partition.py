@@ -113,9 +113,7 @@ class SimPartition:
         if entry.commit is None:
             self.producers.batch_written(entry.header)
         else:
-            self.producers.marker_written(
-                entry.header, commit=entry.commit, coordinator_epoch=entry.coordinator_epoch
-            )
+            self.producers.marker_written(entry.header, commit=entry.commit, coordinator_epoch=entry.coordinator_epoch)
 
 
 __all__ = ["Entry", "NeedsCoordinator", "Record", "Refused", "SimPartition", "header_of"]

@@ -46,7 +46,8 @@ _ALL = (
     Profile(name="tv2-2pc", two_phase_commit=True),
     Profile(name="tv2-keep", keep_prepared=True),
     Profile(name="tv2-2pc-keep", two_phase_commit=True, keep_prepared=True),
-    Profile(name="tv1", transaction_version=1),
+    # Batches one behind the other, where each needs a pair of its own; and one that writes one partition only.
+    Profile(name="tv1", transaction_version=1, batches=((2, 1), (0, 2), (0, 0))),
     Profile(name="tv0", transaction_version=0),
     Profile(name="tv0-2pc", transaction_version=0, two_phase_commit=True),
     # The first pair is (P, 32765); the second batch with records needs a new producer id.

@@ -11,7 +11,7 @@ from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker
 from tests.simulation.database import SimDatabase
-from tests.simulation.drivers import JobDriver, Operator, TaskFailedError
+from tests.simulation.drivers import Intruder, JobDriver, Operator, TaskFailedError
 from tests.simulation.partition import Record
 from tests.simulation.profiles import PROFILES
 from tests.simulation.schedule import GO, Choices
@@ -23,6 +23,12 @@ EXTRA_MAX: Final = 3
 STARTS_MAX: Final = 12
 #: Requests in all. A run without faults makes about 30, and each fault adds a recovery or two.
 REQUESTS_MAX: Final = 800
+
+_STARTED: Final[dict[str, type[JobDriver]]] = {
+    faults.SECOND_DRIVER: JobDriver,
+    faults.OPERATOR: Operator,
+    faults.INTRUDER: Intruder,
+}
 
 
 class StuckError(Exception):
@@ -127,7 +133,8 @@ class World:
 
     def note_halt(self, error: HaltError, batch_id: int) -> None:
         """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
-        if "neither its replay nor the next" not in error.reason or batch_id >= self.next_batch:
+        placed = error.kafka_side == "nothing in doubt"
+        if not placed or batch_id >= self.next_batch:
             self.halts.append(error)
 
     def trace(self, text: str) -> None:
@@ -185,12 +192,13 @@ class World:
 
     def _choose(self, kind: str, what: str) -> str:
         broker = self.broker
-        metadata = broker.metadata()
         options = faults.offered(
             kind,
             more_drivers=self._extra < EXTRA_MAX,
+            claimed=self.database.owned,
             stopped=bool(self._stopped),
-            open_transaction=metadata is not None and metadata.start_ms >= 0 and broker.may_time_out(metadata),
+            open_transaction=broker.may_time_out,
+            at_rest=broker.at_rest,
             effects=bool(broker.effects),
             sessions=bool(self.database.sessions),
             late=bool(self._late) or self.database.hanging is not None,
@@ -222,15 +230,18 @@ class World:
         elif choice == faults.TIMEOUT:
             self.sleep(2 * TIMEOUT_MS / 1000)
             self.broker.time_out()
+        elif choice == faults.EXPIRY:
+            self.sleep(2 * self.profile.settings.transactional_id_expiration_ms / 1000)
+            self.broker.expire()
         elif choice == faults.FORCE_TERMINATE:
             self.broker.force_terminate()
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
         elif choice == faults.ARRIVE:
             self._arrive()
-        elif choice in (faults.SECOND_DRIVER, faults.OPERATOR):
+        elif choice in _STARTED:
             self._extra += 1
-            self._stop(self._start(JobDriver if choice == faults.SECOND_DRIVER else Operator))
+            self._stop(self._start(_STARTED[choice]))
         elif choice == faults.SWITCH:
             self._stop(self._stopped.pop(0))
         else:

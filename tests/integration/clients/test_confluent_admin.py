@@ -31,7 +31,7 @@ from confluent_kafka.admin import (
 
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import MakeTopic
-from tests.integration.clients.reading import DEADLINE_S, balance
+from tests.integration.clients.reading import DEADLINE_S, balance, values
 from tests.support.providers import Broker
 
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -147,6 +147,17 @@ def test_lists_offsets(admin: AdminClient, client_broker: Broker, topic: MakeTop
     assert offset(LATEST, IsolationLevel.READ_COMMITTED) == 3
     assert [offset(OffsetSpec.for_timestamp(moment)) for moment in (1_000, 1_001, 3_000)] == [0, 1, 1]
     open_one.abort_transaction(DEADLINE_S)
+
+
+def test_deletes_records(admin: AdminClient, client_broker: Broker, topic: MakeTopic) -> None:
+    name = topic(partitions=1, broker=client_broker)
+    producer = Producer({"bootstrap.servers": client_broker.bootstrap, "log_level": 0})
+    for value in ("a", "b", "c"):
+        producer.produce(name, value)
+    assert producer.flush(DEADLINE_S) == 0
+    assert result(admin.delete_records([TopicPartition(name, 0, 2)])).low_watermark == 2
+    assert values(client_broker.bootstrap, name) == ["c"]
+    assert refused(admin.delete_records([TopicPartition(name, 0, 4)])) == KafkaError.OFFSET_OUT_OF_RANGE
 
 
 def test_lists_and_describes_groups(admin: AdminClient, member: Consumer, group_id: str) -> None:

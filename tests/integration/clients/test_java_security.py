@@ -155,6 +155,7 @@ def test_transaction_needs_write_on_its_id_and_its_topics(
     with raises_java("TransactionalIdAuthorizationException"):
         java.producer(**settings).initTransactions()
     acls.allow("TRANSACTIONAL_ID", transactional_id, "WRITE")
+    acls.allow("TOPIC", name, "DESCRIBE")
     refused = java.producer(**settings)
     refused.initTransactions()
     refused.beginTransaction()

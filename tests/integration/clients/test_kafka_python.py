@@ -10,6 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, OffsetSpec, TransactionState
 from kafka.errors import ProducerFencedError, TopicAlreadyExistsError
+from kafka.protocol.api_key import ApiKey
 from kafka.structs import OffsetAndMetadata
 
 from spark_2pc_sink.testing import wait_until
@@ -190,6 +191,16 @@ def test_describes_cluster_and_features(admin: Any, client_broker: Broker) -> No
     assert admin.describe_features()["transaction.version"]["finalized"][1] == 2
 
 
+def test_server_offers_the_versions_that_clients_look_for(admin: Any) -> None:
+    """Old versions of Produce are named, though none is taken: librdkafka finds out about compression by them."""
+    offered = admin.get_broker_version_data(1).api_versions
+    assert offered[ApiKey.Produce] == (0, 13)
+    assert offered[ApiKey.Fetch] == (4, 18)
+    # Released versions only: v6 of InitProducerId is KIP-939's.
+    assert offered[ApiKey.InitProducerId] == (0, 5)
+    assert offered[ApiKey.EndTxn] == (0, 5)
+
+
 def test_creates_describes_and_deletes_topics(admin: Any, group_id: str) -> None:
     name = group_id.replace("group", "topic")
     created = {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "12345678"}}}
@@ -218,6 +229,14 @@ def test_describes_and_changes_configs(admin: Any, client_broker: Broker, topic:
     assert configs() == {"retention.ms": "12345678"}
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"retention.ms": "23456789"})])
     wait_until(lambda: configs() == {"retention.ms": "23456789"}, deadline_s=DEADLINE_S, what="the changed config")
+
+
+def test_deletes_records(admin: Any, client_broker: Broker, topic: MakeTopic, make: MakeClient) -> None:
+    name = topic(partitions=1, broker=client_broker)
+    send(make(KafkaProducer), name, "a", "b", "c")
+    deleted = admin.delete_records({TopicPartition(name, 0): 2})
+    assert deleted[TopicPartition(name, 0)]["low_watermark"] == 2
+    assert values(client_broker.bootstrap, name) == ["c"]
 
 
 def test_lists_describes_and_deletes_groups(

@@ -1,0 +1,163 @@
+"""The command: how many schedules of which kind, on how many processes, and what is printed of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import count, islice
+from multiprocessing import get_context
+from typing import Final, TypeVar
+
+from tests.simulation import faults
+from tests.simulation.defects import DEFECTS
+from tests.simulation.defects_outside import DEFECTS_OUTSIDE
+from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
+from tests.simulation.mutants import Caught, hunt
+from tests.simulation.profiles import PROFILES
+from tests.simulation.schedule import Schedule
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE
+#: Random schedules in one piece of work.
+_PIECE: Final = 200
+#: Faults of a random schedule; with more, most of them meet drivers that are only just starting.
+RANDOM_FAULTS_MAX: Final = 8
+#: Violations that are printed in full.
+_SHOWN_MAX: Final = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when nothing was violated and every mutant was caught."""
+    options = _parser().parse_args(arguments)
+    quiet()
+    if options.replay is not None:
+        return _replay(Schedule.parse(options.replay))
+    print(f"seed {options.seed}, {options.processes} processes")
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), initializer=quiet) as pool:
+        failed = _explore(options, pool)
+        if options.mutants:
+            failed |= _hunt(options, pool)
+    return int(failed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--profiles", default=",".join(PROFILES), help="which, by name, with commas; default: all")
+    parser.add_argument(
+        "--pairs",
+        choices=("none", "core", "all"),
+        default="core",
+        help="of which kinds of faults all pairs are run; core: " + ", ".join(sorted(faults.CORE)),
+    )
+    parser.add_argument("--schedules", type=int, default=100_000, help="random ones are added until there are so many")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--mutant-schedules", type=int, default=20_000, help="when to give a mutant up")
+    parser.add_argument("--no-mutants", dest="mutants", action="store_false")
+    parser.add_argument("--replay", metavar="SCHEDULE", help="run one schedule again, and print every request")
+    return parser
+
+
+def _replay(schedule: Schedule) -> int:
+    lines, violations = trace(schedule)
+    print("\n".join(lines))
+    for checker, text in violations:
+        print(f"VIOLATED {checker}: {text}")
+    return int(bool(violations))
+
+
+# --- schedules ---------------------------------------------------------------------------------------------------
+
+
+def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> bool:
+    """Breadth first: no fault, one, two; then random ones."""
+    profiles = options.profiles.split(",")
+    total = Tally()
+    roots = [Schedule(profile) for profile in profiles]
+    _level("no fault", pool, run_one, roots, total)
+    _level("one fault", pool, run_children, roots, total)
+    if options.pairs != "none":
+        kinds = faults.CORE if options.pairs == "core" else frozenset[str]()
+        singles = [child for root in roots for child in _singles(root, kinds)]
+        _level(f"two faults ({options.pairs})", pool, partial(run_children, kinds=kinds), singles, total)
+    pieces = _random_pieces(profiles, options.seed)
+    missing = max(0, options.schedules - total.schedules)
+    _level(
+        f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, -(-missing // _PIECE)), total
+    )
+    for violation in total.reported[:_SHOWN_MAX]:
+        _show(violation.schedule)
+    print(f"schedules={total.schedules} violations={total.violations}")
+    return total.violations > 0
+
+
+def run_one(schedule: Schedule) -> Tally:
+    """Run one schedule."""
+    tally = Tally()
+    run_schedule(schedule, tally)
+    return tally
+
+
+def run_piece(piece: tuple[str, int]) -> Tally:
+    """Run some random schedules: of a profile, from a seed on."""
+    profile, first = piece
+    return run_random(profile, range(first, first + _PIECE), faults_max=RANDOM_FAULTS_MAX)
+
+
+def _singles(root: Schedule, kinds: frozenset[str]) -> list[Schedule]:
+    return list(children(root, run_schedule(root, Tally()).offered, kinds))
+
+
+def _random_pieces(profiles: Sequence[str], seed: int) -> Iterator[tuple[str, int]]:
+    return ((profile, (seed * 1_000_003 + piece) * _PIECE) for piece in count() for profile in profiles)
+
+
+def _level(name: str, pool: ProcessPoolExecutor, run: Callable[[_T], Tally], work: Iterable[_T], total: Tally) -> None:
+    began_s, before, violated = time.monotonic(), total.schedules, total.violations
+    for tally in pool.map(run, work, chunksize=1):
+        total.add(tally)
+    print(
+        f"{name}: {total.schedules - before} schedules, {total.violations - violated} violations, "
+        f"{time.monotonic() - began_s:.1f} s",
+        flush=True,
+    )
+
+
+def _show(schedule: Schedule) -> None:
+    lines, violations = trace(schedule)
+    print(f"\nVIOLATION {violations[0][0] if violations else 'not seen again'} in {schedule}")
+    print("\n".join(f"    {line}" for line in lines))
+    for checker, text in violations:
+        print(f"  {checker}: {text}")
+    print(f"  again: python -m tests.simulation --replay '{schedule}'\n")
+
+
+# --- mutants -----------------------------------------------------------------------------------------------------
+
+
+def _hunt(options: argparse.Namespace, pool: ProcessPoolExecutor) -> bool:
+    began_s = time.monotonic()
+    one = partial(hunt_one, seed=options.seed, schedules_max=options.mutant_schedules)
+    caught = list(pool.map(one, range(len(MUTANTS))))
+    for each in caught:
+        print(_line(each))
+    found = sum(each.violation is not None for each in caught)
+    print(f"{time.monotonic() - began_s:.1f} s")
+    print(f"mutants={len(caught)} caught={found}")
+    return found < len(caught)
+
+
+def hunt_one(number: int, *, seed: int, schedules_max: int) -> Caught:
+    """Look for one mutant, by its number: the functions in it do not travel between processes."""
+    return hunt(MUTANTS[number], seed=seed, schedules_max=schedules_max)
+
+
+def _line(caught: Caught) -> str:
+    violation = caught.violation
+    by = "NOT CAUGHT" if violation is None else f"{violation.checker} ({violation.schedule})"
+    return f"  {caught.name:<56} {caught.schedules:>6} schedules: {by}"

@@ -1,0 +1,368 @@
+"""Defects in the driver's own code: the order of its steps, recovery, and the tables that they follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from spark_2pc_sink import recovery
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.errors import CommitUnknownError, OutcomeUnknownError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+from spark_2pc_sink.recipe import resolve as resolving
+from spark_2pc_sink.recipe.placement import Placed, Placement
+from spark_2pc_sink.recipe.resolve import Resolution, RowStatus, Verdict
+from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.sink import batch
+from spark_2pc_sink.sink.batch import BatchDriver
+from tests.simulation import faults
+from tests.simulation.mutants import Mutant, Replacement
+
+_ALL_VERSIONS: Final = ("tv2", "tv0")
+_TWO_DRIVERS: Final = (faults.SECOND_DRIVER, faults.SWITCH)
+
+
+def _returning(value: Any) -> Replacement:
+    """A function that answers the same whatever it is asked."""
+    return lambda _original: lambda *_args, **_kwargs: value
+
+
+# --- the order of steps ------------------------------------------------------------------------------------------
+
+
+def _end_before_commit(original: Any) -> Any:
+    def decide(self: Any, prepared: Any, work: Any, *, kafka_only: bool) -> None:
+        self._kafka.end(prepared.producer, commit=True)
+        original(self, prepared, work, kafka_only=kafka_only)
+
+    return decide
+
+
+def _note_before_end(original: Any) -> Any:
+    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+        self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(producer.bumped()))
+        # The note that comes after EndTxn is a repetition of this one, which succeeds.
+        original(self, producer)
+
+    return complete
+
+
+def _abort_after_unknown_commit(original: Any) -> Any:
+    def restore(self: Any, error: Exception) -> None:
+        if isinstance(error, CommitUnknownError) and self._decided is not None:
+            producer_id, epoch = self._decided.split(":")
+            self._kafka.end(ProducerIdAndEpoch(int(producer_id), int(epoch)), commit=False)
+            self._row = self._store.read(self._transactional_id)
+            self._initialized = self._kafka.usable_producer()
+            self._producer = self._initialized.producer
+        else:
+            original(self, error)
+
+    return restore
+
+
+def _unknown_commit_read(original: Any) -> Any:
+    def restore(self: Any, error: Exception) -> None:
+        if not isinstance(error, CommitUnknownError):
+            original(self, error)
+            return
+        row = self._store.read(self._transactional_id)
+        if row.status == RowStatus.DECIDED.value and row.prepared_transaction_state == self._decided:
+            original(self, error)
+        else:
+            self._initialized = self._kafka.usable_producer()
+            self._producer = self._initialized.producer
+
+    return restore
+
+
+def _any_answer_is_success(original: Any) -> Any:
+    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+        end = self._kafka.end
+        believing = _Believing(self._kafka, lambda *args, **kwargs: replace(end(*args, **kwargs), code=Code.NONE))
+        self._kafka, kept = believing, self._kafka
+        try:
+            original(self, producer)
+        finally:
+            self._kafka = kept
+
+    return complete
+
+
+def _no_answer_is_success(original: Any) -> Any:
+    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+        end = self._kafka.end
+
+        def believed(*args: Any, **kwargs: Any) -> EndTxnAnswer:
+            try:
+                return end(*args, **kwargs)  # type: ignore[no-any-return]
+            except OutcomeUnknownError:
+                return EndTxnAnswer(0, "NONE", None)
+
+        self._kafka, kept = _Believing(self._kafka, believed), self._kafka
+        try:
+            original(self, producer)
+        finally:
+            self._kafka = kept
+
+    return complete
+
+
+def _abort_after_no_answer(original: Any) -> Any:
+    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+        try:
+            original(self, producer)
+        except OutcomeUnknownError:
+            self._kafka.end(producer, commit=False)
+            raise
+
+    return complete
+
+
+class _Believing:
+    """A connection to Kafka whose EndTxn is replaced."""
+
+    def __init__(self, kafka: Any, end: Any) -> None:
+        self._kafka = kafka
+        self.end = end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kafka, name)
+
+
+def _commit_an_empty_transaction(original: Any) -> Any:
+    def take_empty(self: Any, batch_id: int, producer: ProducerIdAndEpoch) -> None:
+        answer = self._kafka.end(producer, commit=True)
+        if answer.code != Code.NONE:
+            raise batch.BatchRetryError(reason=answer.name)
+        original(self, batch_id, answer.producer)
+
+    return take_empty
+
+
+def _keep_the_pair(original: Any) -> Any:
+    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+        original(self, producer)
+        self._producer = self._producer or producer
+
+    return complete
+
+
+def _resend_undecided(original: Any) -> Any:
+    def attempt(self: Any, batch_id: int, work: Any, *, kafka_only: bool) -> None:
+        if not kafka_only:
+            original(self, batch_id, work, kafka_only=False)
+            return
+        kept, BatchDriver.decide = BatchDriver.decide, _skip_the_decision  # type: ignore[method-assign]
+        kept_complete, BatchDriver.complete = BatchDriver.complete, _end_and_drop  # type: ignore[method-assign]
+        try:
+            original(self, batch_id, work, kafka_only=True)
+        finally:
+            BatchDriver.decide, BatchDriver.complete = kept, kept_complete  # type: ignore[method-assign]
+
+    return attempt
+
+
+def _skip_the_decision(_self: Any, _prepared: Any, _work: Any, *, kafka_only: bool) -> None:
+    assert kafka_only
+
+
+def _end_and_drop(self: Any, producer: ProducerIdAndEpoch) -> None:
+    answer = self._kafka.end(producer, commit=True)
+    self._row = self._store.drop_batch(self._transactional_id, self._claimed().generation, str(answer.producer))
+    self._producer = answer.producer
+
+
+# --- recovery ----------------------------------------------------------------------------------------------------
+
+
+def _look_before_the_claim(original: Any) -> Any:
+    def run(self: Any, **arguments: Any) -> Any:
+        seen = [self._view_kafka()]
+        look = self._view_kafka
+        self._view_kafka = lambda: seen.pop() if seen else look()
+        try:
+            return original(self, **arguments)
+        finally:
+            del self._view_kafka
+
+    return run
+
+
+class _WithoutInit:
+    """A connection to Kafka that takes the pair that it is shown for its own."""
+
+    def __init__(self, kafka: Any) -> None:
+        self._kafka = kafka
+
+    def usable_producer(self) -> InitializedProducer:
+        described = self._kafka.describe()
+        if described.state in ("Unknown", "Ongoing") or described.producer.exhausted:
+            return self._kafka.usable_producer()  # type: ignore[no-any-return]
+        timeout_ms = described.timeout_ms
+        return InitializedProducer(described.producer, resolving.NO_TRANSACTION, timeout_ms == 2**31 - 1, timeout_ms)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kafka, name)
+
+
+def _no_init_at_the_end(original: Any) -> Any:
+    def run(self: Any, **arguments: Any) -> Any:
+        kept, self._kafka = self._kafka, _WithoutInit(self._kafka)
+        try:
+            return original(self, **arguments)
+        finally:
+            self._kafka = kept
+
+    return run
+
+
+def _init_first(original: Any) -> Any:
+    def run(self: Any, **arguments: Any) -> Any:
+        self._kafka.usable_producer()
+        return original(self, **arguments)
+
+    return run
+
+
+def _verdict_replaced(verdict: Verdict, by: Verdict) -> Replacement:
+    """`resolve` with one verdict for another."""
+
+    def replacement(original: Any) -> Any:
+        def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution:
+            found: Resolution = original(row, kafka, adopt=adopt)
+            return replace(found, verdict=by) if found.verdict is verdict else found
+
+        return resolve
+
+    return replacement
+
+
+def _commit_what_was_never_decided(original: Any) -> Any:
+    def act(self: Any, row: Any, kafka: Any, resolution: Any, findings: Any) -> Any:
+        if resolution.verdict is Verdict.ABORT:
+            self._kafka.end(kafka.producer, commit=True)
+        return original(self, row, kafka, resolution, findings)
+
+    return act
+
+
+def _own_pair_after_keep(_original: Any) -> Any:
+    def keep(self: Any, prepared: Any) -> ProducerIdAndEpoch | None:
+        self._kafka.init_producer_id(keep_prepared=True)
+        return prepared.producer  # type: ignore[no-any-return]
+
+    return keep
+
+
+def _marker_of_the_same_epoch_only(original: Any) -> Any:
+    def find(self: Any, partition: Any, *, from_offset: int, producer_id: int, epochs: frozenset[int]) -> Any:
+        return original(
+            self, partition, from_offset=from_offset, producer_id=producer_id, epochs=frozenset({min(epochs)})
+        )
+
+    return find
+
+
+def _claims_again(original: Any) -> Any:
+    def run(self: Any, *, query_id: Any, run_id: Any, expected_generation: Any = None) -> Any:
+        assert expected_generation is None or expected_generation > 0
+        return original(self, query_id=query_id, run_id=run_id)
+
+    return run
+
+
+# --- where a batch goes ------------------------------------------------------------------------------------------
+
+
+def _placed(change: Any) -> Replacement:
+    """`place_batch`, changed by a function of (status, row's batch, batch), which answers None for no change."""
+
+    def replacement(original: Any) -> Any:
+        def place(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placed:
+            changed = change(status, row_batch_id, batch_id)
+            unchanged = original(status=status, row_batch_id=row_batch_id, batch_id=batch_id, adopt=adopt)
+            return unchanged if changed is None else Placed(changed)
+
+        return place
+
+    return replacement
+
+
+def _next_is_a_replay(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
+    return Placement.SKIP if status is RowStatus.DONE and last is not None and batch_id <= last + 1 else None
+
+
+def _replay_runs(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
+    return Placement.RUN if status is RowStatus.DONE and batch_id == last else None
+
+
+def _owed_is_done(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
+    return Placement.SKIP if status is RowStatus.OWED and batch_id == last else None
+
+
+def _owed_runs_whole(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
+    return Placement.RUN if status is RowStatus.OWED and batch_id == last else None
+
+
+DEFECTS: tuple[Mutant, ...] = (
+    Mutant("EndTxn before COMMIT", ((BatchDriver, "decide", _end_before_commit),)),
+    Mutant("done noted before EndTxn", ((BatchDriver, "complete", _note_before_end),)),
+    Mutant("abort after an unknown COMMIT", ((BatchDriver, "_restore", _abort_after_unknown_commit),)),
+    Mutant("unknown COMMIT settled by a plain read", ((BatchDriver, "_restore", _unknown_commit_read),)),
+    Mutant("any answer to EndTxn taken for success", ((BatchDriver, "complete", _any_answer_is_success),)),
+    Mutant("no answer to EndTxn taken for success", ((BatchDriver, "complete", _no_answer_is_success),)),
+    Mutant("abort after EndTxn(commit) without an answer", ((BatchDriver, "complete", _abort_after_no_answer),)),
+    Mutant("an empty batch commits a transaction", ((BatchDriver, "_take_empty", _commit_an_empty_transaction),)),
+    Mutant(
+        "one pair for two transactions below version 2", ((BatchDriver, "complete", _keep_the_pair),), ("tv0", "tv1")
+    ),
+    Mutant("resend without a decision", ((BatchDriver, "_attempt", _resend_undecided),)),
+    Mutant("resend without digest check", ((BatchDriver, "_check_resend", _returning(None)),), ("tv2-drift",)),
+    Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=_TWO_DRIVERS),
+    Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
+    Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
+    Mutant(
+        "a decided open transaction is aborted",
+        ((recovery, "resolve", _verdict_replaced(Verdict.COMMIT, Verdict.ABORT)),),
+        _ALL_VERSIONS,
+    ),
+    Mutant("an undecided open transaction is committed", ((Recovery, "_act", _commit_what_was_never_decided),)),
+    Mutant(
+        "an aborted decision is noted as done, not owed",
+        ((recovery, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),
+    ),
+    Mutant(
+        "a committed decision is noted as owed",
+        ((recovery, "resolve", _verdict_replaced(Verdict.MARK_DONE, Verdict.MARK_OWED)),),
+    ),
+    Mutant(
+        "no log rule: unknown outcomes taken for commits",
+        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_DONE)),),
+        _ALL_VERSIONS,
+    ),
+    Mutant(
+        "no log rule: unknown outcomes taken for aborts",
+        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_OWED)),),
+        _ALL_VERSIONS,
+    ),
+    Mutant(
+        "no log rule: halts",
+        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.HALT)),),
+        _ALL_VERSIONS,
+    ),
+    Mutant(
+        "an end that is under way is not waited for",
+        ((recovery, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.NOTHING)),),
+    ),
+    Mutant(
+        "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
+    ),
+    Mutant("the first recovery leaves the row fresh", ((recovery.RowView, "fresh", _returning(None)),)),
+    Mutant("the next batch taken for a replay", ((batch, "place_batch", _placed(_next_is_a_replay)),)),
+    Mutant("a replay runs again", ((batch, "place_batch", _placed(_replay_runs)),)),
+    Mutant("an owed batch taken for done", ((batch, "place_batch", _placed(_owed_is_done)),)),
+    Mutant("an owed batch runs whole again", ((batch, "place_batch", _placed(_owed_runs_whole)),)),
+    Mutant("a superseded driver claims again", ((Recovery, "run", _claims_again),)),
+)

@@ -1,0 +1,125 @@
+"""Defects outside the driver's code: in tasks, in the state store, in the coordinator and in partition leaders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jdbc_state import memory
+from spark_2pc_sink.coordinator import init_producer_id
+from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.server.producer_state import ProducerStates, Refused, Verified
+from tests.simulation import broker
+from tests.simulation.broker import SimBroker
+from tests.simulation.database import SimDatabase
+from tests.simulation.defects import _TWO_DRIVERS, _marker_of_the_same_epoch_only, _returning
+from tests.simulation.drivers import SimWork
+from tests.simulation.kafka import SimKafka
+from tests.simulation.mutants import Mutant
+
+
+def _retry_writes(_original: Any) -> Any:
+    def run_again(self: Any, ticket: Any, partition: Any, records: Any) -> int:
+        again = self._world.evaluate(self._batch_id)
+        records = tuple(record for record in again if record.partition == partition.partition)
+        kept = tuple(record for record in self._records if record.partition != partition.partition)
+        self._records = (*kept, *records)
+        code, offset, _ = self._kafka._broker.produce(ticket.producer, partition, records, 0)
+        assert code == Code.NONE
+        return int(offset)
+
+    return run_again
+
+
+def _copy_commits(_original: Any) -> Any:
+    def copy_into(self: Any, _connection: Any) -> int:
+        self._world.database.committed.append(("copy", self._records))
+        return len(self._records)
+
+    return copy_into
+
+
+def _any_generation(original: Any) -> Any:
+    def decided_row(self: Any, transactional_id: str, _generation: int, decision: Any) -> Any:
+        return original(self, transactional_id, self._rows[transactional_id].generation, decision)
+
+    return decided_row
+
+
+def _checks_nothing(_original: Any) -> Any:
+    def check_generation(self: Any, transactional_id: str, _generation: int) -> Any:
+        return self.read(transactional_id)
+
+    return check_generation
+
+
+def _same_generation(original: Any) -> Any:
+    def taken_over(self: Any, row: Any, claimant: Any) -> Any:
+        taken = original(self, row, claimant)
+        return taken if row is None else replace(taken, generation=row.generation)
+
+    return taken_over
+
+
+def _does_not_bump(original: Any) -> Any:
+    def emptied(before: Any, event: Any, now_ms: int, *, pair: Any, last_producer_epoch: int) -> Any:
+        known = before.producer_epoch >= 0 and before.producer_id == pair.producer_id
+        kept = before.pair if known else pair
+        return original(before, event, now_ms, pair=kept, last_producer_epoch=last_producer_epoch)
+
+    return emptied
+
+
+def _any_epoch_writes(original: Any) -> Any:
+    def verification(self: Any, stamp: Any, **facts: Any) -> Any:
+        standing = original(self, stamp, **facts)
+        return Verified() if isinstance(standing, Refused) else standing
+
+    return verification
+
+
+def _forgets_markers(original: Any) -> Any:
+    def finish(*args: Any, **kwargs: Any) -> Any:
+        state, _ = original(*args, **kwargs)
+        return state, ()
+
+    return finish
+
+
+def _record_after_the_reply(original: Any) -> Any:
+    def crash(self: Any) -> None:
+        self.log = self.log[: max(1, len(self.log) - 1)]
+        original(self)
+
+    return crash
+
+
+DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
+    Mutant("a task retry writes", ((SimWork, "run_task_again", _retry_writes),), ("tv2-drift",)),
+    Mutant("COPY outside the deciding transaction", ((SimWork, "copy_into", _copy_commits),)),
+    Mutant(
+        "no generation check in the deciding UPDATE",
+        ((memory.MemoryStateStore, "decided_row", _any_generation),),
+        kinds=_TWO_DRIVERS,
+    ),
+    Mutant(
+        "no generation check anywhere",
+        (
+            (memory.MemoryStateStore, "decided_row", _any_generation),
+            (memory.MemoryStateStore, "check_generation", _checks_nothing),
+        ),
+    ),
+    Mutant("a claim leaves the generation", ((memory.MemoryStateStore, "_taken_over", _same_generation),)),
+    Mutant("the marker is looked for at one epoch", ((SimKafka, "find_marker", _marker_of_the_same_epoch_only),)),
+    Mutant("InitProducerId leaves the epoch", ((init_producer_id, "_emptied", _does_not_bump),)),
+    Mutant(
+        "leaders take any epoch",
+        (
+            (ProducerStates, "verification", _any_epoch_writes),
+            (ProducerStates, "check_batch", _returning(Code.NONE)),
+            (ProducerStates, "duplicate", _returning(None)),
+        ),
+    ),
+    Mutant("a restarted coordinator owes no markers", ((broker, "finish_loading", _forgets_markers),)),
+    Mutant("the coordinator answers before its record is durable", ((SimBroker, "crash", _record_after_the_reply),)),
+)

@@ -18,7 +18,7 @@ from tests.conformance.names import Names
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.reference import ReferenceServer
-from tests.conformance.servers import READY_DEADLINE_S, find_coordinators, make_topics
+from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
 
 PASSWORD: Final = "secret"
 #: Name of the listener where users log in.
@@ -48,7 +48,7 @@ def properties_for(users: int) -> dict[str, str]:
 def secured_kafka(users: int) -> Iterator[tuple[str, str]]:
     """Apache Kafka with a listener for users: the addresses for administrators and for users."""
     port = free_port()
-    broker = KafkaBroker(two_phase_commit=True, properties=properties_for(users))
+    broker = KafkaBroker(two_phase_commit=True, properties={**properties_for(users), **KAFKA_PROPERTIES})
     for name in ("listeners", "advertised.listeners"):
         broker.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
     broker.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"

@@ -37,9 +37,16 @@ def _same(result: Any) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else result
 
 
-def _produced(result: Mapping[Any, tuple[int, int]]) -> Any:
-    places = {place: code if code and offset == -1 else (code, offset) for place, (code, offset) in result.items()}
-    return _same(places)
+def _produced(result: Mapping[Any, tuple[int, int, bool, bool]]) -> Any:
+    return _same({place: _written(*each) for place, each in result.items()})
+
+
+def _written(code: int, offset: int, stamped: bool, started: bool) -> Any:
+    """A duplicate is told by its time: where clients give times, only what was there before has one."""
+    if code:
+        return code if offset == -1 and not stamped else (code, offset)
+    assert started
+    return (code, offset, "again") if stamped else (code, offset)
 
 
 def _described(result: Any) -> Any:

@@ -250,6 +250,13 @@ def _empty_aborts() -> list[Case]:
             given=Given(state="ONGOING"),
             levels=(0,),
         ),
+        *_clients_and_logs(),
+    ]
+
+
+def _clients_and_logs() -> list[Case]:
+    """What clients of one kind find after those of the other, and what an old log cannot hold."""
+    return [
         # Kafka fails on the way and forgets to take back that a change is under way: nothing helps but a new load.
         case(
             "1.4/new-abort-on-an-old-log",

@@ -121,6 +121,19 @@ def _ongoing() -> list[Case]:
             given=given,
             levels=(0, 1),
         ),
+    ]
+    for number, pair in enumerate([(-1, -1), (P, 7), (P, 6), (X, 7), (Q, EPOCH_MAX)]):
+        for state in DECIDED:
+            stuck = Given(state=state, stuck=True, previous=Q)
+            cases.append(
+                case(f"2.1/{_word(state)}-any-pair-{number}", (init(pair), 51), given=stuck, levels=ALL_LEVELS)
+            )
+    return cases
+
+
+def _fences() -> list[Case]:
+    """Fences of the last epochs, and of a transaction without a timeout."""
+    return [
         case(
             "1.3/fence-of-the-last-epoch",
             (init(), 51),
@@ -154,13 +167,6 @@ def _ongoing() -> list[Case]:
             levels=ALL_LEVELS,
         ),
     ]
-    for number, pair in enumerate([(-1, -1), (P, 7), (P, 6), (X, 7), (Q, EPOCH_MAX)]):
-        for state in DECIDED:
-            stuck = Given(state=state, stuck=True, previous=Q)
-            cases.append(
-                case(f"2.1/{_word(state)}-any-pair-{number}", (init(pair), 51), given=stuck, levels=ALL_LEVELS)
-            )
-    return cases
 
 
 def _gates() -> list[Case]:
@@ -311,6 +317,7 @@ def _expiry() -> list[Case]:
 CASES = [
     *(each for state in AT_REST for each in _at_rest(state)),
     *_ongoing(),
+    *_fences(),
     *_gates(),
     *_after_the_end(),
     *_expiry(),

@@ -97,6 +97,11 @@ def _old_clients(level: int) -> list[Case]:
             levels=(level,),
         ),
     ]
+    return [*cases, *_old_ends(level, empty, open_)]
+
+
+def _old_ends(level: int, empty: tuple[str, str], open_: tuple[str, str]) -> list[Case]:
+    cases = []
     for end, word in ((commit, "Commit"), (abort, "Abort")):
         lines = [
             empty,
@@ -172,6 +177,13 @@ def _new_clients() -> list[Case]:
             ),
             given=Given(state="ONGOING", epoch=EPOCH_MAX),
         ),
+        *_without_clients(),
+    ]
+
+
+def _without_clients() -> list[Case]:
+    """What the coordinator writes of its own accord."""
+    return [
         case(
             "1.2/fence-at-level-1-of-a-new-client",
             _NEW,

@@ -214,6 +214,14 @@ def _effects() -> list[Case]:
             given=Given(state="EMPTY", epoch=32766),
             levels=(1, 2),
         ),
+        *_effects_at_the_edge(),
+    ]
+
+
+def _effects_at_the_edge() -> list[Case]:
+    """The last epoch, the guard, and partitions without data."""
+    (init(), (0, "N", 0))
+    return [
         case(
             "1.3/marker-of-the-fence-of-the-last-epoch",
             (add((P, 32766), HERE[0]), 0),

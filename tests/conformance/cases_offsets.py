@@ -78,7 +78,7 @@ def _versions() -> list[Case]:
 
 
 def _outcomes() -> list[Case]:
-    nothing, new = (0, -1), (init(), (0, "N", 0))
+    nothing = (0, -1)
     return [
         case(
             "2.5/pending",
@@ -121,6 +121,14 @@ def _outcomes() -> list[Case]:
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
+        *_outcomes_for_new_clients(),
+    ]
+
+
+def _outcomes_for_new_clients() -> list[Case]:
+    """The same with the implicit add."""
+    nothing, new = (0, -1), (init(), (0, "N", 0))
+    return [
         case(
             "2.5/abort-leaves-what-was",
             new,

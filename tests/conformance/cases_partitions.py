@@ -141,6 +141,14 @@ def _others() -> list[Case]:
             given=ongoing,
             levels=ALL_LEVELS,
         ),
+        *_partitions(),
+    ]
+
+
+def _partitions() -> list[Case]:
+    """What is asked for, rather than by whom."""
+    ongoing = Given(state="ONGOING")
+    return [
         case(
             "2.2/unknown-partition",
             (add((P, 7), SHARED[1], NO_TOPIC), {"shared1": 55, NO_TOPIC: 3}),

@@ -36,15 +36,16 @@ _NEW = (init(), (0, "N", 0))
 
 
 def _front_door() -> list[Case]:
-    """3.1."""
+    """3.1 for transactions. Most faults of a batch are found when it is appended: after the coordinator was asked."""
     one: dict[str, Any] = {"partition": HERE[0], "pair": (N, 0), "sequence": 0}
-    two = batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
-    plain = batch([b"x"], now_ms=0)
+    batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
+    batch([b"x"], now_ms=0)
     return [
         case(
             "3.1/transactional-without-id",
             _NEW,
             (produce_all(Write(**one), tid=None), 53),
+            (produce_all(Write(**one, broken=True), tid=None), 53),
             (produce_all(Write(**one), tid=None, version=9), 53),
             levels=ALL_LEVELS,
         ),
@@ -93,6 +94,16 @@ def _front_door() -> list[Case]:
             (idempotent((P, -1), 3), 47),
             levels=ALL_LEVELS,
         ),
+        *_front_door_of_plain_batches(),
+    ]
+
+
+def _front_door_of_plain_batches() -> list[Case]:
+    """3.1 without transactions, and with more than one producer."""
+    one: dict[str, Any] = {"partition": HERE[0], "pair": (N, 0), "sequence": 0}
+    two = batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
+    plain = batch([b"x"], now_ms=0)
+    return [
         case(
             "3.1/control-batch-after-the-coordinator",
             _NEW,
@@ -258,15 +269,15 @@ def _idempotent_sequences() -> list[Case]:
             "3.3/duplicate",
             (idempotent((P, 0), 0, count=2), (0, 0)),
             (idempotent((P, 0), 2), (0, 2)),
-            (idempotent((P, 0), 0, count=2), (0, 0)),
+            (idempotent((P, 0), 0, count=2), (0, 0, "again")),
             (latest("uncommitted"), (0, 3)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-of-the-fifth-last",
             *five,
-            (idempotent((P, 0), 1), (0, 1)),
-            (idempotent((P, 0), 5), (0, 5)),
+            (idempotent((P, 0), 1), (0, 1, "again")),
+            (idempotent((P, 0), 5), (0, 5, "again")),
             levels=ALL_LEVELS,
         ),
         case("3.3/duplicate-of-the-sixth-last", *five, (idempotent((P, 0), 0), 45), levels=ALL_LEVELS),
@@ -292,6 +303,14 @@ def _idempotent_sequences() -> list[Case]:
             (producers(), ["P 3 sequence=18 coordinator=-1 open=-1"]),
             levels=ALL_LEVELS,
         ),
+        *_idempotent_epochs(),
+    ]
+
+
+def _idempotent_epochs() -> list[Case]:
+    """Epochs, and sequences that begin again."""
+    [(idempotent((P, 0), each), (0, each)) for each in range(6)]
+    return [
         case(
             "3.3/older-epoch",
             (idempotent((P, 3), 0), (0, 0)),
@@ -392,12 +411,22 @@ def _transactional_sequences() -> list[Case]:
             "3.3/duplicate-in-a-transaction",
             *opened,
             (produce((P, 7), 1, count=2, **old), (0, 1)),
-            (produce((P, 7), 1, count=2, **old), (0, 1)),
-            (produce((P, 7), 0, **old), (0, 0)),
+            (produce((P, 7), 1, count=2, **old), (0, 1, "again")),
+            (produce((P, 7), 0, **old), (0, 0, "again")),
             (latest("uncommitted"), (0, 3)),
             given=empty,
             levels=ALL_LEVELS,
         ),
+        *_sequences_across_transactions(),
+    ]
+
+
+def _sequences_across_transactions() -> list[Case]:
+    """Gaps, and what is left of a transaction when the next one comes."""
+    old: dict[str, Any] = {"version": VERIFYING}
+    opened = [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, **old), (0, 0))]
+    empty = Given(state="EMPTY")
+    return [
         case("3.3/gap-in-a-transaction", *opened, (produce((P, 7), 2, **old), 45), given=empty, levels=ALL_LEVELS),
         case(
             "3.3/old-client-goes-on-counting",
@@ -414,7 +443,7 @@ def _transactional_sequences() -> list[Case]:
             *opened,
             (commit((P, 7), version=4), 0),
             (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 0, **old), (0, 0)),
+            (produce((P, 7), 0, **old), (0, 0, "again")),
             (producers(), ["P 7 sequence=0 coordinator=C open=-1"]),
             given=empty,
             levels=ALL_LEVELS,

@@ -69,7 +69,6 @@ def _others() -> list[Case]:
     empty = Given(state="EMPTY")
     nothing: Row = (0, [], [])
     row: Row = (0, [], [("@T", "P", "Empty")])
-    both: Row = (0, [], [("@T", "N", "Empty"), ("@U", "M", "Empty")])
     return [
         case(
             "2.7/state-nobody-has",
@@ -107,6 +106,15 @@ def _others() -> list[Case]:
             given=empty,
             levels=ALL_LEVELS,
         ),
+        *_other_ids(),
+    ]
+
+
+def _other_ids() -> list[Case]:
+    """Patterns that only RE2 refuses, several ids, unknown ids, and what stays after a transaction."""
+    empty = Given(state="EMPTY")
+    both: Row = (0, [], [("@T", "N", "Empty"), ("@U", "M", "Empty")])
+    return [
         case(
             "2.7/pattern-of-re2",
             (listed(pattern="(?=x)"), (128, [], [])),

@@ -86,6 +86,13 @@ def _one() -> list[Case]:
             )
             for end in (commit, abort)
         ),
+        *_edges(),
+    ]
+
+
+def _edges() -> list[Case]:
+    """Offsets at the edges, and by time."""
+    return [
         case(
             "3.5/out-of-range",
             _PLAIN,
@@ -178,6 +185,13 @@ def _several() -> list[Case]:
             (read("committed"), ("high=4 stable=4 aborted=[N@0]", [first, second, "M 1 COMMIT/C@2", "N 1 ABORT/C@3"])),
             levels=(1, 2),
         ),
+        *_markers(),
+    ]
+
+
+def _markers() -> list[Case]:
+    """Several markers, with and without a transaction."""
+    return [
         case(
             "3.5/again-and-again",
             _TWO_IDS[0],

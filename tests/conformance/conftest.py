@@ -9,6 +9,7 @@ import pytest
 from spark_2pc_sink.testing import CapabilityError
 from tests.conformance.machine import MachineSubject
 from tests.conformance.reference import ReferenceServer
+from tests.conformance.servers import KAFKA_PROPERTIES
 from tests.conformance.subjects import PROPERTIES, Server, Subject, WireSubject
 from tests.conftest import _skip
 from tests.support.providers import BrokerRequest, Provider
@@ -55,7 +56,8 @@ class SubjectPool:
     def _server(self, kind: str, level: int) -> Server:
         if kind == "reference":
             return ReferenceServer(transaction_version=level, two_phase_commit=True, properties=PROPERTIES).__enter__()
-        return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=PROPERTIES))
+        properties = {**PROPERTIES, **KAFKA_PROPERTIES}
+        return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=properties))
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tests.conformance.leader_operations import Producers
 from tests.conformance.lockstep import TOPIC, TOPIC_PARTITIONS, Difference, Lockstep, Side
-from tests.conformance.operations import Add, End, Init, ask
 from tests.conformance.raw_client import RawClient
-from tests.conformance.servers import SERVERS, find_coordinators, make_topics
+from tests.conformance.servers import SERVERS, coordinator_epoch, find_coordinators, make_topics
 from tests.conformance.steps import PARTITIONS, STEPS, Step, draw
 
 #: Sequences that run at the same time, on partitions of their own: while one waits, another is asked.
@@ -87,7 +85,7 @@ class Fuzzer:
             with RawClient(bootstrap) as client:
                 make_topics(client, {f"{TOPIC}": TOPIC_PARTITIONS})
                 find_coordinators(client)
-                epochs.append(_coordinator_epoch(client, self._mark))
+                epochs.append(coordinator_epoch(client, (TOPIC, 0)))
         self._epochs = tuple(epochs)
 
     def run(self, seed: int, sequences: int, *, length: int = STEPS, say: Callable[[str], None] = print) -> Outcome:
@@ -140,20 +138,6 @@ def shorten(servers: Lockstep, finding: Finding, place: int) -> Finding:
         if not shorter or size > 1:
             size //= 2
     return Finding(finding.seed, list(steps), difference)
-
-
-def _coordinator_epoch(client: RawClient, mark: str) -> int:
-    """What this server's coordinator writes into its end markers."""
-    tid, partition = f"{mark}-look", (TOPIC, 0)
-    _, producer, epoch = ask(client, Init(tid=tid))
-    ask(client, Add(tid=tid, pair=(producer, epoch), partitions=(partition,)))
-    ask(client, End(tid=tid, pair=(producer, epoch), commit=False, version=3))
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        entries = ask(client, Producers(partition=partition, only=(producer,)))
-        if entries:
-            return int(entries[0][3])
-    raise AssertionError("no end marker was written")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,7 +59,7 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class Produce:
-    """Produce with acks=all."""
+    """Produce with acks=all: code, offset, whether the answer says when it was appended, and where the log starts."""
 
     tid: str | None
     writes: tuple[Write, ...]
@@ -83,7 +83,12 @@ class Produce:
 
     def result(self, response: Any) -> Any:
         return {
-            (topic.name, each.index): (each.error_code, Offset(each.base_offset, (topic.name, each.index)))
+            (topic.name, each.index): (
+                each.error_code,
+                Offset(each.base_offset, (topic.name, each.index)),
+                each.log_append_time_ms >= 0,
+                each.log_start_offset >= 0,
+            )
             for topic in response.responses
             for each in topic.partition_responses
         }

@@ -301,8 +301,8 @@ class _Sequence:
         if ended and tid not in self._stuck and not self._servers.settle(tid):
             self._stuck.add(tid)
         if step.kind.startswith("produce") and isinstance(answer, dict):
-            for partition, (produced, _) in answer.items():
-                if produced == 0:
+            for partition, produced in answer.items():
+                if produced[0] == 0:
                     self._next[producer, partition] = self._sequence(step, producer, partition) + step.count
 
     def _produced_as(self, step: Step) -> Held:
@@ -368,7 +368,7 @@ class _Sequence:
         return lambda side: replace(usual, held=side.pair(held))
 
     def _make_produce(self, step: Step, tid: str, places: tuple[Partition, ...]) -> Maker:
-        plain = step.kind == "produce plain"
+        plain, broken = step.kind == "produce plain", step.kind == "produce broken"
         held = self._produced_as(step)
         sequences = [self._sequence(step, held, place) for place in places]
 
@@ -380,6 +380,8 @@ class _Sequence:
                     sequence=sequence,
                     count=step.count,
                     transactional=not plain,
+                    broken=broken and step.flag,
+                    control=broken and not step.flag,
                 )
                 for place, sequence in zip(places, sequences, strict=True)
             )

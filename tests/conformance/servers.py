@@ -11,10 +11,14 @@ from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from spark_2pc_sink.testing import KafkaBroker, wait_until
-from tests.conformance.operations import Init, ask
+from tests.conformance.leader_operations import Producers
+from tests.conformance.operations import Add, End, Init, Partition, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.reference import ReferenceServer
 
+#: For Kafka alone. On a busy machine its controller would take the broker for dead, and elect it again under the next
+#: epoch, which every end marker shows.
+KAFKA_PROPERTIES: Final = {"broker.session.timeout.ms": "60000"}
 #: For a machine that is busy with something else.
 READY_DEADLINE_S: Final = 60.0
 _CREATE_VERSION, _METADATA_VERSION, _FIND_VERSION = 7, 9, 4
@@ -47,6 +51,18 @@ def find_coordinators(client: RawClient) -> None:
         )
 
 
+def coordinator_epoch(client: RawClient, partition: Partition) -> int:
+    """What the coordinator, as it runs now, writes into its end markers."""
+    tid = f"look-{time.time_ns()}"
+    code, producer, epoch = ask(client, Init(tid=tid))
+    assert code == 0
+    assert set(ask(client, Add(tid=tid, pair=(producer, epoch), partitions=(partition,))).values()) == {0}
+    assert ask(client, End(tid=tid, pair=(producer, epoch), commit=False, version=3)) == 0
+    only = Producers(partition=partition, only=(producer,))
+    (entry,) = wait_until(lambda: ask(client, only), deadline_s=READY_DEADLINE_S, what="an end marker")
+    return int(entry[3])
+
+
 def _is_found(client: RawClient, kind: int) -> bool:
     request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["any"])
     found: Any = client.call(request, _FIND_VERSION).coordinators[0]
@@ -69,7 +85,7 @@ def _have_leaders(client: RawClient, topics: Mapping[str, int]) -> bool:
 @contextmanager
 def start_kafka(level: int) -> Iterator[str]:
     """Apache Kafka, as a local process."""
-    with KafkaBroker(transaction_version=level, two_phase_commit=True) as broker:
+    with KafkaBroker(transaction_version=level, two_phase_commit=True, properties=KAFKA_PROPERTIES) as broker:
         yield broker.bootstrap
 
 

@@ -28,7 +28,7 @@ class Step:
         sequence: difference to the sequence that the leader waits for, as far as the fuzzer can know.
         count: of records.
         version: of the request.
-        flag: commit, verify, plain, read committed: what it means depends on the kind.
+        flag: commit, or read committed, or another: what it means depends on the kind.
         repeat: send the request that was sent so many requests ago once more, byte by byte; 0 for a new one.
     """
 
@@ -62,6 +62,7 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "fetch offsets": (3, (8,)),
     "produce": (26, (9, 11, 12, 12)),
     "produce plain": (5, (9, 12)),
+    "produce broken": (1, (9, 11, 12)),
     "end": (18, (1, 3, 4, 5, 5, 5)),
     "marker": (3, (1, 2)),
     "fetch": (9, (12,)),
@@ -72,7 +73,13 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 #: What only clients of transaction.version 2 send cannot be kept in a log of level 0; Kafka then fails, and with it
 #: whatever its leader asked for at the same time.
-_WITHOUT_TAGS: Final = {"produce": (9, 11), "end": (1, 3, 4), "commit offsets": (3, 4), "add by a leader": (3,)}
+_WITHOUT_TAGS: Final = {
+    "produce": (9, 11),
+    "produce broken": (9, 11),
+    "end": (1, 3, 4),
+    "commit offsets": (3, 4),
+    "add by a leader": (3,),
+}
 _SEQUENCES: Final = (0, 0, 0, 0, 0, 0, 0, 1, -1, 3, -2)
 _SHIFTS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, -1, 5)
 #: Which producer acts: mostly the newest, sometimes one that was fenced.

@@ -14,11 +14,11 @@ from spark_2pc_sink.testing import wait_until
 from tests.conformance.batches import batch
 from tests.conformance.brief import brief
 from tests.conformance.cases import BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
-from tests.conformance.leader_operations import Marker, Markers, Produce, Producers, Write
+from tests.conformance.leader_operations import Marker, Markers, Produce, Write
 from tests.conformance.names import Names, walk
-from tests.conformance.operations import Add, Describe, End, Init, Operation, Partition, ask
+from tests.conformance.operations import Describe, Operation, Partition, ask
 from tests.conformance.raw_client import RawClient
-from tests.conformance.servers import find_coordinators, make_topics
+from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
 
 #: Intervals short enough that nobody waits; nothing else than the cases meant runs into them.
 PROPERTIES: Final = {
@@ -146,7 +146,7 @@ class WireSubject:
         broker.restart()
         self._client = RawClient(broker.bootstrap)
         find_coordinators(self._client)
-        self._coordinator_epoch = self._look_up_coordinator_epoch()
+        self._coordinator_epoch = coordinator_epoch(self._client, ("shared", 0))
 
     def run(self, case: Case) -> None:
         """Carry out the steps of a case."""
@@ -184,17 +184,6 @@ class WireSubject:
             what=f"{tid} has all its end markers",
         )
 
-    def _look_up_coordinator_epoch(self) -> int:
-        """The epoch in an end marker of the coordinator as it runs now."""
-        tid, partition = "look", ("shared", 0)
-        _, producer, epoch = ask(self._client, Init(tid=tid))
-        pair = (producer, epoch)
-        ask(self._client, Add(tid=tid, pair=pair, partitions=(partition,)))
-        ask(self._client, End(tid=tid, pair=pair, commit=False, version=3))
-        only = Producers(partition=partition, only=(producer,))
-        (entry,) = wait_until(lambda: ask(self._client, only), deadline_s=_DEADLINE_S, what="an end marker")
-        return int(entry[3])
-
     def _give(self, client: RawClient, cases: Sequence[Case]) -> None:
         """Write what the cases are given to the transaction log."""
         now_ms = _now_ms()
@@ -215,7 +204,7 @@ class WireSubject:
             data = batch([record.value_bytes], keys=[record.key_bytes], now_ms=now_ms)
             write = Write(partition=_TRANSACTION_LOG, records=data, transactional=False)
             request = Produce(tid=None, writes=(write,), now_ms=now_ms, version=9)
-            code, _ = ask(client, request)[_TRANSACTION_LOG]
+            code = ask(client, request)[_TRANSACTION_LOG][0]
             assert code == 0, f"the transaction log answers {code}"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.fuzz import Fuzzer
 from tests.conformance.reference import ReferenceServer
+from tests.conformance.servers import KAFKA_PROPERTIES
 from tests.conformance.steps import KINDS, STEPS, draw
 from tests.conftest import StartKafka
 
@@ -30,8 +31,8 @@ def test_every_kind_of_request_is_drawn() -> None:
 def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """One refuses 2PC: the difference is found, and the shortest sequence is the one request that shows it."""
     monkeypatch.setattr("tests.conformance.fuzz.WORKERS", 1)
-    shipped = start_kafka(properties={"unstable.api.versions.enable": "true"})
-    granting = start_kafka(two_phase_commit=True)
+    shipped = start_kafka(properties={"unstable.api.versions.enable": "true", **KAFKA_PROPERTIES})
+    granting = start_kafka(two_phase_commit=True, properties=KAFKA_PROPERTIES)
     told: list[str] = []
     outcome = Fuzzer(shipped.bootstrap, granting.bootstrap).run(1, 20, say=told.append)
     assert outcome.findings
@@ -42,7 +43,7 @@ def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeyp
 @pytest.mark.slow
 @pytest.mark.parametrize("level", sorted(SEQUENCES))
 def test_the_reference_coordinator_answers_as_kafka(level: int, start_kafka: StartKafka) -> None:
-    kafka = start_kafka(transaction_version=level, two_phase_commit=True)
+    kafka = start_kafka(transaction_version=level, two_phase_commit=True, properties=KAFKA_PROPERTIES)
     with ReferenceServer(transaction_version=level, two_phase_commit=True) as reference:
         outcome = Fuzzer(reference.bootstrap, kafka.bootstrap, level=level).run(SEED, SEQUENCES[level])
     print(outcome)

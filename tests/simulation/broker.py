@@ -150,8 +150,7 @@ class SimBroker:
     def may_time_out(self) -> bool:
         """True while a transaction is open that the coordinator would end by itself."""
         metadata = self.metadata()
-        ongoing = metadata is not None and metadata.state is TransactionState.ONGOING
-        return ongoing and metadata is not None and not metadata.two_phase_commit
+        return metadata is not None and metadata.state is TransactionState.ONGOING and not metadata.two_phase_commit
 
     @property
     def at_rest(self) -> bool:
@@ -236,9 +235,9 @@ class SimBroker:
         log = self.logs[partition]
         for entry in log.entries:
             header = entry.header
-            if header.base_offset >= from_offset and entry.commit is not None and header.producer_id == producer_id:
-                if header.producer_epoch in epochs:
-                    return Marker.COMMIT if entry.commit else Marker.ABORT
+            ours = header.producer_id == producer_id and header.producer_epoch in epochs
+            if ours and entry.commit is not None and header.base_offset >= from_offset:
+                return Marker.COMMIT if entry.commit else Marker.ABORT
         known = log.producers.entry(producer_id)
         return Marker.OPEN if known is not None and known.txn_start_offset is not None else Marker.MISSING
 

@@ -17,11 +17,10 @@ from tests.simulation.defects import DEFECTS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
 from tests.simulation.mutants import Caught, hunt
-from tests.simulation.profiles import PROFILES
+from tests.simulation.profiles import PROMISED
 from tests.simulation.schedule import Schedule
 
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE
 #: Random schedules in one piece of work.
 _PIECE: Final = 200
@@ -47,14 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--profiles", default=",".join(PROFILES), help="which, by name, with commas; default: all")
+    parser.add_argument(
+        "--profiles", default=",".join(PROMISED), help="which, by name, with commas; default: all that are promised"
+    )
     parser.add_argument(
         "--pairs",
         choices=("none", "core", "all"),
         default="core",
         help="of which kinds of faults all pairs are run; core: " + ", ".join(sorted(faults.CORE)),
     )
-    parser.add_argument("--schedules", type=int, default=100_000, help="random ones are added until there are so many")
+    parser.add_argument("--random", type=int, default=10_000, help="how many random schedules follow")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant-schedules", type=int, default=20_000, help="when to give a mutant up")
@@ -86,11 +87,11 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> bool:
         singles = [child for root in roots for child in _singles(root, kinds)]
         _level(f"two faults ({options.pairs})", pool, partial(run_children, kinds=kinds), singles, total)
     pieces = _random_pieces(profiles, options.seed)
-    missing = max(0, options.schedules - total.schedules)
-    _level(
-        f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, -(-missing // _PIECE)), total
-    )
-    for violation in total.reported[:_SHOWN_MAX]:
+    wanted = -(-options.random // _PIECE)
+    _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)
+    # The shortest say most.
+    shortest = sorted(total.reported, key=lambda each: len(each.schedule.faults))
+    for violation in shortest[:_SHOWN_MAX]:
         _show(violation.schedule)
     print(f"schedules={total.schedules} violations={total.violations}")
     return total.violations > 0

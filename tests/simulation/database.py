@@ -36,7 +36,14 @@ class SimDatabase(MemoryStateStore):
         self.decisions: list[Decision] = []
         #: The run of each claim that was granted, None for an operator's.
         self.claims: list[str | None] = []
+        #: True once a query has claimed the row, and not an operator alone.
+        self.owned = False
+        #: What was there before the last commit of a batch: state rows, statements, decisions.
+        self.before: tuple[dict[str, StateRow], int, int] | None = None
         self.owed_count = 0
+        #: Batches of which a person has decided that any replay will do, or that Kafka is to go without them.
+        self.accepted: set[int | None] = set()
+        self.dropped: set[int | None] = set()
         self.prepare_schema()
 
     def _aged(self, row: StateRow) -> StateRow:
@@ -47,12 +54,6 @@ class SimDatabase(MemoryStateStore):
     def sessions(self) -> list[MemoryDecidingTransaction]:
         """Deciding transactions that are open and not ended by the server."""
         return [each for each in self._open if not each.recorded.ended]
-
-    @property
-    def owned(self) -> bool:
-        """True once a query has claimed the row, and not an operator alone."""
-        row = self.read(TRANSACTIONAL_ID)
-        return row is not None and row.query_id is not None
 
     def locked_by(self) -> MemoryDecidingTransaction | None:
         """The session that has written the state row and not ended."""
@@ -78,12 +79,25 @@ class SimDatabase(MemoryStateStore):
         finally:
             self._open = open_
         self.claims.append(claimant.run_id)
+        self.owned |= claimant.query_id is not None
         return row
 
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
         """As the store in memory, and counted."""
         row = super().mark_owed(transactional_id, generation)
         self.owed_count += 1
+        return row
+
+    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+        """As the store in memory, and noted."""
+        row = super().accept_replay(transactional_id, generation)
+        self.accepted.add(row.batch_id)
+        return row
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """As the store in memory, and noted."""
+        row = super().drop_batch(transactional_id, generation, settled)
+        self.dropped.add(row.batch_id)
         return row
 
     def end_older(self, below_generation: int) -> None:
@@ -101,7 +115,9 @@ class SimDatabase(MemoryStateStore):
 
     def commit(self, session: MemoryDecidingTransaction) -> None:
         """COMMIT of a session that has decided."""
+        before = (dict(self._rows), len(self.committed), len(self.decisions))
         self._commit(session)
+        self.before = before
         self._open.remove(session)
         self.decisions += [what for name, what in session.recorded.statements if isinstance(what, Decision)]
 
@@ -114,6 +130,15 @@ class SimDatabase(MemoryStateStore):
         """A failover to a synchronous standby, or a restart: all sessions end, what was committed stays."""
         for session in self.sessions:
             self.end(session)
+
+    def lose_commit(self) -> None:
+        """A failover to a standby that lacks the last commit of a batch, and all that came after it."""
+        self.cut()
+        if self.before is not None:
+            self._rows, statements, decisions = self.before
+            del self.committed[statements:]
+            del self.decisions[decisions:]
+            self.before = None
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from spark_2pc_sink import recovery
 from spark_2pc_sink.coordinator.codes import Code
-from spark_2pc_sink.errors import CommitUnknownError, OutcomeUnknownError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, OutcomeUnknownError
+from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
-from spark_2pc_sink.recipe import resolve as resolving
 from spark_2pc_sink.recipe.placement import Placed, Placement
-from spark_2pc_sink.recipe.resolve import Resolution, RowStatus, Verdict
+from spark_2pc_sink.recipe.resolve import Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import batch
 from spark_2pc_sink.sink.batch import BatchDriver
@@ -20,10 +20,10 @@ from tests.simulation import faults
 from tests.simulation.mutants import Mutant, Replacement
 
 _ALL_VERSIONS: Final = ("tv2", "tv0")
-_TWO_DRIVERS: Final = (faults.SECOND_DRIVER, faults.SWITCH)
+TWO_DRIVERS: Final = (faults.SECOND_DRIVER, faults.SWITCH)
 
 
-def _returning(value: Any) -> Replacement:
+def returning(value: Any) -> Replacement:
     """A function that answers the same whatever it is asked."""
     return lambda _original: lambda *_args, **_kwargs: value
 
@@ -135,7 +135,7 @@ def _commit_an_empty_transaction(original: Any) -> Any:
     def take_empty(self: Any, batch_id: int, producer: ProducerIdAndEpoch) -> None:
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
-            raise batch.BatchRetryError(reason=answer.name)
+            raise BatchRetryError(reason=answer.name)
         original(self, batch_id, answer.producer)
 
     return take_empty
@@ -154,17 +154,17 @@ def _resend_undecided(original: Any) -> Any:
         if not kafka_only:
             original(self, batch_id, work, kafka_only=False)
             return
-        kept, BatchDriver.decide = BatchDriver.decide, _skip_the_decision  # type: ignore[method-assign]
-        kept_complete, BatchDriver.complete = BatchDriver.complete, _end_and_drop  # type: ignore[method-assign]
+        # Of this driver only: another one may run meanwhile.
+        self.decide, self.complete = _skip_the_decision, partial(_end_and_drop, self)
         try:
             original(self, batch_id, work, kafka_only=True)
         finally:
-            BatchDriver.decide, BatchDriver.complete = kept, kept_complete  # type: ignore[method-assign]
+            del self.decide, self.complete
 
     return attempt
 
 
-def _skip_the_decision(_self: Any, _prepared: Any, _work: Any, *, kafka_only: bool) -> None:
+def _skip_the_decision(_prepared: Any, _work: Any, *, kafka_only: bool) -> None:
     assert kafka_only
 
 
@@ -201,7 +201,7 @@ class _WithoutInit:
         if described.state in ("Unknown", "Ongoing") or described.producer.exhausted:
             return self._kafka.usable_producer()  # type: ignore[no-any-return]
         timeout_ms = described.timeout_ms
-        return InitializedProducer(described.producer, resolving.NO_TRANSACTION, timeout_ms == 2**31 - 1, timeout_ms)
+        return InitializedProducer(described.producer, NO_TRANSACTION, timeout_ms == 2**31 - 1, timeout_ms)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kafka, name)
@@ -254,15 +254,6 @@ def _own_pair_after_keep(_original: Any) -> Any:
         return prepared.producer  # type: ignore[no-any-return]
 
     return keep
-
-
-def _marker_of_the_same_epoch_only(original: Any) -> Any:
-    def find(self: Any, partition: Any, *, from_offset: int, producer_id: int, epochs: frozenset[int]) -> Any:
-        return original(
-            self, partition, from_offset=from_offset, producer_id=producer_id, epochs=frozenset({min(epochs)})
-        )
-
-    return find
 
 
 def _claims_again(original: Any) -> Any:
@@ -319,8 +310,8 @@ DEFECTS: tuple[Mutant, ...] = (
         "one pair for two transactions below version 2", ((BatchDriver, "complete", _keep_the_pair),), ("tv0", "tv1")
     ),
     Mutant("resend without a decision", ((BatchDriver, "_attempt", _resend_undecided),)),
-    Mutant("resend without digest check", ((BatchDriver, "_check_resend", _returning(None)),), ("tv2-drift",)),
-    Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=_TWO_DRIVERS),
+    Mutant("resend without digest check", ((BatchDriver, "_check_resend", returning(None)),), ("tv2-drift",)),
+    Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
     Mutant(
@@ -359,7 +350,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant(
         "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
     ),
-    Mutant("the first recovery leaves the row fresh", ((recovery.RowView, "fresh", _returning(None)),)),
+    Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
     Mutant("the next batch taken for a replay", ((batch, "place_batch", _placed(_next_is_a_replay)),)),
     Mutant("a replay runs again", ((batch, "place_batch", _placed(_replay_runs)),)),
     Mutant("an owed batch taken for done", ((batch, "place_batch", _placed(_owed_is_done)),)),

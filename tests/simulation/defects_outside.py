@@ -11,8 +11,7 @@ from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.server.producer_state import ProducerStates, Refused, Verified
 from tests.simulation import broker
 from tests.simulation.broker import SimBroker
-from tests.simulation.database import SimDatabase
-from tests.simulation.defects import _TWO_DRIVERS, _marker_of_the_same_epoch_only, _returning
+from tests.simulation.defects import TWO_DRIVERS, returning
 from tests.simulation.drivers import SimWork
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant
@@ -70,6 +69,15 @@ def _does_not_bump(original: Any) -> Any:
     return emptied
 
 
+def _marker_of_the_same_epoch_only(original: Any) -> Any:
+    def find(self: Any, partition: Any, *, from_offset: int, producer_id: int, epochs: frozenset[int]) -> Any:
+        return original(
+            self, partition, from_offset=from_offset, producer_id=producer_id, epochs=frozenset({min(epochs)})
+        )
+
+    return find
+
+
 def _any_epoch_writes(original: Any) -> Any:
     def verification(self: Any, stamp: Any, **facts: Any) -> Any:
         standing = original(self, stamp, **facts)
@@ -100,7 +108,7 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant(
         "no generation check in the deciding UPDATE",
         ((memory.MemoryStateStore, "decided_row", _any_generation),),
-        kinds=_TWO_DRIVERS,
+        kinds=TWO_DRIVERS,
     ),
     Mutant(
         "no generation check anywhere",
@@ -116,8 +124,8 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
         "leaders take any epoch",
         (
             (ProducerStates, "verification", _any_epoch_writes),
-            (ProducerStates, "check_batch", _returning(Code.NONE)),
-            (ProducerStates, "duplicate", _returning(None)),
+            (ProducerStates, "check_batch", returning(Code.NONE)),
+            (ProducerStates, "duplicate", returning(None)),
         ),
     ),
     Mutant("a restarted coordinator owes no markers", ((broker, "finish_loading", _forgets_markers),)),

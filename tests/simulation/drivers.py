@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
@@ -142,7 +142,7 @@ class JobDriver:
     def _note(self) -> None:
         self.world.note_batch(self._batch_id)
 
-    def recovery(self) -> Recovery:
+    def recovery(self, decision: OperatorDecision | None = None) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
             transactional_id=TRANSACTIONAL_ID,
@@ -150,6 +150,7 @@ class JobDriver:
             store=self._store,
             clock=self.world,
             settle_deadline_ms=SETTLE_DEADLINE_MS,
+            decision=decision,
         )
 
     def _body(self) -> None:
@@ -197,6 +198,14 @@ class Operator(JobDriver):
     def run(self) -> None:
         """One recovery from the command line."""
         self.recovery().run(query_id=None, run_id=None)
+
+
+class Remedy(Operator):
+    """A person who carries out one of the remedies that a halt has named."""
+
+    def run(self) -> None:
+        """``recover --accept-replay`` or ``recover --drop``."""
+        self.recovery(self.world.decision).run(query_id=None, run_id=None)
 
 
 def _impossible() -> Exception:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.checkers import check
-from tests.simulation.schedule import Choices, RandomChoices, Schedule
+from tests.simulation.schedule import Choices, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import StuckError, World
 
 #: How many violations one piece of work reports in full.
@@ -46,6 +46,8 @@ def run_world(world: World) -> list[tuple[str, str]]:
         world.run()
     except StuckError as error:
         return [("progress", str(error))]
+    except ScheduleError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever the product raises beside its own errors is a finding
         return [("order of calls", f"unexpected {error!r}")]
     return check(world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Final
 
 # Of the driver that stands at the choice point. A crash after a request is the same as one before the next.
@@ -17,6 +17,9 @@ OPERATOR: Final = "operator"
 INTRUDER: Final = "intruder"
 #: The driver stands still, and another one that stood still goes on.
 SWITCH: Final = "switch"
+
+#: After a halt, the person decides to leave Kafka without the batch, and not to send what Spark replays.
+DROP: Final = "drop"
 
 # Of the request.
 LOSE_REQUEST: Final = "lose-request"
@@ -43,6 +46,8 @@ TIMEOUT: Final = "timeout"
 EXPIRY: Final = "expiry"
 FORCE_TERMINATE: Final = "force-terminate"
 DATABASE_CUT: Final = "database-cut"
+#: The database fails over to a standby that lacks the last commit of a batch.
+ASYNC_FAILOVER: Final = "async-failover"
 #: A request that was delayed arrives; a COMMIT that hung is carried out.
 ARRIVE: Final = "arrive"
 
@@ -69,10 +74,9 @@ _OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def offered(
     kind: str,
-    *,
     more_drivers: bool,
     claimed: bool,
     stopped: bool,
@@ -81,6 +85,7 @@ def offered(
     effects: bool,
     sessions: bool,
     late: bool,
+    lossy: bool,
 ) -> tuple[str, ...]:
     """The options where a request of this kind is about to be sent.
 
@@ -94,6 +99,7 @@ def offered(
         effects: the broker owes something.
         sessions: the database has open transactions.
         late: something is still to arrive.
+        lossy: a commit can be lost.
     """
     asks_kafka = kind in (KAFKA, PRODUCE)
     conditional = (
@@ -107,6 +113,7 @@ def offered(
         (ONE_MARKER, effects and asks_kafka),
         (DATABASE_CUT, sessions),
         (ARRIVE, late),
+        (ASYNC_FAILOVER, lossy),
     )
     return (
         CRASH,

@@ -15,7 +15,7 @@ from unittest import mock
 
 from tests.simulation import broker
 from tests.simulation.explore import Tally, Violation, children, run_schedule
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import Schedule, ScheduleError
 
 #: What replaces an attribute: made from the original, so that it can call it.
 Replacement = Callable[[Any], Any]
@@ -121,7 +121,7 @@ def _holds_without(applied: Applied, schedule: Schedule) -> bool:
     with applied.paused():
         try:
             run_schedule(schedule, again)
-        except ValueError:
+        except ScheduleError:
             return True
     return again.violations == 0
 

@@ -20,6 +20,8 @@ class Profile:
         keep_prepared: InitProducerId keeps a prepared transaction (KIP-939).
         first_epoch: of the transactional id before the sink is started, None for an id that is unknown.
         drifts: Spark computes other rows when it runs a batch again.
+        loses_commits: the database may fail over to a standby that lacks its last commit. Both sides cannot agree
+            then, and the only question is who notices: not promised, so not among the `PROMISED`.
         batches: records of each batch, by partition.
     """
 
@@ -29,6 +31,7 @@ class Profile:
     keep_prepared: bool = False
     first_epoch: int | None = None
     drifts: bool = False
+    loses_commits: bool = False
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
 
     @property
@@ -43,16 +46,20 @@ class Profile:
 
 _ALL = (
     Profile(name="tv2"),
-    Profile(name="tv2-2pc", two_phase_commit=True),
+    # The first batch is empty, and the last one writes one partition only.
+    Profile(name="tv2-2pc", two_phase_commit=True, batches=((0, 0), (2, 1), (0, 1))),
     Profile(name="tv2-keep", keep_prepared=True),
     Profile(name="tv2-2pc-keep", two_phase_commit=True, keep_prepared=True),
-    # Batches one behind the other, where each needs a pair of its own; and one that writes one partition only.
+    # Batches one behind the other, where each needs a pair of its own.
     Profile(name="tv1", transaction_version=1, batches=((2, 1), (0, 2), (0, 0))),
     Profile(name="tv0", transaction_version=0),
     Profile(name="tv0-2pc", transaction_version=0, two_phase_commit=True),
     # The first pair is (P, 32765); the second batch with records needs a new producer id.
-    Profile(name="tv2-rollover", first_epoch=EPOCH_MAX - 2),
+    Profile(name="tv2-rollover", first_epoch=EPOCH_MAX - 2, batches=((2, 1), (1, 1), (0, 0))),
     Profile(name="tv2-drift", drifts=True),
+    Profile(name="tv2-async", loses_commits=True),
 )
 #: By name.
 PROFILES = {profile.name: profile for profile in _ALL}
+#: Those in which nothing may ever be violated.
+PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits)

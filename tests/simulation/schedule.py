@@ -10,6 +10,10 @@ from dataclasses import dataclass
 GO = "go"
 
 
+class ScheduleError(ValueError):
+    """A schedule chooses what is not offered: it belongs to another version of the code."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A profile and the faults in it.
@@ -54,7 +58,7 @@ class Choices:
         """`GO`, or the option that is planned here.
 
         Raises:
-            ValueError: the planned option is not possible here: the schedule belongs to another version of the code.
+            ScheduleError: the planned option is not possible here.
         """
         position = len(self.offered)
         self.offered.append(options)
@@ -63,7 +67,7 @@ class Choices:
             return GO
         if choice not in options:
             message = f"choice point {position} offers {', '.join(options)}, not {choice}"
-            raise ValueError(message)
+            raise ScheduleError(message)
         self.taken.append((position, choice))
         return choice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from jdbc_state import Decision, StateRow
 from jdbc_state.claim import Claimant
@@ -124,7 +124,7 @@ class SimStore:
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """BEGIN … COMMIT."""
-        return self._deciding(generation)
+        return cast("AbstractContextManager[DecidingTransaction]", self._deciding(generation))
 
     def close(self) -> None:
         """Nothing is held."""

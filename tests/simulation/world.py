@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltError
+from spark_2pc_sink.recovery import OperatorDecision
 from spark_2pc_sink.sink.batch import TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker
 from tests.simulation.database import SimDatabase
-from tests.simulation.drivers import Intruder, JobDriver, Operator, TaskFailedError
+from tests.simulation.drivers import Intruder, JobDriver, Operator, Remedy, TaskFailedError
 from tests.simulation.partition import Record
 from tests.simulation.profiles import PROFILES
 from tests.simulation.schedule import GO, Choices
@@ -35,6 +36,11 @@ class StuckError(Exception):
     """Faults are over, and the job does not come to an end."""
 
 
+def halted_for_replay(error: HaltError) -> bool:
+    """Whether it halted because Spark replays another batch than the one that is owed (DESIGN, D6)."""
+    return "not the batch that the database has" in error.reason
+
+
 class World:
     """See the module. It is also the clock of every driver: time passes when somebody waits, or when it stands still.
 
@@ -50,6 +56,8 @@ class World:
         self.database = SimDatabase()
         self.drivers: list[JobDriver] = []
         self.halts: list[HaltError] = []
+        #: What a person has decided after the last halt.
+        self.decision: OperatorDecision | None = None
         self.errors: list[DualWriteError] = []
         #: Which attempts began with which pair.
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
@@ -61,6 +69,7 @@ class World:
         self._stopped: list[JobDriver] = []
         self._running: JobDriver | None = None
         self._turn: JobDriver | None = None
+        self._unanswered: HaltError | None = None
         self._extra = 0
         self._evaluations: dict[int, int] = {}
 
@@ -133,14 +142,15 @@ class World:
 
     def note_halt(self, error: HaltError, batch_id: int) -> None:
         """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
-        placed = error.kafka_side == "nothing in doubt"
-        if not placed or batch_id >= self.next_batch:
+        overtaken = error.kafka_side == "nothing in doubt" and batch_id < self.next_batch
+        if not overtaken or self.profile.loses_commits:
             self.halts.append(error)
+            self._unanswered = error
 
     def trace(self, text: str) -> None:
-        """Keep a line, where somebody will read it."""
+        """Keep some lines, where somebody will read it."""
         if self._tracing:
-            self.traced.append(text)
+            self.traced += text.splitlines()
 
     # --- the scheduler -----------------------------------------------------------------------------------------
 
@@ -156,25 +166,40 @@ class World:
             StuckError: it does not end.
         """
         try:
-            starts = 0
-            while True:
-                driver, self._turn = self._turn, None
-                if driver is None and self._stopped:
-                    driver = self._stopped.pop()
-                    self.trace(f"{driver} goes on")
+            for _ in range(STARTS_MAX):
+                driver = self._next()
                 if driver is None:
-                    if self.finished or self.halts:
-                        break
-                    starts += 1
-                    if starts > STARTS_MAX:
-                        raise StuckError(f"{starts} starts")
-                    driver = self._start(JobDriver)
-                self._running = driver
-                driver.actor.resume()
-            self._rest()
+                    self._rest()
+                    return
+                self._run_until_all_stop(driver)
+            raise StuckError(f"{STARTS_MAX} starts")
         finally:
             for each in self._stopped:
                 each.actor.kill()
+
+    def _next(self) -> JobDriver | None:
+        """Who is started when nobody runs any more: the query again, or a person after a halt; None at the end."""
+        halt, self._unanswered = self._unanswered, None
+        if self.finished:
+            return None
+        if halt is None:
+            return self._start(JobDriver)
+        if not halted_for_replay(halt):
+            return None
+        dropping = self.choices.choose((faults.DROP,)) == faults.DROP
+        self.decision = OperatorDecision.DROP if dropping else OperatorDecision.ACCEPT_REPLAY
+        return self._start(Remedy)
+
+    def _run_until_all_stop(self, driver: JobDriver) -> None:
+        """Run it, whoever is started or goes on in its place, and in the end all that stood still."""
+        following: JobDriver | None = driver
+        while following is not None:
+            self._running = following
+            following.actor.resume()
+            following, self._turn = self._turn, None
+            if following is None and self._stopped:
+                following = self._stopped.pop()
+                self.trace(f"{following} goes on")
 
     def _start(self, kind: type[JobDriver]) -> JobDriver:
         driver = kind(self, len(self.drivers) + 1)
@@ -191,17 +216,18 @@ class World:
     # --- choices -----------------------------------------------------------------------------------------------
 
     def _choose(self, kind: str, what: str) -> str:
-        broker = self.broker
+        broker, database = self.broker, self.database
         options = faults.offered(
             kind,
-            more_drivers=self._extra < EXTRA_MAX,
-            claimed=self.database.owned,
-            stopped=bool(self._stopped),
-            open_transaction=broker.may_time_out,
-            at_rest=broker.at_rest,
-            effects=bool(broker.effects),
-            sessions=bool(self.database.sessions),
-            late=bool(self._late) or self.database.hanging is not None,
+            self._extra < EXTRA_MAX,
+            database.owned,
+            bool(self._stopped),
+            broker.may_time_out,
+            broker.at_rest,
+            bool(broker.effects),
+            bool(database.sessions),
+            bool(self._late) or database.hanging is not None,
+            self.profile.loses_commits and database.before is not None,
         )
         position = len(self.choices.offered)
         if position > REQUESTS_MAX:
@@ -237,6 +263,8 @@ class World:
             self.broker.force_terminate()
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
+        elif choice == faults.ASYNC_FAILOVER:
+            self.database.lose_commit()
         elif choice == faults.ARRIVE:
             self._arrive()
         elif choice in _STARTED:

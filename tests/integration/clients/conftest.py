@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +20,6 @@ from tests.support.providers import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-RecordProperty = Callable[[str, object], None]
 
 
 class ClientBrokers:
@@ -73,15 +71,18 @@ def java_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
     process.close()
 
 
+def state_client(request: pytest.FixtureRequest, client: str) -> None:
+    """Note a client and its version as ``client`` among the test's properties, which ``--junitxml`` writes."""
+    request.node.user_properties.append(("client", client))
+
+
 # The params of the fixtures below put client and version into the names of the tests.
 
 
 @pytest.fixture(params=["kafka-clients-4.4.0"])
-def java(
-    request: pytest.FixtureRequest, java_process: JavaProcess, client_broker: Broker, record_property: RecordProperty
-) -> Iterator[JavaClients]:
+def java(request: pytest.FixtureRequest, java_process: JavaProcess, client_broker: Broker) -> Iterator[JavaClients]:
     """Makes Java clients of the broker; they are closed with the test."""
-    record_property("client", request.param)
+    state_client(request, request.param)
     assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, client_broker.bootstrap)
     yield clients
@@ -89,23 +90,23 @@ def java(
 
 
 @pytest.fixture(params=[f"confluent-kafka-{version('confluent-kafka')}"])
-def confluent_kafka_client(request: pytest.FixtureRequest, record_property: RecordProperty) -> None:
+def confluent_kafka_client(request: pytest.FixtureRequest) -> None:
     """States confluent-kafka's version, and librdkafka's."""
-    record_property("client", f"{request.param}, librdkafka-{confluent_kafka.libversion()[0]}")
+    state_client(request, f"{request.param}, librdkafka-{confluent_kafka.libversion()[0]}")
     assert f"confluent-kafka-{confluent_kafka.version()}" == request.param
 
 
 @pytest.fixture(params=[f"kafka-python-{version('kafka-python')}"])
-def kafka_python_client(request: pytest.FixtureRequest, record_property: RecordProperty) -> None:
+def kafka_python_client(request: pytest.FixtureRequest) -> None:
     """States kafka-python's version."""
-    record_property("client", request.param)
+    state_client(request, request.param)
     assert f"kafka-python-{kafka.__version__}" == request.param
 
 
 @pytest.fixture(params=["spark-sql-kafka-4.2.0-kafka-clients-3.9.2"])
-def spark_client(request: pytest.FixtureRequest, spark: SparkSession, record_property: RecordProperty) -> None:
+def spark_client(request: pytest.FixtureRequest, spark: SparkSession) -> None:
     """States the versions of Spark's connector and of the Kafka client in it."""
-    record_property("client", f"{request.param}, Spark {spark.version}")
+    state_client(request, f"{request.param}, Spark {spark.version}")
     java: Any = spark._jvm
     client = java.org.apache.kafka.common.utils.AppInfoParser.getVersion()
     jars = [Path(jar).name for jar in str(spark.conf.get("spark.jars")).split(",")]

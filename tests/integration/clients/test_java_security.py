@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
 from tests.conftest import MakeTopic, _or_skip
-from tests.integration.clients.conftest import RecordProperty
+from tests.integration.clients.conftest import state_client
 from tests.integration.clients.java_client import JavaClients, JavaProcess, raises_java
 from tests.support.providers import Broker
 
@@ -94,11 +94,9 @@ def secure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(params=["kafka-clients-4.4.0"])
-def java(
-    request: pytest.FixtureRequest, java_process: JavaProcess, secure: SecureBroker, record_property: RecordProperty
-) -> Iterator[JavaClients]:
+def java(request: pytest.FixtureRequest, java_process: JavaProcess, secure: SecureBroker) -> Iterator[JavaClients]:
     """Java clients of the secure listener; who they are is said for each."""
-    record_property("client", request.param)
+    state_client(request, request.param)
     assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, f"127.0.0.1:{secure.port}")
     yield clients

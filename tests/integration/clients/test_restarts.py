@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from tests.conftest import MakeTopic, _or_skip
-from tests.integration.clients.conftest import RecordProperty
+from tests.integration.clients.conftest import state_client
 from tests.integration.clients.java_client import JavaClients, JavaProcess, raises_java
 from tests.integration.clients.reading import DEADLINE_S, committed_values
 from tests.support.providers import Broker
@@ -38,11 +38,9 @@ def own_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @pytest.fixture(params=["kafka-clients-4.4.0"])
-def own_java(
-    request: pytest.FixtureRequest, java_process: JavaProcess, own_broker: Broker, record_property: RecordProperty
-) -> Iterator[JavaClients]:
+def own_java(request: pytest.FixtureRequest, java_process: JavaProcess, own_broker: Broker) -> Iterator[JavaClients]:
     """Java clients of that broker."""
-    record_property("client", request.param)
+    state_client(request, request.param)
     assert f"kafka-clients-{java_process.kafka_version}" == request.param
     clients = JavaClients(java_process, own_broker.bootstrap)
     yield clients

@@ -1,0 +1,231 @@
+"""A small part of the simulation, and that it is one: the same again every time, and able to fail.
+
+``make simulate`` runs the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from jdbc_state.claim import Claimant
+from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
+from tests.simulation import command, faults
+from tests.simulation.actors import Actor
+from tests.simulation.broker import TRANSACTIONAL_ID
+from tests.simulation.checkers import CHECKERS, check, in_kafka
+from tests.simulation.command import MUTANTS
+from tests.simulation.database import SimDatabase
+from tests.simulation.explore import Tally, run_children, run_random, trace
+from tests.simulation.kafka import CLUSTER_ID
+from tests.simulation.mutants import Applied, Mutant, hunt
+from tests.simulation.profiles import PROFILES, PROMISED
+from tests.simulation.schedule import GO, Choices, RandomChoices, Schedule, ScheduleError
+from tests.simulation.world import World
+
+EACH_PROFILE = pytest.mark.parametrize("profile", PROMISED)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every recovery warns of what it mended."""
+    logger = logging.getLogger("spark_2pc_sink")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def mutant(name: str) -> Mutant:
+    (found,) = (each for each in MUTANTS if each.name == name)
+    return found
+
+
+# --- schedules ---------------------------------------------------------------------------------------------------
+
+
+@EACH_PROFILE
+def test_without_faults_both_sides_get_everything(profile: str) -> None:
+    world = World(profile, Choices(Schedule(profile)))
+    world.run()
+    assert check(world) == []
+    records = sum(sum(batch) for batch in PROFILES[profile].batches)
+    assert (len(in_kafka(world)), len(world.database.contents())) == (records, records)
+    assert [driver.outcome for driver in world.drivers] == ["finished"]
+    assert world.choices.taken == []
+
+
+@EACH_PROFILE
+def test_every_single_fault_is_survived(profile: str) -> None:
+    """Issue 5, item 1: every crash point, every lost or repeated reply, every second driver, and all the rest."""
+    tally = run_children(Schedule(profile))
+    assert tally.schedules > 250
+    assert [(str(each.schedule), each.checker, each.text) for each in tally.reported] == []
+
+
+@pytest.mark.parametrize("profile", ["tv2", "tv2-2pc-keep", "tv0"])
+def test_many_faults_are_survived(profile: str) -> None:
+    tally = run_random(profile, range(300), faults_max=command.RANDOM_FAULTS_MAX)
+    assert tally.schedules == 300
+    assert [(str(each.schedule), each.checker, each.text) for each in tally.reported] == []
+
+
+def test_every_kind_of_fault_is_offered_somewhere() -> None:
+    kinds = {value for name, value in vars(faults).items() if name.isupper() and isinstance(value, str)}
+    kinds -= {faults.ASYNC_FAILOVER, faults.KAFKA, faults.PRODUCE, faults.SQL, faults.COMMIT, faults.SPARK}
+    seen: set[str] = set()
+    for seed in range(60):
+        choices = RandomChoices(Schedule("tv2-drift"), seed, faults_max=3)
+        World("tv2-drift", choices).run()
+        seen.update(*choices.offered)
+    assert seen == kinds
+
+
+def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks() -> None:
+    """C5: not promised, but DESIGN, section 5: done beside a commit of another pair halts."""
+    world = World("tv2-async", Choices(Schedule("tv2-async", ((25, faults.ASYNC_FAILOVER),))))
+    world.run()
+    assert "the database is behind Kafka" in world.halts[0].reason
+    assert check(world) == []
+
+
+# --- the same again ----------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_read_back_from_its_text() -> None:
+    schedule = Schedule("tv2", ((3, "crash"), (17, "lose-reply")))
+    assert str(schedule) == "tv2@3:crash@17:lose-reply"
+    assert Schedule.parse(str(schedule)) == schedule
+    assert Schedule.parse("tv2") == Schedule("tv2")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_chance_found_is_found_again(seed: int) -> None:
+    """The schedule that a random run took leads to the same requests, choices and outcome."""
+    chosen = RandomChoices(Schedule("tv2"), seed, faults_max=6)
+    world = World("tv2", chosen, tracing=True)
+    world.run()
+    lines, violations = trace(Schedule("tv2", tuple(chosen.taken)))
+    assert lines == world.traced
+    assert violations == check(world)
+
+
+def test_a_fault_that_is_not_possible_there_is_refused() -> None:
+    choices = Choices(Schedule("tv2", ((0, "hang"),)))
+    with pytest.raises(ScheduleError, match=r"choice point 0 offers .*, not hang"):
+        choices.choose(("crash",))
+    assert Choices(Schedule("tv2")).choose(("crash",)) == GO
+
+
+def test_an_actor_passes_its_error_on() -> None:
+    """A defect of the simulation itself must not look like a driver that ended."""
+
+    def fail() -> None:
+        message = "broken"
+        raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        Actor(fail).resume()
+
+
+# --- it can fail -------------------------------------------------------------------------------------------------
+
+
+def test_there_are_enough_mutants_and_each_checker_is_named_once() -> None:
+    assert len(MUTANTS) >= 25
+    assert len({each.name for each in MUTANTS}) == len(MUTANTS)
+    assert len(CHECKERS) >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "checker"),
+    [
+        ("EndTxn before COMMIT", None),
+        ("an aborted decision is noted as done, not owed", "no loss"),
+        ("a replay runs again", "no duplicate"),
+        ("resend without digest check", "agreement"),
+        ("resend without a decision", "nothing undecided"),
+        ("one pair for two transactions below version 2", "pairs"),
+        ("abort after EndTxn(commit) without an answer", "resends"),
+        ("a superseded driver claims again", "claims"),
+        ("an empty batch commits a transaction", "progress"),
+        ("unknown COMMIT settled by a plain read", None),
+        ("no InitProducerId at the end of recovery", None),
+    ],
+)
+def test_a_mutant_is_caught(name: str, checker: str | None) -> None:
+    """`make simulate` hunts all of them; these stand for the checkers. None: several can be the first."""
+    caught = hunt(mutant(name), seed=1, schedules_max=2_000)
+    assert caught.violation is not None
+    assert checker in (None, caught.violation.checker)
+
+
+def test_what_the_sound_product_violates_too_is_not_held_against_a_mutant() -> None:
+    nothing = Mutant("nothing is changed", ((World, "trace", lambda original: original),))
+    with Applied(nothing) as applied, applied.paused():
+        assert not isinstance(World.trace, property)
+    assert hunt(nothing, seed=1, schedules_max=50).violation is None
+
+
+def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with Applied(mutant("a replay runs again")):
+        assert command.main(["--replay", "tv2@14:crash"]) == 1
+        command._show(Schedule.parse("tv2@14:crash"))
+    shown = capsys.readouterr().out
+    assert "driver 1: spark-commit 0 <-- crash" in shown
+    assert "VIOLATED no duplicate" in shown
+    assert "--replay 'tv2@14:crash'" in shown
+    assert command.main(["--replay", "tv2@14:crash"]) == 0
+
+
+def test_violations_and_failures_are_counted() -> None:
+    with Applied(mutant("a replay runs again")):
+        tally = run_children(Schedule("tv2"))
+    assert 0 < tally.violations < tally.schedules
+    assert len(tally.reported) <= tally.violations
+    total = Tally()
+    total.add(tally)
+    assert (total.schedules, total.violations) == (tally.schedules, tally.violations)
+
+
+# --- the database ------------------------------------------------------------------------------------------------
+
+
+def claimant(run_id: str) -> Claimant:
+    return Claimant(
+        transactional_id=TRANSACTIONAL_ID,
+        cluster_id=CLUSTER_ID,
+        query_id="query",
+        run_id=run_id,
+        adopt=False,
+        expected_generation=None,
+    )
+
+
+def test_a_claim_ends_a_commit_that_hangs() -> None:
+    """D8: it waits for a COMMIT under way, or defeats it; a plain read would see the old row."""
+    database = SimDatabase()
+    row = database.claim_row(claimant("run-1"))
+    session = database.begin(row.generation)
+    session.pending = database.read(TRANSACTIONAL_ID)
+    database.hanging = session
+    assert database.locked_by() is session
+    assert database.claim_row(claimant("run-2")).generation == row.generation + 1
+    assert database.sessions == []
+    database.finish_hanging()
+    assert database.decisions == []
+
+
+def test_a_session_that_was_cut_cannot_go_on() -> None:
+    """C11: statements fail, and COMMIT is unknown."""
+    database = SimDatabase()
+    row = database.claim_row(claimant("run-1"))
+    session = database.begin(row.generation)
+    session.pending = row
+    database.cut()
+    with pytest.raises(StateStoreError):
+        session.recorded.execute("copy", ())
+    with pytest.raises(CommitUnknownError):
+        database.commit(session)

@@ -257,6 +257,8 @@ class Recovery:
         if verdict is Verdict.WAIT:
             return None
         if verdict is Verdict.HALT:
+            # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
+            self._store.check_generation(self._transactional_id, row.generation)
             if self._decision is None or row.status != RowStatus.DECIDED.value:
                 raise self._halt(row, kafka, resolution)
             return self._apply_decision(row, findings)

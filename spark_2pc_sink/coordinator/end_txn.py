@@ -201,7 +201,8 @@ def fence(
         now_ms=now_ms,
         producer_epoch=min(metadata.producer_epoch + 1, EPOCH_LIMIT),
         last_producer_epoch=NO_EPOCH,
-        client_transaction_version=state.settings.transaction_version,
+        # Not the level of the cluster: Kafka 4.4.0 leaves the tag out, whatever the client spoke before.
+        client_transaction_version=0,
     )
     return change(state, fencing, after, reply=reply, effects=(owed(state, after),))
 

@@ -29,6 +29,7 @@ from spark_2pc_sink.coordinator.plans import (
 from spark_2pc_sink.coordinator.queries import describe_transactions, list_transactions
 from spark_2pc_sink.coordinator.records import LogRecord
 from spark_2pc_sink.coordinator.states import COMPLETION, Marking, TransactionMetadata
+from spark_2pc_sink.ids import NO_PRODUCER_ID
 
 _Handler = Callable[[CoordinatorState, Any, int], Plan]
 
@@ -77,7 +78,7 @@ def apply(state: CoordinatorState, plan: Plan) -> CoordinatorState:
     comes to the same state.
     """
     for record in plan.records:
-        state = state.with_metadata(record.transactional_id, _restored(record, plan.last_producer_epoch))
+        state = state.with_metadata(record.transactional_id, _restored(record, plan))
     if plan.unwritten is not None:
         state = state.with_metadata(plan.unwritten.transactional_id, plan.unwritten)
     return state
@@ -145,7 +146,7 @@ def _failed(plan: Plan, code: int) -> Reply | None:
     return plan.reply.failed(code)
 
 
-def _restored(record: LogRecord, last_producer_epoch: int) -> TransactionMetadata | None:
+def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
     value = record.value
     if value is None:
         return None
@@ -156,10 +157,12 @@ def _restored(record: LogRecord, last_producer_epoch: int) -> TransactionMetadat
         timeout_ms=value.timeout_ms,
         state=value.state,
         last_update_ms=value.last_update_ms,
-        previous_producer_id=value.previous_producer_id,
+        previous_producer_id=plan.previous_producer_id
+        if value.previous_producer_id == NO_PRODUCER_ID
+        else value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         next_producer_epoch=value.next_producer_epoch,
-        last_producer_epoch=last_producer_epoch,
+        last_producer_epoch=plan.last_producer_epoch,
         partitions=value.partitions or frozenset(),
         start_ms=value.start_ms,
         client_transaction_version=value.client_transaction_version,

@@ -31,7 +31,7 @@ from spark_2pc_sink.coordinator.states import (
     TransactionMetadata,
     TransactionState,
 )
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ class Plan:
         reserved: metadata to be in place from `reserve` on, pending while the append is under way.
         unwritten: metadata to be put in place by `apply` without a record (markers that came in).
         last_producer_epoch: memory-only companion of the record.
+        previous_producer_id: the same, where the log's version has no tag for it; a retry after a rotation needs it.
         producer_ids: the ids left, in place from `reserve` on, so that no two plans hold the same id.
         coordinator_epoch: of the log partition when the plan was made.
     """
@@ -207,6 +208,7 @@ class Plan:
     reserved: TransactionMetadata | None = None
     unwritten: TransactionMetadata | None = None
     last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
     producer_ids: ProducerIds | None = None
     effects: tuple[Effect, ...] = ()
     coordinator_epoch: int = NO_EPOCH
@@ -258,6 +260,7 @@ def change(
         records=(record,),
         reserved=replace(before, pending=after.state, marking=_marking(before)),
         last_producer_epoch=after.last_producer_epoch,
+        previous_producer_id=after.previous_producer_id,
         producer_ids=producer_ids,
         effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
         coordinator_epoch=state.partitions[index].coordinator_epoch,

@@ -403,6 +403,9 @@ class BatchDriver:
         if producer is None or producer.exhausted:
             self._initialized = self._kafka.usable_producer()
             producer = self._initialized.producer
+            # After it, not before: a claim that comes later ends with an InitProducerId that fences this pair. Else a
+            # driver that was superseded meanwhile would open a transaction that nobody ends.
+            self._store.check_generation(self._transactional_id, self._claimed().generation)
         if self._kafka.transaction_version < _VERSION_OF_IMPLICIT_PARTITIONS:
             self._kafka.add_partitions(producer, work.partitions())
         return producer

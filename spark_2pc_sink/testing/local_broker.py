@@ -38,7 +38,12 @@ class LocalBroker(ABC):
         transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
         two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
         node_id: its id, unique in a cluster of several.
+
+    Attributes:
+        properties: of the broker, by Kafka's names; read at the first start.
     """
+
+    properties: dict[str, str]
 
     def __init__(self, *, transaction_version: int, two_phase_commit: bool, node_id: int) -> None:
         self.transaction_version = transaction_version

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 
-from spark_2pc_sink.testing import KafkaBroker, wait_until
+from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
+from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
 from tests.conformance.brief import brief
 from tests.conformance.cases import Exchange
@@ -17,7 +18,6 @@ from tests.conformance.cases_access import MINE, YOURS, AccessCase
 from tests.conformance.names import Names
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
-from tests.conformance.reference import ReferenceServer
 from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics
 
 PASSWORD: Final = "secret"
@@ -44,26 +44,28 @@ def properties_for(users: int) -> dict[str, str]:
     }
 
 
+def with_users(server: LocalBroker, port: int) -> LocalBroker:
+    """The server, not yet started, with a listener for users on ``port``."""
+    for name in ("listeners", "advertised.listeners"):
+        server.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
+    server.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
+    return server
+
+
 @contextmanager
 def secured_kafka(users: int) -> Iterator[tuple[str, str]]:
     """Apache Kafka with a listener for users: the addresses for administrators and for users."""
     port = free_port()
-    broker = KafkaBroker(two_phase_commit=True, properties={**properties_for(users), **KAFKA_PROPERTIES})
-    for name in ("listeners", "advertised.listeners"):
-        broker.properties[name] += f",{LISTENER}://127.0.0.1:{port}"
-    broker.properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
-    with broker:
-        yield broker.bootstrap, f"127.0.0.1:{port}"
+    kafka = KafkaBroker(two_phase_commit=True, properties={**properties_for(users), **KAFKA_PROPERTIES})
+    with with_users(kafka, port) as server:
+        yield server.bootstrap, f"127.0.0.1:{port}"
 
 
 @contextmanager
 def secured_reference(users: int) -> Iterator[tuple[str, str]]:
     """The same of the reference coordinator."""
     port = free_port()
-    server = ReferenceServer(two_phase_commit=True, properties=properties_for(users))
-    server.properties["listeners"] = f"PLAINTEXT://{server.bootstrap},{LISTENER}://127.0.0.1:{port}"
-    server.properties["listener.security.protocol.map"] = f"PLAINTEXT:PLAINTEXT,{LISTENER}:SASL_PLAINTEXT"
-    with server:
+    with with_users(ReferenceCoordinator(keep_prepared=False, properties=properties_for(users)), port) as server:
         yield server.bootstrap, f"127.0.0.1:{port}"
 
 

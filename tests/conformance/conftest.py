@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.machine import MachineSubject
-from tests.conformance.reference import ReferenceServer
 from tests.conformance.servers import KAFKA_PROPERTIES
 from tests.conformance.subjects import PROPERTIES, Server, Subject, WireSubject
 from tests.conftest import _skip
@@ -55,7 +54,8 @@ class SubjectPool:
 
     def _server(self, kind: str, level: int) -> Server:
         if kind == "reference":
-            return ReferenceServer(transaction_version=level, two_phase_commit=True, properties=PROPERTIES).__enter__()
+            reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=PROPERTIES)
+            return reference.__enter__()
         properties = {**PROPERTIES, **KAFKA_PROPERTIES}
         return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=properties))
 

@@ -10,11 +10,10 @@ from typing import Any, Final
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from spark_2pc_sink.testing import KafkaBroker, wait_until
+from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
 from tests.conformance.leader_operations import Producers
 from tests.conformance.operations import Add, End, Init, Partition, ask
 from tests.conformance.raw_client import RawClient
-from tests.conformance.reference import ReferenceServer
 
 #: For Kafka alone. On a busy machine its controller would take the broker for dead, and elect it again under the next
 #: epoch, which every end marker shows.
@@ -92,7 +91,7 @@ def start_kafka(level: int) -> Iterator[str]:
 @contextmanager
 def start_reference(level: int) -> Iterator[str]:
     """The reference coordinator, as a local process."""
-    with ReferenceServer(transaction_version=level, two_phase_commit=True) as server:
+    with ReferenceCoordinator(transaction_version=level, keep_prepared=False) as server:
         yield server.bootstrap
 
 

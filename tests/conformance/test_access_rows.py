@@ -8,13 +8,12 @@ from typing import TypeAlias
 
 import pytest
 
-from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.access import SECURED, AccessSubject
 from tests.conformance.cases import init
 from tests.conformance.cases_access import CASES, AccessCase
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import HungUpError, RawClient
-from tests.conformance.reference import ReferenceServer
 from tests.conformance.selection import WIRE_SUBJECTS
 from tests.conformance.servers import find_coordinators
 from tests.conftest import StartKafka, _skip
@@ -49,7 +48,8 @@ def start(request: pytest.FixtureRequest, kind: str) -> Iterator[Starter]:
 
         def started(properties: Mapping[str, str]) -> str:
             if kind == "reference":
-                return stack.enter_context(ReferenceServer(properties=properties)).bootstrap
+                reference = ReferenceCoordinator(two_phase_commit=False, properties=properties)
+                return stack.enter_context(reference).bootstrap
             start_kafka: StartKafka = request.getfixturevalue("start_kafka")
             return start_kafka(properties=properties).bootstrap
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.fuzz import Fuzzer
-from tests.conformance.reference import ReferenceServer
 from tests.conformance.servers import KAFKA_PROPERTIES
 from tests.conformance.steps import KINDS, STEPS, draw
 from tests.conftest import StartKafka
@@ -44,7 +44,7 @@ def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeyp
 @pytest.mark.parametrize("level", sorted(SEQUENCES))
 def test_the_reference_coordinator_answers_as_kafka(level: int, start_kafka: StartKafka) -> None:
     kafka = start_kafka(transaction_version=level, two_phase_commit=True, properties=KAFKA_PROPERTIES)
-    with ReferenceServer(transaction_version=level, two_phase_commit=True) as reference:
+    with ReferenceCoordinator(transaction_version=level, keep_prepared=False) as reference:
         outcome = Fuzzer(reference.bootstrap, kafka.bootstrap, level=level).run(SEED, SEQUENCES[level])
     print(outcome)
     assert outcome.sequences == SEQUENCES[level]

@@ -25,7 +25,7 @@ from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.end_markers import Logs, synced
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator, Refused
-from spark_2pc_sink.server.storage.batches import HEADER_BYTES, BatchHeader, inspect, read_header, whole
+from spark_2pc_sink.server.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
 from spark_2pc_sink.server.storage.errors import BatchError
 from spark_2pc_sink.server.storage.records import decode_records
 from spark_2pc_sink.server.verification import Verification
@@ -80,8 +80,8 @@ class _Write:
     records: Any
     header: BatchHeader | None
     code: int
-    #: The fault is one that Kafka finds when it appends, so the answer says where the log starts.
-    found_late: bool = False
+    #: A fault of the batch that Kafka finds when it appends: after the coordinator was asked.
+    late_code: int = 0
     topic: str = ""
     log: PartitionLog | None = None
     guard: Guard | None = None
@@ -154,8 +154,6 @@ class ProduceHandlers:
             write.log = self._cluster.log(name, write.index)
             if write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif write.found_late:
-                write.log_start_offset = write.log.log_start_offset
 
     async def _verify(
         self, version: int, transactional_id: str, transactional: list[_Write], writes: list[_Write]
@@ -203,6 +201,11 @@ class ProduceHandlers:
             if topic is not None and topic.internal and not admin:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
+            if write.late_code:
+                write.code = write.late_code
+                if write.late_code not in _WITHOUT_LOG_START:
+                    write.log_start_offset = write.log.log_start_offset
+                continue
             _append(write, write.log, write.header, now_ms)
             if not write.code:
                 appended.append(write)
@@ -222,14 +225,19 @@ def _read(partition: Any, version: int) -> _Write:
     try:
         header = inspect(records)
     except BatchError as error:
-        return _Write(partition.index, records, None, error.code, found_late=_is_one_batch(records))
+        if not _is_one_batch(records):
+            return _Write(partition.index, records, None, error.code)
+        return _Write(partition.index, records, read_header(records), Code.NONE, late_code=error.code)
     old = version < _ZSTD_VERSION and header.compression == _ZSTD
     return _Write(partition.index, records, header, Code.UNSUPPORTED_COMPRESSION_TYPE if old else Code.NONE)
 
 
 def _is_one_batch(records: bytes) -> bool:
     """Whether Kafka's front door lets it pass (``ProduceRequest.validateRecords``), whatever is in it."""
-    return len(records) >= HEADER_BYTES and whole(records, read_header(records))
+    if len(records) < HEADER_BYTES:
+        return False
+    header = read_header(records)
+    return header.magic == MAGIC and header.size_bytes == len(records)
 
 
 def _may_transact(context: RequestContext, transactional_id: str | None) -> bool:

@@ -278,7 +278,7 @@ def test_after_a_second_producer_has_come_the_first_is_fenced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "marker_epoch", "last", "transaction_version"), [(2, 6, 5, 2), (1, 6, -1, 1), (0, 6, -1, 0)]
+    ("level", "marker_epoch", "last", "transaction_version"), [(2, 6, 5, 2), (1, 6, -1, 0), (0, 6, -1, 0)]
 )
 def test_fencing_bumps_once_at_every_feature_level(
     level: int, marker_epoch: int, last: int, transaction_version: int

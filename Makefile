@@ -34,7 +34,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo test reference bench coverage lint types format clean
+.PHONY: help setup demo test reference simulate bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +57,9 @@ endif
 
 reference: setup ## Run the tests that need a broker on the reference coordinator in place of Kafka
 	@$(BIN)/python -m $(PYTEST) --provider=reference -m kafka $(or $(TESTS),$(REFERENCE_TESTS)) $(ARGS)
+
+simulate: setup ## Explore crashes, lost replies and second drivers exhaustively, then at random; then the mutants
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 bench: setup ## Time a batch of a million rows beside Spark's own Kafka and JDBC sinks
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)

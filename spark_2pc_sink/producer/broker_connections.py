@@ -20,6 +20,7 @@ from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutEr
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
@@ -188,15 +189,16 @@ class BrokerConnections:
             KafkaError: the broker and this package have no version in common (code 35).
             AuthorizationError: a broker refused the credentials.
         """
-        last_error = self._events.last_error
+        reasons = Reasons(deadline)
         while not deadline.passed:
             try:
                 node_id = choose_node(deadline)
                 version = self.version(node_id, api, deadline, at_most=version_max)
                 return self.request(node_id, build(version), deadline)
             except NodeUnavailableError as error:
-                last_error = str(error)
+                reasons.note(error)
             deadline.pause()
+        last_error = reasons.newest or self._events.last_error
         raise KafkaTimeoutError(operation=api.name, deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def api_versions(self, node_id: int | str, deadline: Deadline) -> ApiVersionsReply:

@@ -20,6 +20,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
+from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 from spark_2pc_sink.wire.messages import Api
@@ -77,16 +78,17 @@ class Cluster(BrokerConnections):
             KafkaTimeoutError: no broker answered.
         """
         deadline = deadline or self.deadline()
-        last_error = self._events.last_error
+        reasons = Reasons(deadline)
         while not deadline.passed:
             metadata = self._known(deadline)
             try:
                 versions = self.api_versions(self.any_node(deadline), deadline)
             except NodeUnavailableError as error:
-                last_error = str(error)
+                reasons.note(error)
                 deadline.pause()
                 continue
             return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version, versions)
+        last_error = reasons.newest or self._events.last_error
         raise KafkaTimeoutError(operation="API_VERSIONS", deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def forget_features(self) -> None:
@@ -140,6 +142,7 @@ class Cluster(BrokerConnections):
             AuthorizationError: the credentials were refused.
         """
         wanted = tuple(sorted(set(topics)))
+        reasons = Reasons(deadline)
         while not deadline.passed:
             known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
             bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
@@ -147,13 +150,13 @@ class Cluster(BrokerConnections):
                 try:
                     return self._refresh_from(node_id, wanted, deadline)
                 except NodeUnavailableError as error:
-                    self._events.last_error = str(error)
+                    reasons.note(error)
             deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
         raise KafkaTimeoutError(
             operation=f"{verb} to bootstrap.servers={','.join(self.options.bootstrap_servers)}",
             deadline_ms=deadline.limit_ms,
-            last_error=self._events.last_error,
+            last_error=reasons.newest or self._events.last_error,
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:

@@ -10,6 +10,7 @@ from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, COORDINATOR_MOVED
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
 
@@ -48,22 +49,20 @@ class CoordinatorCalls:
             KafkaTimeoutError: every attempt within the deadline failed.
             KafkaError: the coordinator cannot be found, for good.
         """
-        last_error: str | None = None
+        reasons = Reasons(deadline)
         while not deadline.passed:
             try:
                 return ask(self._cluster.coordinator(self._transactional_id, deadline))
             except _CoordinatorBusyError as error:
-                last_error = str(error)
+                reasons.note(error)
             except NodeUnavailableError as error:
-                # An attempt that the deadline cut short says less than what was answered before it.
-                if last_error is None or not deadline.passed:
-                    last_error = str(error)
+                reasons.note(error)
                 self.forget()
             deadline.pause()
         raise KafkaTimeoutError(
             operation=f"{operation} for {self._transactional_id!r}",
             deadline_ms=deadline.limit_ms,
-            last_error=last_error or "no coordinator was found",
+            last_error=reasons.newest or "no coordinator was found",
         )
 
     def ask(

@@ -12,6 +12,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
+from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse, OffsetSpec
@@ -113,7 +114,7 @@ def ask_leader(
         UnknownTopicError: the partition does not exist.
     """
     finder = LeaderFinder(cluster, partition)
-    last_error = "the partition has no leader"
+    reasons = Reasons(deadline)
     while not deadline.passed:
         node_id = finder.find(deadline)
         if node_id is not None:
@@ -121,15 +122,17 @@ def ask_leader(
                 version = cluster.version(node_id, api, deadline)
                 code, found = read(cluster.request(node_id, build(version), deadline))
             except NodeUnavailableError as error:
-                last_error = str(error)
+                reasons.note(error)
             else:
                 if code not in _LEADER_MOVED:
                     return code, found
-                last_error = f"broker {node_id} answered {describe_error(code)}"
+                reasons.note(f"broker {node_id} answered {describe_error(code)}")
             cluster.forget_leader(partition)
         deadline.pause()
     raise KafkaTimeoutError(
-        operation=f"{api.name} for {partition}", deadline_ms=deadline.limit_ms, last_error=last_error
+        operation=f"{api.name} for {partition}",
+        deadline_ms=deadline.limit_ms,
+        last_error=reasons.newest or "the partition has no leader",
     )
 
 

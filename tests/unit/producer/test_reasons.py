@@ -1,0 +1,37 @@
+"""What is told at the end of a deadline."""
+
+from __future__ import annotations
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.producer.reasons import Reasons
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    seconds = 0.0
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -> None:
+    clock = Clock()
+    reasons = Reasons(Deadline(clock, 1000))
+    reasons.note("refused")
+    reasons.note(OSError("loading"))
+    assert reasons.newest == "loading"
+    clock.sleep(1)
+    reasons.note("not answered in time")
+    assert reasons.newest == "loading"
+
+
+def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
+    clock = Clock()
+    reasons = Reasons(Deadline(clock, 1000))
+    clock.sleep(1)
+    reasons.note("not answered in time")
+    assert reasons.newest == "not answered in time"

@@ -100,7 +100,8 @@ def _skip(config: pytest.Config, reason: str) -> NoReturn:
     pytest.fail(f"skips are not allowed in this run: {reason}", pytrace=False)
 
 
-def _or_skip(config: pytest.Config, start: Callable[[], T]) -> T:
+def or_skip(config: pytest.Config, start: Callable[[], T]) -> T:
+    """What ``start`` makes; where this machine cannot: a skip with the reason, or a failure where none is allowed."""
     try:
         return start()
     except CapabilityError as error:
@@ -127,26 +128,26 @@ def brokers(provider: Provider) -> Iterator[BrokerPool]:
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
     """A broker at transaction.version 2 that grants enable2Pc. Shared: leave it running and unharmed."""
-    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True))
+    return or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True))
 
 
 @pytest.fixture(scope="session")
 def kafka_as_released(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
     """As ``kafka``, but one that keeps no prepared transaction over InitProducerId, whoever provides it. Shared."""
-    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True, as_released=True))
+    return or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=True, as_released=True))
 
 
 @pytest.fixture(scope="session")
 def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broker:
     """A broker at transaction.version 2 as it is shipped: enable2Pc is refused. Shared."""
-    return _or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=False))
+    return or_skip(pytestconfig, lambda: brokers.get(transaction_version=2, two_phase_commit=False))
 
 
 @pytest.fixture(scope="session", params=[0, 1, 2], ids=lambda version: f"tv{version}")
 def kafka_each_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> Broker:
     """A broker at each transaction.version, without 2PC: the test runs once with each. Shared."""
     version: int = request.param
-    return _or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
+    return or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
 
 
 class StartKafka(Protocol):
@@ -171,7 +172,7 @@ def start_kafka(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Sta
         *, transaction_version: int = 2, two_phase_commit: bool = False, properties: Mapping[str, str] | None = None
     ) -> Broker:
         request = BrokerRequest(transaction_version, two_phase_commit, properties or {})
-        started.append(_or_skip(pytestconfig, lambda: provider.start_broker(request)))
+        started.append(or_skip(pytestconfig, lambda: provider.start_broker(request)))
         return started[-1]
 
     yield start
@@ -182,7 +183,7 @@ def start_kafka(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Sta
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[Database]:
     """A PostgreSQL server. Shared: leave it running and unharmed."""
-    server = _or_skip(pytestconfig, lambda: provider.start_postgres({}))
+    server = or_skip(pytestconfig, lambda: provider.start_postgres({}))
     yield server
     server.close()
 
@@ -193,7 +194,7 @@ def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[
     started: list[Database] = []
 
     def start(**settings: str) -> Database:
-        started.append(_or_skip(pytestconfig, lambda: provider.start_postgres(settings)))
+        started.append(or_skip(pytestconfig, lambda: provider.start_postgres(settings)))
         return started[-1]
 
     yield start
@@ -251,6 +252,6 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """A Spark session on two threads of this process, with Spark's Kafka connector and PostgreSQL's JDBC driver."""
     # Workers import the functions of test modules by their full names, from the root.
     directory = tmp_path_factory.mktemp("spark")
-    session = _or_skip(pytestconfig, lambda: start_spark(directory, python_path=ROOT))
+    session = or_skip(pytestconfig, lambda: start_spark(directory, python_path=ROOT))
     yield session
     session.stop()

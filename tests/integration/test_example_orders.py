@@ -20,7 +20,7 @@ from orders_events import write_events
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import find_libs
 from spark_2pc_sink.testing.postgres import find_binaries
-from tests.conftest import MakeTopic, _or_skip
+from tests.conftest import MakeTopic, or_skip
 from tests.support.providers import Broker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end(
 ) -> None:
     """A1: a batch whose driver died after its commits, and before Spark's, comes again and is written once."""
     for needed in (find_java_home, find_libs, find_binaries):
-        _or_skip(pytestconfig, needed)
+        or_skip(pytestconfig, needed)
     done = subprocess.run(
         [sys.executable, DEMO, f"--events={EVENTS}"],
         cwd=ROOT,

@@ -35,7 +35,7 @@ Run = Callable[..., tuple[int, str, str]]
 def broker(request: pytest.FixtureRequest, brokers: Any, provider: Provider) -> Iterator[Broker]:
     """A broker that grants two-phase commit and verifies nothing."""
     wanted = BrokerRequest(request.param, True, VERIFIES_NOTHING)
-    started = conftest._or_skip(request.config, lambda: provider.start_broker(wanted))
+    started = conftest.or_skip(request.config, lambda: provider.start_broker(wanted))
     yield started
     started.close()
 

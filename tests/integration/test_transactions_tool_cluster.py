@@ -23,7 +23,7 @@ IDS = 8
 def two_brokers(pytestconfig: pytest.Config, brokers: Any) -> Iterator[tuple[KafkaBroker, KafkaBroker]]:
     """A controller that is a broker too, and a second broker; each coordinates half of the transaction log."""
     properties = {**VERIFIES_NOTHING, "transaction.state.log.num.partitions": "2"}
-    first, second = conftest._or_skip(
+    first, second = conftest.or_skip(
         pytestconfig, lambda: [KafkaBroker(node_id=node_id, properties=properties) for node_id in (1, 2)]
     )
     second.cluster_id = first.cluster_id

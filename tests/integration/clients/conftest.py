@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import kafka
+import py4j.java_gateway
+import py4j.protocol
 import pytest
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
-from tests.conftest import _or_skip
+from tests.conftest import or_skip
 from tests.integration.clients.java_client import JavaClients, JavaProcess
 from tests.support.providers import Broker
 
@@ -60,13 +62,13 @@ def client_brokers() -> Iterator[ClientBrokers]:
 def client_broker(request: pytest.FixtureRequest, client_brokers: ClientBrokers) -> Broker:
     """The test runs with each: Apache Kafka 4.4.0 and the reference coordinator. Shared: leave it running."""
     kind: str = request.param
-    return _or_skip(request.config, lambda: client_brokers.get(kind))
+    return or_skip(request.config, lambda: client_brokers.get(kind))
 
 
 @pytest.fixture(scope="session")
 def java_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProcess]:
     """A Java virtual machine with the clients of Kafka's release."""
-    process = _or_skip(pytestconfig, lambda: JavaProcess(tmp_path_factory.mktemp("java")))
+    process = or_skip(pytestconfig, lambda: JavaProcess(tmp_path_factory.mktemp("java")))
     yield process
     process.close()
 
@@ -74,6 +76,16 @@ def java_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
 def state_client(request: pytest.FixtureRequest, client: str) -> None:
     """Note a client and its version as ``client`` among the test's properties, which ``--junitxml`` writes."""
     request.node.user_properties.append(("client", client))
+
+
+@pytest.fixture(autouse=True)
+def own_java_exceptions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let exceptions of the clients' JVM be what they are.
+
+    A Spark session of this process has put its own handler into py4j, which asks Spark's JVM about them.
+    """
+    if "java_process" in request.fixturenames:
+        monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 # The params of the fixtures below put client and version into the names of the tests.

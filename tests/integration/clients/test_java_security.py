@@ -11,7 +11,7 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
-from tests.conftest import MakeTopic, _or_skip
+from tests.conftest import MakeTopic, or_skip
 from tests.integration.clients.conftest import state_client
 from tests.integration.clients.java_client import JavaClients, JavaProcess, raises_java
 from tests.support.providers import Broker
@@ -88,7 +88,7 @@ def _certificate(folder: Path, authority: Path) -> Path:
 def secure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
     """A broker that asks for logins and knows ACLs."""
     kind: str = request.param
-    broker = _or_skip(request.config, lambda: SecureBroker(kind, tmp_path_factory.mktemp("certificates")))
+    broker = or_skip(request.config, lambda: SecureBroker(kind, tmp_path_factory.mktemp("certificates")))
     yield broker
     broker.server.close()
 

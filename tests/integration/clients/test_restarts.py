@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
-from tests.conftest import MakeTopic, _or_skip
+from tests.conftest import MakeTopic, or_skip
 from tests.integration.clients.conftest import state_client
 from tests.integration.clients.java_client import JavaClients, JavaProcess, raises_java
 from tests.integration.clients.reading import DEADLINE_S, committed_values
@@ -32,7 +32,7 @@ def own_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
             return KafkaBroker(properties=PROPERTIES).__enter__()
         return ReferenceCoordinator(two_phase_commit=False, properties=PROPERTIES).__enter__()
 
-    broker = _or_skip(request.config, start)
+    broker = or_skip(request.config, start)
     yield broker
     broker.close()
 

@@ -61,8 +61,11 @@ def find_marker(
         UnknownTopicError: the topic or partition is gone.
         AuthorizationError: the topic may not be read.
     """
-    # In this order: a marker that comes between the two looks is below the end, so it is read.
+    # In this order: a marker that comes between two looks is below the end, so it is read. The leader counts a
+    # transaction as ended when it appends the marker, readers see that marker only below the high watermark: until
+    # then the transaction holds the last stable offset back.
     was_open = _is_open(cluster, partition, producer_id, deadline)
+    stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
     end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
     offset = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
     while offset < end:
@@ -81,7 +84,7 @@ def find_marker(
             offset = batch.last_offset + 1
         if offset == began_at:
             deadline.pause()
-    return Marker.OPEN if was_open else Marker.MISSING
+    return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
 
 
 def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Marker | None:

@@ -136,8 +136,22 @@ def ask_leader(
     )
 
 
-def end_offset(cluster: Cluster, partition: TopicPartition, end: OffsetSpec, deadline: Deadline) -> int:
-    """One past the last offset (LATEST) or the first offset (EARLIEST), transactions still open included.
+def end_offset(
+    cluster: Cluster,
+    partition: TopicPartition,
+    end: OffsetSpec,
+    deadline: Deadline,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> int:
+    """One past the last offset (LATEST) or the first offset (EARLIEST).
+
+    Args:
+        cluster: where to ask.
+        partition: whose log.
+        end: which end.
+        deadline: when to give up.
+        isolation: transactions still open are included (the high watermark), or not (the last stable offset).
 
     Raises:
         KafkaError, KafkaTimeoutError: the leader refused, or did not answer.
@@ -151,9 +165,7 @@ def end_offset(cluster: Cluster, partition: TopicPartition, end: OffsetSpec, dea
         cluster,
         partition,
         Api.LIST_OFFSETS,
-        lambda version: messages.list_offsets_request(
-            {partition: end}, version=version, isolation=IsolationLevel.READ_UNCOMMITTED
-        ),
+        lambda version: messages.list_offsets_request({partition: end}, version=version, isolation=isolation),
         read,
         deadline=deadline,
     )

@@ -38,6 +38,8 @@ class FakePartition:
     batches: list[tuple[tuple[int, int], int, int, int, int]] = field(default_factory=list)
     raw: list[tuple[int, bytes]] = field(default_factory=list)
     open_producers: list[tuple[int, int]] = field(default_factory=list)
+    #: The last stable offset where it is not the end.
+    stable_offset: int | None = None
 
     def append(self, records: bytes) -> tuple[int, int, int]:
         """Append one batch: (error code, base offset, log append time)."""
@@ -92,6 +94,11 @@ class PartitionAnswers:
             responses.append(topic_response(name=topic.name, partition_responses=parts))
         return ProduceResponse(version=received.version, responses=responses)
 
+    def _offset(self, partition: TopicPartition, *, earliest: bool, committed: bool) -> int:
+        log = self.partitions[partition]
+        stable = log.stable_offset if committed else None
+        return 0 if earliest else log.next_offset if stable is None else stable
+
     def _serve_list_offsets(self, received: Received, code: int) -> Any:
         topic_response = ListOffsetsResponse.ListOffsetsTopicResponse
         part = topic_response.ListOffsetsPartitionResponse
@@ -103,9 +110,11 @@ class PartitionAnswers:
                         partition_index=asked.partition_index,
                         error_code=code,
                         timestamp=-1,
-                        offset=0
-                        if asked.timestamp == -2
-                        else self.partitions[TopicPartition(topic.name, asked.partition_index)].next_offset,
+                        offset=self._offset(
+                            TopicPartition(topic.name, asked.partition_index),
+                            earliest=asked.timestamp == -2,
+                            committed=received.body.isolation_level == 1,
+                        ),
                         leader_epoch=0,
                     )
                     for asked in topic.partitions

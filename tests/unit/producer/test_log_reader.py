@@ -97,6 +97,19 @@ def test_an_open_transaction_is_not_a_missing_marker(fake: FakeCluster, cluster:
     assert find(cluster, first + 1) is Marker.MISSING
 
 
+def test_a_marker_that_readers_cannot_see_yet_is_not_missing(fake: FakeCluster, cluster: Cluster) -> None:
+    """The leader knows the transaction as ended from the append on, the high watermark follows later (KIP-98).
+
+    The transaction, or another one, is found unfinished by the last stable offset; a stable offset behind it is not.
+    """
+    first = data(fake, OURS, 3)
+    data(fake, OTHERS)
+    fake.partitions[T0].stable_offset = first
+    assert find(cluster, first + 3) is Marker.OPEN
+    fake.partitions[T0].stable_offset = first + 3
+    assert find(cluster, first + 3) is Marker.MISSING
+
+
 def test_a_log_that_ends_before_the_offset_is_missing_it(fake: FakeCluster, cluster: Cluster) -> None:
     assert find(cluster, 1000) is Marker.MISSING
     assert fake.of(Api.FETCH) == []

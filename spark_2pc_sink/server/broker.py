@@ -166,12 +166,6 @@ class Broker:
         catalog, properties = self._catalog, self._properties
         verification = Verification(self._transactions, VerificationSettings.of(properties))
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
-        transactions = TransactionHandlers(
-            self._transactions,
-            self._markers,
-            catalog,
-            unstable_api_versions=properties.unstable_api_versions_enable,
-        )
         return [
             ClusterHandlers(catalog).handlers(),
             TopicHandlers(catalog).handlers(),
@@ -183,7 +177,7 @@ class Broker:
             ProducerHandlers(catalog).handlers(),
             RecordHandlers(catalog).handlers(),
             SaslHandlers().handlers(),
-            transactions.handlers(),
+            TransactionHandlers(self._transactions, self._markers, catalog).handlers(),
             GroupHandlers(self._groups).handlers(),
             GroupOffsetHandlers(offsets, catalog, now_ms=now_ms).handlers(),
         ]

@@ -20,7 +20,8 @@ Reply: TypeAlias = tuple[bytes, bytes | bytearray]
 #: A longer request is taken for Produce only. Decoded, a list of a million entries takes fifty times its bytes, and
 #: nothing but records has a reason to be long; Kafka has the one limit of ``socket.request.max.bytes`` for all.
 OTHER_REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-#: The last version that Kafka 4.4.0 has released, of APIs that have one beyond it (``unstable.api.versions.enable``).
+#: The last version that Kafka 4.4.0 has released, of APIs that have one beyond it: without
+#: ``unstable.api.versions.enable`` InitProducerId v6 (KIP-939) does not exist.
 RELEASED_MAX: Final[Mapping[Api, int]] = MappingProxyType({Api.INIT_PRODUCER_ID: 5})
 
 

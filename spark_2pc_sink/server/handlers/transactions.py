@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from kafka.protocol import admin, producer
 
@@ -39,10 +39,6 @@ from spark_2pc_sink.server.end_markers import MarkerWriter
 from spark_2pc_sink.server.producer_state import EndMarker
 from spark_2pc_sink.server.transaction_service import TransactionService
 
-#: InitProducerId v6 (KIP-939) is unstable in Kafka 4.4.0: without ``unstable.api.versions.enable`` it does not exist.
-_INIT_VERSION_STABLE: Final = 5
-_INIT_VERSION_UNSTABLE: Final = 6
-
 _TxnResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TxnTopicResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _TxnPartitionResult = _TxnTopicResult.AddPartitionsToTxnPartitionResult
@@ -67,21 +63,17 @@ class TransactionHandlers:
         service: the coordinator.
         markers: writes what WriteTxnMarkers brings.
         topics: the catalog.
-        unstable_api_versions: ``unstable.api.versions.enable``.
     """
 
-    def __init__(
-        self, service: TransactionService, markers: MarkerWriter, topics: Topics, *, unstable_api_versions: bool
-    ) -> None:
+    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
         self._service = service
         self._markers = markers
         self._topics = topics
-        self._init_version_max = _INIT_VERSION_UNSTABLE if unstable_api_versions else _INIT_VERSION_STABLE
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
+        """The versions are those of Kafka 4.4.0; what it has not released, `dispatch.join` holds back."""
         return {
-            Api.INIT_PRODUCER_ID: Handler(0, self._init_version_max, self.init_producer_id),
+            Api.INIT_PRODUCER_ID: Handler(0, 6, self.init_producer_id),
             Api.ADD_PARTITIONS_TO_TXN: Handler(0, 5, self.add_partitions),
             Api.ADD_OFFSETS_TO_TXN: Handler(0, 4, self.add_offsets),
             Api.END_TXN: Handler(0, 5, self.end_txn),

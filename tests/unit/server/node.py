@@ -207,7 +207,7 @@ class Node:
             self.cluster, self.markers, settings=settings, intervals=Intervals(), now_ms=self.clock
         )
         self.verification = Verification(self.service, verification or VerificationSettings())
-        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster, unstable_api_versions=True)
+        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
         self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
         self.fetching = FetchHandlers(self.cluster)
         self.offsets = OffsetHandlers(self.cluster)

@@ -13,7 +13,7 @@ from spark_2pc_sink.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api
-from spark_2pc_sink.server.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.server.dispatch import join
 from tests.unit.coordinator.access import denied
 from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import START_MS, TID, Disk, Node, exchange, node
@@ -37,8 +37,8 @@ def _known(state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Disk:
 
 def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable() -> None:
     async def check(running: Node) -> None:
-        stable = TransactionHandlers(running.service, running.markers, running.cluster, unstable_api_versions=False)
-        offered = {api: (each.version_min, each.version_max) for api, each in stable.handlers().items()}
+        stable = join([running.transactions.handlers()], unstable_versions=False)
+        offered = {api: (each.version_min, each.version_max) for api, each in stable.items()}
         assert offered == {
             Api.INIT_PRODUCER_ID: (0, 5),
             Api.ADD_PARTITIONS_TO_TXN: (0, 5),

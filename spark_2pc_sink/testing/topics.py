@@ -44,7 +44,7 @@ def read_topic(
         deadline_s: seconds for all of it.
 
     Returns:
-        Records of all partitions; those of one partition are in order.
+        Records of all partitions, by partition and offset.
 
     Raises:
         confluent_kafka.KafkaException: the topic does not exist, or the brokers cannot be reached.
@@ -61,9 +61,10 @@ def read_topic(
         }
     )
     try:
-        return _read(consumer, topic, _bounds(consumer, topic), deadline_s)
+        records = _read(consumer, topic, _bounds(consumer, topic), deadline_s)
     finally:
         consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
 def _bounds(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:

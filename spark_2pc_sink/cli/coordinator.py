@@ -8,8 +8,9 @@ from pathlib import Path
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.properties_file import read_properties_file
 from spark_2pc_sink.server.command import serve
-from spark_2pc_sink.server.properties import BrokerProperties, parse_assignments, read_file
+from spark_2pc_sink.server.properties import BrokerProperties, parse_assignments
 
 _HELP = """\
 Starts a single Kafka node without Java: real Kafka clients use it as they use Apache Kafka 4.4.0, transactions,
@@ -41,7 +42,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(given: argparse.Namespace) -> int:
-    values = {} if given.config is None else read_file(given.config)
+    values = {} if given.config is None else dict(read_properties_file(given.config, option="--config"))
     values.update(parse_assignments(given.set))
     if given.listen is not None:
         values["listeners"] = f"PLAINTEXT://{given.listen}"

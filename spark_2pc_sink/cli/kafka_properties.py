@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.properties_file import read_properties_file
 
 _BOOTSTRAP: Final = "bootstrap.servers"
 _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
@@ -44,7 +45,7 @@ def read_connection(given: argparse.Namespace, *, prefix: str) -> dict[str, str]
     for before in ("", prefix):
         server, named, file = (getattr(given, f"{before}{name}") for name in _DESTINATIONS)
         if file is not None:
-            _add(properties, _read_file(Path(file)), option="--command-config")
+            _add(properties, read_properties_file(Path(file), option="--command-config"), option="--command-config")
         _add(properties, [as_property(text) for text in named], option="--kafka")
         if server is not None:
             _add(properties, [(_BOOTSTRAP, server)], option="--bootstrap-server")
@@ -75,27 +76,3 @@ def _add(properties: dict[str, str], more: Iterable[tuple[str, str]], *, option:
                 rule="a property has one value, and this one was given before with another",
                 remedy="give it once",
             )
-
-
-def _read_file(path: Path) -> list[tuple[str, str]]:
-    """The properties of a file: blank lines and those that begin with # or ! are left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            option="--command-config", value=str(path), rule=f"it can be read ({error})", remedy="pass a text file"
-        ) from error
-    found = []
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line[0] in "#!":
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or line.endswith("\\"):
-            raise ConfigurationError(
-                option="--command-config",
-                value=f"{path}, line {number}",
-                rule="each line has the form KEY=VALUE and ends there",
-                remedy="write one property in one line",
-            )
-        found.append((name.strip(), value.strip()))
-    return found

@@ -14,10 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
-from pathlib import Path
 from typing import Any, Final
-
-import javaproperties
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
@@ -268,23 +265,6 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
             raise ConfigurationError(option="--set", value=assignment, rule="it is NAME=VALUE", remedy=remedy)
         values[name.strip()] = value
     return values
-
-
-def read_file(path: Path) -> dict[str, str]:
-    """The mapping of a Java properties file (``java.util.Properties.load``, Latin-1 with Unicode escapes).
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has an escape that Java would refuse.
-    """
-    try:
-        with path.open("rb") as file:
-            return dict(javaproperties.load(file))
-    except OSError as error:
-        rule = f"it cannot be read: {error.strerror}"
-        raise ConfigurationError(option="--config", value=str(path), rule=rule, remedy="correct the path") from error
-    except javaproperties.InvalidUEscapeError as error:
-        remedy = "write four hexadecimal digits after a backslash and u"
-        raise ConfigurationError(option="--config", value=str(path), rule=str(error), remedy=remedy) from error
 
 
 def _unknown(name: str, value: str) -> ConfigurationError:

@@ -272,7 +272,7 @@ def test_the_connection_may_come_before_and_behind_the_command(tool: FakeTool, t
         (["--kafka", "bootstrap.servers=i:2"], "--bootstrap-server='bootstrap.servers'"),
         (["--kafka", "sasl.password=a", "--kafka", "sasl.password=b"], "--kafka='sasl.password'"),
         (["--kafka", "client.id"], "--kafka='client.id': it has the form KEY=VALUE"),
-        (["--command-config", "/nowhere/at.all"], "it can be read"),
+        (["--command-config", "/nowhere/at.all"], "it cannot be read"),
     ],
 )
 def test_a_connection_that_contradicts_itself_is_exit_code_2(
@@ -283,7 +283,7 @@ def test_a_connection_that_contradicts_itself_is_exit_code_2(
     assert tool.calls == []
 
 
-@pytest.mark.parametrize("content", ["no equals sign", "a=b\\\n c", "\nfine=1\n  odd  "])
+@pytest.mark.parametrize("content", ["odd", "\nfine=1\n  odd  ", "fine=1 \\\n 2\nodd"])
 def test_a_file_that_is_no_properties_is_exit_code_2(
     tool: FakeTool, capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from spark_2pc_sink.server.properties import (
     STANDARD_AUTHORIZER,
     BrokerProperties,
     parse_assignments,
-    read_file,
 )
 from spark_2pc_sink.server.property_entries import Kind, Source, property_entries
 from spark_2pc_sink.server.property_rules import FIXED
@@ -133,29 +131,6 @@ def test_assignments_are_read_and_the_later_counts() -> None:
 def test_an_assignment_without_a_name_or_a_sign_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="NAME=VALUE"):
         parse_assignments([text])
-
-
-def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "server.properties"
-    path.write_bytes(
-        b"# comment\n! another\n\nnum.partitions=3\nnode.id : 7\nsuper.users User:\\u00fcber;\\\n    User:b\n"
-        b"a\\ key=\xe9\\t|\nnum.partitions=4\n"
-    )
-    assert read_file(path) == {
-        "num.partitions": "4",
-        "node.id": "7",
-        "super.users": "User:über;User:b",
-        "a key": "é\t|",
-    }
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="No such file"):
-        read_file(tmp_path / "missing")
-    bad = tmp_path / "bad"
-    bad.write_text("a=\\u12")
-    with pytest.raises(ConfigurationError, match="four hexadecimal digits"):
-        read_file(bad)
 
 
 def test_entries_say_where_a_value_comes_from() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, HaltError
+from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, DuplicateKeyError, HaltError
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
-from tests.support.streams import FileStream, make_sink, sink_options
+from tests.support.streams import FileStream, make_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +40,6 @@ def rows_of(batch: int, count: int = 500) -> list[Row]:
     ]
 
 
-@pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
-    return FileStream(spark, tmp_path, SCHEMA)
-
-
 def table_rows(database: str, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
     engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
     with engine.connect() as connection:
@@ -55,80 +51,99 @@ def record_rows(records: list[TopicRecord]) -> list[Row]:
     return [(row["id"], row.get("name"), row.get("amount")) for row in parsed]
 
 
-def assert_both_sides(broker: Broker, topic: str, database: str, rows: list[Row]) -> list[TopicRecord]:
-    records = read_topic(broker.bootstrap, topic)
-    assert_same_multiset(record_rows(records), rows, what=f"records in {topic}")
-    assert_same_multiset(table_rows(database), rows, what="rows in the table")
-    return records
+@dataclass(frozen=True)
+class Target:
+    """The two sides that a test's sink writes to."""
+
+    broker: Broker
+    database: str
+    transactional_id: str
+    topic: str
+
+    def sink(self, **options: Any) -> DualWriteSink:
+        """A sink with the test's own options."""
+        sides = {name: getattr(self, name) for name in ("broker", "database", "transactional_id", "topic")}
+        return make_sink(**{**sides, **options})
+
+    def records(self) -> list[TopicRecord]:
+        """What a reader of committed records sees."""
+        return read_topic(self.broker.bootstrap, self.topic)
+
+    def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
+        """What the table, or another, holds."""
+        return table_rows(self.database, columns, table)
+
+    def check(self, rows: list[Row]) -> None:
+        """Compare both sides with what went in."""
+        assert_same_multiset(record_rows(self.records()), rows, what=f"records in {self.topic}")
+        assert_same_multiset(self.rows(), rows, what="rows in the table")
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, SCHEMA)
+
+
+@pytest.fixture
+def target(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Target:
+    return Target(kafka, database, transactional_id, topic())
+
+
+@pytest.fixture
+def target_of_each_version(
+    kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> Target:
+    return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
 
 
 @pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
 def test_append_on_each_transaction_version(
-    stream: FileStream,
-    kafka_each_version: Broker,
-    database: str,
-    topic: MakeTopic,
-    transactional_id: str,
-    key: str | None,
+    stream: FileStream, target_of_each_version: Target, key: str | None
 ) -> None:
     """Two batches and an empty one; B24, A16: transaction.version 0, 1 and 2, without two-phase commit."""
-    name = topic(broker=kafka_each_version, partitions=3)
-    sink = make_sink(
-        broker=kafka_each_version, database=database, transactional_id=transactional_id, topic=name, key=key
-    )
+    target = target_of_each_version
     rows = rows_of(0) + rows_of(1)
     stream.add(rows_of(0))
     stream.add(rows_of(1))
     stream.add([(-1, "filtered away", 0)])
-    stream.run(sink, stream.frame().where("id >= 0"))
-    assert_both_sides(kafka_each_version, name, database, rows)
-    state = table_rows(database, "status, batch_id, row_count", "kafka_transaction_state")
+    stream.run(target.sink(key=key), stream.frame().where("id >= 0"))
+    target.check(rows)
+    state = target.rows("status, batch_id, row_count", "kafka_transaction_state")
     assert state == [("done", 2, 0)]
 
 
 def test_append_with_two_phase_commit_granted(
-    stream: FileStream,
-    kafka: Broker,
-    database: str,
-    topic: MakeTopic,
-    transactional_id: str,
-    caplog: pytest.LogCaptureFixture,
+    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
     """KIP-939: asked for where the broker grants it, and said so at the start."""
-    name = topic()
     stream.add(rows_of(0))
-    stream.run(make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id"))
-    assert_both_sides(kafka, name, database, rows_of(0))
+    stream.run(target.sink(key="id"))
+    target.check(rows_of(0))
     assert "never time out" in caplog.text
 
 
 def test_records_are_where_and_what_a_java_producer_would_write(
-    stream: FileStream, spark: SparkSession, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+    stream: FileStream, spark: SparkSession, target: Target
 ) -> None:
     """Read back by librdkafka and by the Java consumer (Spark's Kafka source): key, value, headers, time, partition."""
-    name = topic(partitions=5)
     stream.add(rows_of(0))
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=name,
+    sink = target.sink(
         key="concat('k', id)",
         value="concat(id, ':', coalesce(name, ''))",
         headers="array(struct('schema' AS key, CAST('1' AS BINARY) AS value), "
         "struct('n' AS key, CAST(NULL AS BINARY) AS value))",
     )
     stream.run(sink)
-    records = read_topic(kafka.bootstrap, name)
+    records = target.records()
     expected = [(f"k{i}".encode(), f"{i}:{name or ''}".encode()) for i, name, _ in rows_of(0)]
     assert_same_multiset([(record.key, record.value) for record in records], expected, what="records")
     assert {record.headers for record in records} == {(("schema", b"1"), ("n", None))}
-    assert len({record.partition for record in records}) == 5
+    assert len({record.partition for record in records}) == 4
     java = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("kafka.bootstrap.servers", target.broker.bootstrap)
         .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", name)
+        .option("subscribe", target.topic)
         .option("includeHeaders", "true")
         .load()
     )
@@ -142,223 +157,162 @@ def test_records_are_where_and_what_a_java_producer_would_write(
     (
         spark.createDataFrame([(key.decode(), "again") for key, _ in expected], "key string, value string")
         .write.format("kafka")
-        .option("kafka.bootstrap.servers", kafka.bootstrap)
-        .option("topic", name)
+        .option("kafka.bootstrap.servers", target.broker.bootstrap)
+        .option("topic", target.topic)
         .save()
     )
     by_key = {record.key: record.partition for record in records}
-    again = [record for record in read_topic(kafka.bootstrap, name) if record.value == b"again"]
+    again = [record for record in target.records() if record.value == b"again"]
     assert len(again) == len(expected)
     assert {record.key: record.partition for record in again} == by_key
 
 
-def test_upsert_keeps_the_last_row_of_each_key(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_upsert_keeps_the_last_row_of_each_key(stream: FileStream, target: Target) -> None:
     """C9: with upsert_order_by the greatest wins in the table, and Kafka gets every record."""
-    name = topic()
     first = [(n % 50, f"first-{n}", n) for n in range(200)]
     second = [(n, f"second-{n}", n + 1_000) for n in range(25)]
     stream.add(first)
     stream.add(second)
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=name,
+    sink = target.sink(
         key="id",
         mode="upsert",
         upsert_keys=["id"],
         upsert_order_by="amount",
     )
     stream.run(sink)
-    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, name)), first + second, what="records")
+    assert_same_multiset(record_rows(target.records()), first + second, what="records")
     last = {row[0]: row for row in first} | {row[0]: row for row in second}
-    assert_same_multiset(table_rows(database), list(last.values()), what="rows")
+    assert_same_multiset(target.rows(), list(last.values()), what="rows")
 
 
-def test_upsert_refuses_a_key_twice_in_a_batch(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_upsert_refuses_a_key_twice_in_a_batch(stream: FileStream, target: Target) -> None:
     """C9: refused with the keys named, and nothing of the batch is on either side."""
-    name = topic()
     stream.add([(7, "one", 1), (7, "two", 2), (8, "three", 3)])
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=name,
+    sink = target.sink(
         key="id",
         mode="upsert",
         upsert_keys=["id"],
     )
     with pytest.raises(DuplicateKeyError, match=r"id.*7"):
         stream.run(sink)
-    assert_both_sides(kafka, name, database, [])
+    target.check([])
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_batch_beyond_the_inline_limit_is_staged(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, mode: str
-) -> None:
+def test_a_batch_beyond_the_inline_limit_is_staged(stream: FileStream, target: Target, mode: str) -> None:
     """C10: rows beyond the limit travel through staging tables, which are gone afterwards."""
-    name = topic()
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
     upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=name,
+    sink = target.sink(
         key="id",
         inline_copy_bytes_max=100_000,
         **upsert,
     )
     stream.run(sink, stream.frame(files_per_batch=10))
-    assert_both_sides(kafka, name, database, rows)
-    assert table_rows(database, "relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
+    target.check(rows)
+    assert target.rows("relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
 
 
-def test_topic_and_partition_columns_override(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_topic_and_partition_columns_override(stream: FileStream, target: Target, topic: MakeTopic) -> None:
     """The conventions of Spark's Kafka sink: columns named topic and partition, row by row."""
-    one, other = topic(partitions=3), topic(partitions=2)
+    other = topic(partitions=2)
     stream.add(rows_of(0))
     frame = stream.frame().selectExpr(
         "*",
         f"CASE WHEN id % 2 = 0 THEN '{other}' END AS topic",
         "CASE WHEN id % 2 = 0 THEN CAST(id % 4 / 2 AS INT) END AS partition",
     )
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=one,
-        key="id",
-        value="to_json(struct(id, name, amount))",
-    )
-    stream.run(sink, frame)
+    stream.run(target.sink(key="id", value="to_json(struct(id, name, amount))"), frame)
     even = [row for row in rows_of(0) if row[0] % 2 == 0]
     odd = [row for row in rows_of(0) if row[0] % 2 == 1]
-    records = read_topic(kafka.bootstrap, other)
+    records = replace(target, topic=other).records()
     assert_same_multiset(record_rows(records), even, what="the other topic")
     assert all(record.partition == json.loads(record.value or b"")["id"] % 4 // 2 for record in records)
-    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, one)), odd, what="the sink's topic")
-    assert_same_multiset(table_rows(database), rows_of(0), what="rows")
+    assert_same_multiset(record_rows(target.records()), odd, what="the sink's topic")
+    assert_same_multiset(target.rows(), rows_of(0), what="rows")
 
 
 def test_a_topic_column_below_transaction_version_two(
-    stream: FileStream, kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
+    stream: FileStream, target_of_each_version: Target, topic: MakeTopic
 ) -> None:
     """B24: the driver adds the partitions of every topic of the batch, as tasks never do."""
-    names = [topic(broker=kafka_each_version, partitions=2) for _ in range(2)]
+    target = target_of_each_version
+    names = [topic(broker=target.broker, partitions=2) for _ in range(2)]
     stream.add(rows_of(0))
     frame = stream.frame().withColumn("topic", F.expr(f"IF(id % 2 = 0, '{names[0]}', '{names[1]}')"))
-    sink = make_sink(
-        broker=kafka_each_version,
-        database=database,
-        transactional_id=transactional_id,
+    sink = target.sink(
         topic=None,
         value="to_json(struct(id, name, amount))",
         columns={"id": "id", "name": "name", "amount": "amount"},
     )
     stream.run(sink, frame)
-    records = [record for name in names for record in read_topic(kafka_each_version.bootstrap, name)]
+    records = [record for name in names for record in replace(target, topic=name).records()]
     assert_same_multiset(record_rows(records), rows_of(0), what="records of both topics")
-    assert_same_multiset(table_rows(database), rows_of(0), what="rows")
+    assert_same_multiset(target.rows(), rows_of(0), what="rows")
 
 
-def test_a_restart_goes_on_where_the_query_was(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_restart_goes_on_where_the_query_was(stream: FileStream, target: Target) -> None:
     """A9: the identity is Spark's query id, kept in the checkpoint, however the sink object was made."""
-    name = topic()
-    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
     stream.add(rows_of(0))
-    stream.run(make_sink(**options))
+    stream.run(target.sink(key="id"))
     stream.add(rows_of(1))
-    stream.run(pickle.loads(pickle.dumps(make_sink(**options))))  # noqa: S301 - our own bytes
-    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+    stream.run(pickle.loads(pickle.dumps(target.sink(key="id"))))  # noqa: S301 - our own bytes
+    target.check(rows_of(0) + rows_of(1))
 
 
-def test_the_same_sink_object_serves_a_restarted_query(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_the_same_sink_object_serves_a_restarted_query(stream: FileStream, target: Target) -> None:
     """A claim belongs to one run: the same object claims again for the next."""
-    name = topic()
-    sink = make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id")
+    sink = target.sink(key="id")
     stream.add(rows_of(0))
     stream.run(sink)
     stream.add(rows_of(1))
     stream.run(sink)
-    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
-    assert table_rows(database, "generation", "kafka_transaction_state") == [(2,)]
+    target.check(rows_of(0) + rows_of(1))
+    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
 
 
-def test_a_replayed_batch_is_a_no_op(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_replayed_batch_is_a_no_op(stream: FileStream, target: Target) -> None:
     """A1: the last commit-log file of the checkpoint is lost, and Spark replays the batch."""
-    name = topic()
-    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
     stream.add(rows_of(0))
     stream.add(rows_of(1))
-    stream.run(make_sink(**options))
+    stream.run(target.sink(key="id"))
     commits = stream.checkpoint / "commits"
     (commits / "1").unlink()
     (commits / ".1.crc").unlink()
-    stream.run(make_sink(**options))
-    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+    stream.run(target.sink(key="id"))
+    target.check(rows_of(0) + rows_of(1))
 
 
-def test_a_wiped_checkpoint_is_refused_until_adopted(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target: Target) -> None:
     """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
-    from spark_2pc_sink.errors import ClaimRefusedError  # noqa: PLC0415
-
-    name = topic()
-    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
     stream.add(rows_of(0))
-    stream.run(make_sink(**options))
+    stream.run(target.sink(key="id"))
     stream.checkpoint.rename(stream.directory / "lost")
     with pytest.raises(ClaimRefusedError, match="adopt=True"):
-        stream.run(make_sink(**options))
-    assert_both_sides(kafka, name, database, rows_of(0))
-    stream.run(make_sink(**options, adopt=True))
-    assert_same_multiset(record_rows(read_topic(kafka.bootstrap, name)), rows_of(0) * 2, what="adopted: sent again")
+        stream.run(target.sink(key="id"))
+    target.check(rows_of(0))
+    stream.run(target.sink(key="id", adopt=True))
+    assert_same_multiset(record_rows(target.records()), rows_of(0) * 2, what="adopted: sent again")
 
 
-def test_a_gap_in_the_batch_ids_is_refused(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -> None:
     """C5, D8: the state row is older than the checkpoint (a restored database)."""
-    name = topic()
-    options = {"broker": kafka, "database": database, "transactional_id": transactional_id, "topic": name, "key": "id"}
     for batch in range(2):
         stream.add(rows_of(batch))
-    stream.run(make_sink(**options))
-    engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
+    stream.run(target.sink(key="id"))
+    engine = sqlalchemy.create_engine(target.database, poolclass=sqlalchemy.NullPool)
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("UPDATE kafka_transaction_state SET batch_id = 0"))
     stream.add(rows_of(2))
     with pytest.raises(HaltError, match="batch 2 follows batch 0"):
-        stream.run(make_sink(**options))
-    assert_both_sides(kafka, name, database, rows_of(0) + rows_of(1))
+        stream.run(target.sink(key="id"))
+    target.check(rows_of(0) + rows_of(1))
 
 
-def test_a_stateful_replay_still_advances_its_state(
-    spark: SparkSession, stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream: FileStream, target: Target) -> None:
     """A skipped replay runs the plan to nowhere: the counts of the next batch build on it."""
-    name = topic()
-    options = {
-        "broker": kafka,
-        "database": database,
-        "transactional_id": transactional_id,
-        "topic": name,
+    options: dict[str, Any] = {
         "key": "name",
         "mode": "upsert",
         "upsert_keys": ["name"],
@@ -366,12 +320,12 @@ def test_a_stateful_replay_still_advances_its_state(
     }
     counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
     stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
-    _run_update(stream, make_sink(**options), counted())
+    _run_update(stream, target.sink(**options), counted())
     (stream.checkpoint / "commits" / "0").unlink()
     (stream.checkpoint / "commits" / ".0.crc").unlink()
     stream.add([(4, "a", 0)])
-    _run_update(stream, make_sink(**options), counted())
-    assert_same_multiset(table_rows(database, "name, total"), [("a", 3), ("b", 1)], what="running counts")
+    _run_update(stream, target.sink(**options), counted())
+    assert_same_multiset(target.rows("name, total"), [("a", 3), ("b", 1)], what="running counts")
 
 
 def _run_update(stream: FileStream, sink: DualWriteSink, frame: Any) -> None:
@@ -390,44 +344,28 @@ def _run_update(stream: FileStream, sink: DualWriteSink, frame: Any) -> None:
     [("concat(id, rand())", "key"), ("uuid()", "value"), ("to_json(struct(id, current_timestamp() AS at))", "value")],
 )
 def test_expressions_that_differ_per_evaluation_are_refused(
-    stream: FileStream,
-    kafka: Broker,
-    database: str,
-    topic: MakeTopic,
-    transactional_id: str,
-    expression: str,
-    option: str,
+    stream: FileStream, target: Target, expression: str, option: str
 ) -> None:
     """A7: a replay would not be the same batch; refused before anything is written."""
     stream.add(rows_of(0, 3))
-    sink = make_sink(
-        broker=kafka, database=database, transactional_id=transactional_id, topic=topic(), **{option: expression}
-    )
+    sink = target.sink(**{option: expression})
     with pytest.raises(ConfigurationError, match=r"an expression of the sink=.*another result each time"):
         stream.run(sink)
-    assert table_rows(database, "count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
+    assert target.rows("count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
-def test_a_random_column_of_the_stream_is_refused(
-    stream: FileStream, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_a_random_column_of_the_stream_is_refused(stream: FileStream, target: Target) -> None:
     """A7: the same for the plan of the stream itself."""
     stream.add(rows_of(0, 3))
-    sink = make_sink(broker=kafka, database=database, transactional_id=transactional_id, topic=topic(), key="id")
+    sink = target.sink(key="id")
     with pytest.raises(ConfigurationError, match=r"the stream=.*rand.*another result each time"):
         stream.run(sink, stream.frame().withColumn("lottery", F.rand()))
 
 
-def test_asynchronous_progress_tracking_is_refused(
-    spark: SparkSession, tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> None:
+def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path: Path, target: Target) -> None:
     """A13: several batches would come back under one id."""
     failures: list[BaseException] = []
-    sink = make_sink(
-        broker=kafka,
-        database=database,
-        transactional_id=transactional_id,
-        topic=topic(),
+    sink = target.sink(
         key="n",
         value="CAST(n AS STRING)",
     )
@@ -466,12 +404,8 @@ def test_every_task_has_a_salt_that_sparks_own_partitioning_sends_to_it(spark: S
     assert {row.salt: row.task for row in placed} == {salt: task for task, salt in enumerate(salts)}
 
 
-def test_calling_the_sink_outside_a_query_is_refused(
-    spark: SparkSession, kafka: Broker, database: str, transactional_id: str
-) -> None:
+def test_calling_the_sink_outside_a_query_is_refused(spark: SparkSession, target: Target) -> None:
     """A batch is only safe to replay under the id of its query."""
-    sink = DualWriteSink(
-        **sink_options(broker=kafka, database=database, transactional_id=transactional_id, topic="any", key="id")
-    )
+    sink = target.sink(key="id")
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         sink(spark.createDataFrame(rows_of(0, 1), SCHEMA), 0)

@@ -79,7 +79,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
         Cluster(options.kafka) as cluster,
         closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
     ):
-        driver = _batch_driver(
+        driver = batch_driver(
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
         )
         driver.recover()
@@ -92,7 +92,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
             (checkpoint / str(batch)).touch()
 
 
-def _batch_driver(
+def batch_driver(
     config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore
 ) -> BatchDriver:
     """The same parts that `DualWriteSink` puts together for a run."""

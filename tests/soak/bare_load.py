@@ -1,0 +1,124 @@
+"""The batch driver alone, batch after batch: real transactions on both sides, and nothing of Spark between them.
+
+Now and then an attempt fails after its records were sent, which is the way back that leaks would be on; and now and
+then the run ends and another one begins, in the same process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
+from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
+from tests.support.driver_config import DriverConfig, Row
+from tests.support.driver_main import batch_driver
+from tests.support.driver_rows import RowsWork
+
+ROWS_PER_BATCH: Final = 4
+#: Every so many batches the first attempt fails.
+FAILING_EVERY: Final = 50
+#: So many batches are one run of the query.
+BATCHES_PER_RUN: Final = 250
+
+
+_log = logging.getLogger(__name__)
+
+
+class Work(RowsWork):
+    """Rows whose first attempt may fail when all of them have been sent."""
+
+    def __init__(self, options: SinkOptions, rows: list[Row], *, failing: bool) -> None:
+        super().__init__(options, rows, lambda: None)
+        self._failing = failing
+
+    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+        """Send the rows."""
+        produced = super().produce(ticket)
+        if self._failing:
+            self._failing = False
+            raise BatchRetryError(reason="this attempt was to fail")
+        return produced
+
+
+class BareLoad:
+    """Writes batches until it is told to stop."""
+
+    def __init__(self, sink: dict[str, Any]) -> None:
+        self._sink = sink
+        self._options = SinkOptions.parse(**sink)
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._prepared = PreparedStatements()
+        self.gate = Gate(self._ended.is_set)
+        self._batches = 0
+        self._error = ""
+
+    def run(self) -> None:
+        """Write until `stop`, or until something goes wrong, which the next sample tells."""
+        try:
+            while not self._stopping.is_set():
+                with self._run() as driver:
+                    end = self._batches + BATCHES_PER_RUN
+                    while self._batches < end and not self._stopping.is_set():
+                        self._write(driver)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next sample tells
+            _log.exception("the load failed")
+            self._error = repr(error)
+        finally:
+            self._ended.set()
+
+    def stop(self) -> None:
+        """End after the batch that is being written."""
+        self._stopping.set()
+        self._ended.wait(END_DEADLINE_S)
+
+    def sample(self) -> dict[str, Any]:
+        """What only this process can tell."""
+        return {"batches": self._batches, "prepared_statements": self._prepared.largest, "error": self._error}
+
+    def _write(self, driver: BatchDriver) -> None:
+        first = self._batches * ROWS_PER_BATCH
+        rows = [(number, f"row {number}") for number in range(first, first + ROWS_PER_BATCH)]
+        failing = self._batches % FAILING_EVERY == FAILING_EVERY - 1
+        driver.write(self._batches, Work(self._options, rows, failing=failing))
+        self._batches += 1
+        self.gate.after_batch()
+
+    @contextmanager
+    def _run(self) -> Iterator[BatchDriver]:
+        options = self._options
+        config = DriverConfig(journal="", input="", checkpoint="", query_id="soak", batches=0, sink=self._sink)
+        with (
+            Cluster(options.kafka) as cluster,
+            closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        ):
+            driver = batch_driver(
+                config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
+            )
+            driver.recover()
+            yield driver
+
+
+def main(arguments: list[str]) -> int:
+    """Run until the input says stop."""
+    logging.basicConfig(level=logging.ERROR)
+    load = BareLoad(json.loads(Path(arguments[0]).read_text())["sink"])
+    threading.Thread(target=load.run).start()
+    serve(load.gate, load.sample, load.stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""A streaming query of Spark through the sink, as fast as micro-batches come.
+
+The source makes its rows itself (rate-micro-batch: the same rows for the same batch, so a replay is the same batch).
+Every tenth batch is larger than what goes through the driver, and is staged in the database.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import StreamingQueryException
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.testing.spark import start_spark
+from tests.soak.child import ROOT, Gate, PreparedStatements, serve
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ROWS_PER_BATCH: Final = 20
+#: COPY bytes of a batch from which it is staged: between those of a small batch and of a large one.
+INLINE_BYTES_MAX: Final = 16 * 1024
+PAYLOAD: Final = f"repeat('x', CASE WHEN value DIV {ROWS_PER_BATCH} % 10 = 9 THEN 4000 ELSE 40 END)"
+#: What a stream keeps by design is kept short, so that it is full before the judged half begins.
+_SETTINGS: Final = {
+    "spark.jars": "",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+}
+_BYTES_PER_MIB: Final = 1024 * 1024
+
+
+class CountingSink(DualWriteSink):
+    """The sink, counting the batches that it has written."""
+
+    def __init__(self, gate: Gate, **options: Any) -> None:
+        super().__init__(**options)
+        self._gate = gate
+        self.batches = 0
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write one batch."""
+        super().__call__(batch, batch_id)
+        self.batches += 1
+        self._gate.after_batch()
+
+
+class SparkLoad:
+    """A query that runs until it is told to stop."""
+
+    def __init__(self, sink: dict[str, Any], folder: Path) -> None:
+        self._prepared = PreparedStatements()
+        self._spark = start_spark(folder / "spark", python_path=ROOT, settings=_SETTINGS)
+        self.gate = Gate(lambda: not self._query.isActive)
+        self._sink = CountingSink(self.gate, **sink)
+        self._query = _start(self._spark, self._sink, folder / "checkpoint")
+        self._used: dict[str, float] = {}
+
+    def stop(self) -> None:
+        """Take a last look, and end the query and Spark."""
+        self._used = self._virtual_machine()
+        self._query.stop()
+        self._spark.stop()
+
+    def sample(self) -> dict[str, Any]:
+        """What only this process can tell."""
+        return {
+            "batches": self._sink.batches,
+            "prepared_statements": self._prepared.largest,
+            "error": self._failure(),
+            **(self._used or self._virtual_machine()),
+        }
+
+    def _failure(self) -> str:
+        error: StreamingQueryException | None = None if self._used else self._query.exception()
+        return "" if error is None else str(error)
+
+    def _virtual_machine(self) -> dict[str, float]:
+        """What is used after a full collection of garbage, by which Spark also learns what it can remove."""
+        machine: Any = self._spark.sparkContext._jvm
+        machine.java.lang.System.gc()
+        management = machine.java.lang.management.ManagementFactory
+        memory = management.getMemoryMXBean()
+        return {
+            "heap_mib": memory.getHeapMemoryUsage().getUsed() / _BYTES_PER_MIB,
+            "non_heap_mib": memory.getNonHeapMemoryUsage().getUsed() / _BYTES_PER_MIB,
+            "classes": management.getClassLoadingMXBean().getLoadedClassCount(),
+            "blocks_mib": self._blocks_bytes() / _BYTES_PER_MIB,
+        }
+
+    def _blocks_bytes(self) -> int:
+        """Broadcast variables and cached blocks in memory."""
+        context: Any = self._spark.sparkContext._jsc
+        status = context.sc().getExecutorMemoryStatus().values().toList()
+        pairs = (status.apply(at) for at in range(status.size()))
+        return sum(int(pair._1()) - int(pair._2()) for pair in pairs)
+
+
+def _start(spark: SparkSession, sink: DualWriteSink, checkpoint: Path) -> StreamingQuery:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH).load()
+    rows = stream.selectExpr("value AS id", f"{PAYLOAD} AS payload")
+    return rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint)).start()
+
+
+def main(arguments: list[str]) -> int:
+    """Run until the input says stop."""
+    logging.basicConfig(level=logging.ERROR)
+    path = Path(arguments[0])
+    load = SparkLoad(json.loads(path.read_text())["sink"], path.parent)
+    serve(load.gate, load.sample, load.stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""What is called growth, and what is noise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.soak.verdict import JUDGED_SAMPLES_MIN, Measure, Sample, judge, judged_batches, judged_half, slope, table
+
+HANDLES = Measure("handles", growth_max=3)
+SAMPLES = 40
+
+
+def series(value: Callable[[int], float], *, samples: int = SAMPLES) -> list[Sample]:
+    """Samples ten seconds apart, of a load that writes a hundred batches in each ten seconds."""
+    return [Sample(10.0 * at, {"bare": 100 * at}, {"handles": value(at)}) for at in range(samples)]
+
+
+def test_what_stays_passes() -> None:
+    verdict = judge(HANDLES, series(lambda _: 17))
+    assert verdict.passed
+    assert (verdict.first, verdict.last, verdict.largest, verdict.growth) == (17, 17, 17, 0)
+
+
+@pytest.mark.parametrize("step", [0.2, 1, 50])
+def test_what_grows_with_every_sample_fails(step: float) -> None:
+    verdict = judge(HANDLES, series(lambda at: 17 + step * at))
+    assert verdict.growth == pytest.approx(step * (SAMPLES / 2 - 1))
+    assert verdict.reason == "grows by more than 3"
+
+
+def test_warming_up_is_not_growth() -> None:
+    assert judge(HANDLES, series(lambda at: min(at, SAMPLES // 2) * 100)).passed
+
+
+def test_a_leak_that_begins_in_the_judged_half_is_seen() -> None:
+    assert not judge(HANDLES, series(lambda at: max(0, at - SAMPLES // 2))).passed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_and_single_peaks_are_not_growth(seed: int) -> None:
+    chance = random.Random(seed)
+    peaks = set(chance.sample(range(SAMPLES), 5))
+    assert judge(HANDLES, series(lambda at: 100 + chance.uniform(-2, 2) + 900 * (at in peaks))).passed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_does_not_hide_a_leak(seed: int) -> None:
+    """Nor does a last sample that is low by chance."""
+    chance = random.Random(seed)
+    assert not judge(HANDLES, series(lambda at: at + chance.uniform(-2, 2) - 30 * (at == SAMPLES - 1))).passed
+
+
+def test_a_saw_is_not_growth_and_a_stair_is() -> None:
+    assert judge(HANDLES, series(lambda at: at % 5)).passed
+    assert not judge(HANDLES, series(lambda at: at // 5 * 2)).passed
+
+
+def test_what_shrinks_passes() -> None:
+    assert judge(HANDLES, series(lambda at: 500 - at)).passed
+
+
+def test_a_level_holds_for_every_sample() -> None:
+    """Also in the half that is not judged for growth, and for a single one."""
+    rows = Measure("handles", growth_max=0, level_max=2)
+    assert judge(rows, series(lambda _: 2)).passed
+    assert judge(rows, series(lambda at: 3 if at == 1 else 2)).reason == "above 2"
+
+
+@pytest.mark.parametrize("samples", [0, 1, JUDGED_SAMPLES_MIN, 2 * JUDGED_SAMPLES_MIN - 2])
+def test_few_samples_prove_nothing(samples: int) -> None:
+    assert "fewer than" in judge(HANDLES, series(lambda _: 1, samples=samples)).reason
+
+
+def test_a_measure_that_was_never_taken_fails() -> None:
+    missing = judge(Measure("other", growth_max=1), series(lambda _: 1))
+    assert not missing.passed
+    assert missing.largest is None
+
+
+def test_the_judged_half_is_half_of_the_time() -> None:
+    """A machine that was busy has taken few samples in the first half."""
+    samples = [Sample(at_s, {"bare": int(at_s)}, {}) for at_s in (0.0, 90.0, *range(100, 201))]
+    assert judged_half(samples)[0].at_s == 100
+    assert judged_batches(samples, "bare") == 100
+    assert judged_half([]) == []
+    assert judged_batches([], "bare") == 0
+
+
+def test_a_slope_needs_two_places() -> None:
+    assert slope([(0, 0), (1, 2), (2, 4), (3, 6), (4, 100)]) == 2
+    with pytest.raises(ValueError, match="2 points have no slope"):
+        slope([(1, 1), (1, 2)])
+
+
+def test_the_table_shows_every_number() -> None:
+    memory = Measure("memory", growth_max=4, unit="MiB")
+    samples = [
+        Sample(sample.at_s, sample.batches, {**sample.values, "memory": 100.5 + sample.at_s})
+        for sample in series(lambda _: 17)
+    ]
+    assert [line.split() for line in table([judge(HANDLES, samples), judge(memory, samples)])] == [
+        ["measure", "first", "last", "max", "growth", "bound", "verdict"],
+        ["handles", "17", "17", "17", "0", "3", "ok"],
+        ["memory", "(MiB)", "100.5", "490.5", "490.5", "190", "4", "FAILED:", "grows", "by", "more", "than", "4"],
+    ]
+    assert "-" in table([judge(Measure("other", growth_max=1), samples)])[1].split()

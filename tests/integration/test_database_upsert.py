@@ -54,7 +54,7 @@ def test_columns_that_the_batch_has_not_stay(database: str) -> None:
 
 
 def test_key_twice_in_a_batch_is_refused_with_the_keys_named(database: str) -> None:
-    """In two streams as in one: what is unique in a task need not be in the batch."""
+    """C9, in two streams as in one: what is unique in a task need not be in the batch."""
     plan = keyed(database)
     put(database, plan, (1, "kept"))
     batch = [(number % 10, f"item {number}") for number in range(17)] + [(99, "once")]
@@ -201,6 +201,7 @@ def test_rows_belong_to_the_caller_s_transaction(database: str) -> None:
 
 
 def test_two_sinks_with_the_same_keys_in_opposite_order_do_not_deadlock(database: str) -> None:
+    """C7: the rows of a batch are written in the order of their keys."""
     plan = keyed(database)
     keys = range(2_000)
     put(database, plan, *((key, "old") for key in keys[:50]))

@@ -108,7 +108,7 @@ def wait_until_ended(tool: TransactionTool, transactional_id: str) -> None:
 def test_a_transaction_that_nobody_knows_is_found_and_aborted(
     broker: Broker, topic: MakeTopic, transactional_id: str, run: Run
 ) -> None:
-    """Readers of committed data stand still before it, and go on after the abort."""
+    """B16: readers of committed data stand still before it, and go on after the abort."""
     name = topic(broker=broker, partitions=2)
     produce_raw(broker.bootstrap, TopicPartition(name, 1), ProducerIdAndEpoch(2**40, 3))
     with writer_on(broker, transactional_id, name) as writer:
@@ -142,7 +142,10 @@ def test_a_transaction_that_nobody_knows_is_found_and_aborted(
 def test_data_behind_the_marker_hangs_and_can_be_aborted(
     broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool
 ) -> None:
-    """KAFKA-9144: the coordinator has finished, and then a delayed record arrives. The id goes on working."""
+    """B15, B16: open in the partition, ended for the coordinator, as after a marker that was lost. The id goes on.
+
+    Here by KAFKA-9144: a delayed record arrives behind the marker.
+    """
     name = topic(broker=broker, partitions=1)
     where = TopicPartition(name, 0)
     with writer_on(broker, transactional_id, name) as writer:

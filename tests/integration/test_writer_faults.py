@@ -53,6 +53,7 @@ def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
 def test_a_coordinator_killed_before_commit_is_found_again(
     start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
 ) -> None:
+    """B14: it comes back with the prepared transaction."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker)
     with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as writer:
@@ -105,6 +106,7 @@ def test_a_lost_answer_to_end_txn_is_asked_for_again(
 def test_a_commit_without_an_answer_is_unknown_and_settled_by_repeating_it(
     kafka: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
+    """B4: the call that timed out may be repeated, and only that one."""
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
         options = options_for(proxy.address, max_block_ms=2_000, request_timeout_ms=500)

@@ -32,7 +32,7 @@ from tests.support.providers import Broker
 def test_committed_records_are_read_and_aborted_ones_are_not(
     kafka_each_version: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
-    """KIP-98: a consumer with read_committed sees committed transactions only; at every transaction.version."""
+    """B29, B31, KIP-98: a consumer with read_committed sees committed transactions only."""
     name = topic(broker=kafka_each_version)
     with TransactionalWriter(options_for(kafka_each_version.bootstrap), transactional_id, topic=name) as writer:
         writer.init_transactions()
@@ -183,6 +183,7 @@ def test_released_brokers_do_not_keep_prepared_transactions(
 def test_without_two_phase_commit_prepare_is_refused(
     kafka_without_2pc: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
+    """B23: the broker has not granted it."""
     name = topic(broker=kafka_without_2pc)
     with TransactionalWriter(options_for(kafka_without_2pc.bootstrap), transactional_id, topic=name) as writer:
         writer.init_transactions()
@@ -193,7 +194,7 @@ def test_without_two_phase_commit_prepare_is_refused(
 
 
 def test_two_phase_commit_is_what_the_coordinator_stored(kafka: Broker, transactional_id: str) -> None:
-    """KIP-939: DescribeTransactions shows Integer.MAX_VALUE, and force-terminating sets it back."""
+    """B29, KIP-939: DescribeTransactions shows Integer.MAX_VALUE, and force-terminating sets it back."""
     with Cluster(options_for(kafka.bootstrap)) as cluster:
         client = TransactionClient(cluster, transactional_id, cluster.options)
         initialized = client.init_producer_id()

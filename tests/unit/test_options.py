@@ -116,6 +116,7 @@ def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: s
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_what_is_required_is_named(name: str) -> None:
+    """D5: also the transactional id, which the sink never makes up."""
     for options in ({**REQUIRED, name: None}, {key: value for key, value in REQUIRED.items() if key != name}):
         with pytest.raises(ConfigurationError, match=f"{name}=None: it is required; pass {name}="):
             SinkOptions.parse(**options)
@@ -158,6 +159,14 @@ def test_contradictions_and_bad_values_are_refused(options: dict[str, object], s
     with pytest.raises(ConfigurationError) as raised:
         sink(**options)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "complete", "truncate", "replace", "errorifexists"])
+def test_no_mode_replaces_a_table(mode: str) -> None:
+    """A18: rows are added or replaced by their keys; nothing that the table has is removed."""
+    with pytest.raises(ConfigurationError, match="append") as refused:
+        sink(mode=mode)
+    assert refused.value.option == "mode"
 
 
 def test_values_are_converted() -> None:

@@ -71,7 +71,7 @@ def test_first_start_creates_the_row_and_takes_a_pair() -> None:
 
 
 def test_every_recovery_ends_with_init_producer_id() -> None:
-    """B12, D9: only the pair that InitProducerId answered last is used next."""
+    """B12: only the pair that InitProducerId answered last is used next."""
     sides = Sides()
     first, second = sides.start(), sides.start()
     assert second == first.bumped()

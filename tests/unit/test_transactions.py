@@ -250,7 +250,7 @@ def open_transaction(epoch: int = 3) -> OpenTransaction:
     ],
 )
 def test_why_a_transaction_hangs(details: dict[str, Any] | None, reason: str | None) -> None:
-    """KIP-664, "Finding Hanging Transactions".
+    """B15, B16; KIP-664, "Finding Hanging Transactions".
 
     "If no coordinator could be found, then the transaction is considered hanging. Otherwise, use DescribeTransactions
     [...] (e.g. if the epoch does not match or the partition is not included in the current transaction)."

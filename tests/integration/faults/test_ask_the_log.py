@@ -76,7 +76,7 @@ def test_completed_by_the_driver_and_replaced(kafka_each_version: Broker, make_j
 
 @pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
 def test_the_log_is_deleted(decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """A11, B7: nothing tells any more how it ended. No guess: halt, change nothing, until a person decides."""
+    """A11, B7, B15: nothing tells any more how it ended. No guess: halt, change nothing, until a person decides."""
     job = make_job(kafka_each_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     job.terminate()

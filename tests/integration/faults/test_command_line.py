@@ -56,7 +56,7 @@ def sides(job: Job) -> Any:
 
 
 def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
-    """D9: looking never claims, also many times. 3 says that something is in doubt."""
+    """Looking never claims, also many times. 3 says that something is in doubt."""
     before = sides(decided)
     for options in (("status",), ("recover", "--dry-run"), ("recover", "--dry-run", "--take-over")):
         code, text = run(decided, *options)

@@ -59,7 +59,7 @@ def test_a_decided_transaction_is_taken_over_and_committed(decided: Job) -> None
 
 
 def test_each_recovery_that_dies_half_way_fences_the_one_before(decided: Job) -> None:
-    """KIP-939: "the epoch is bumped", so that of several recoverers only the last can end the transaction."""
+    """B11, B12, KIP-939: "the epoch is bumped", so that of several recoverers only the last can end the transaction."""
     pair = prepared_pair(decided)
     with decided.coordinator() as client:
         kept = [client.init_producer_id(keep_prepared=True) for _ in range(3)]

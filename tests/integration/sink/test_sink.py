@@ -397,7 +397,7 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path
 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 64])
 def test_every_task_has_a_salt_that_sparks_own_partitioning_sends_to_it(spark: SparkSession, tasks: int) -> None:
-    """D1: balanced, none empty; compared with where Spark puts the rows."""
+    """Balanced, none empty; compared with where Spark puts the rows."""
     salts = balanced_salts(spark, tasks)
     frame = spark.createDataFrame([(salt,) for salt in salts], "salt int").repartition(tasks, "salt")
     placed = frame.selectExpr("salt", "spark_partition_id() AS task").collect()

@@ -71,7 +71,7 @@ def test_paused_answers_nobody(start_postgres: StartPostgres) -> None:
 
 
 def test_answer_to_commit_is_lost_and_the_commit_is_not(postgres: Database, database: str) -> None:
-    """The fault behind D8: the client sees an error, the server has committed."""
+    """The fault behind C1: the client sees an error, the server has committed."""
     with postgres.proxy() as proxy:
         url = make_url(database)
         through = postgres.database_url(str(url.database), port=proxy.port)

@@ -179,6 +179,7 @@ def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
 
 
 def test_a_broker_too_old_for_us_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:
+    """D7: named by request and code, before anything is written."""
     fake.versions[Api.FIND_COORDINATOR] = (0, 3)
     with pytest.raises(KafkaError, match=r"FIND_COORDINATOR answered UNSUPPORTED_VERSION \(35\)"):
         cluster.coordinator("x", cluster.deadline())

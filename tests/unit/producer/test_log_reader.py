@@ -90,6 +90,7 @@ def test_other_control_records_are_passed_over(fake: FakeCluster, cluster: Clust
 
 
 def test_an_open_transaction_is_not_a_missing_marker(fake: FakeCluster, cluster: Cluster) -> None:
+    """B26: the end of what can be read is not the end of the transaction."""
     first = data(fake, OURS)
     fake.partitions[T0].open_producers.append((7, first))
     assert find(cluster, first + 1) is Marker.OPEN
@@ -124,6 +125,7 @@ def test_lost_answers_are_asked_again(fake: FakeCluster, cluster: Cluster) -> No
 
 
 def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) -> None:
+    """B26: no read without end."""
     for _ in range(3):
         data(fake, OTHERS)
     fake.script(Api.FETCH, *[answer(Code.NOT_LEADER_OR_FOLLOWER)] * 10_000)

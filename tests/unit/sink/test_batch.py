@@ -152,6 +152,23 @@ def test_a_decided_batch_cannot_be_aborted() -> None:
     assert hasattr(DecidedBatch, "complete")
 
 
+@pytest.mark.parametrize("error", [RuntimeError("interrupted"), BatchRetryError(reason="looked like a failed attempt")])
+def test_an_error_after_the_decision_undoes_nothing(job: Job, error: Exception) -> None:
+    """A2: what raises after COMMIT leads to recovery, which commits in Kafka; nothing is written twice."""
+    errors = [error]
+
+    def fail(step: Step) -> None:
+        if step is Step.DECIDE and errors:
+            raise errors.pop()
+
+    job.on_step = fail
+    work = job.work()
+    assert job.driver.write(0, work).attempts == 1
+    assert work.log == ["produce", "copy", "discard"]
+    assert (len(job.kafka.committed), job.kafka.aborted) == (1, [])
+    assert job.row().status == "done"
+
+
 def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
     """A1, D2: nothing is written twice, and stateful operators advance."""
     job.driver.write(0, job.work())

@@ -27,7 +27,7 @@ def test_order_and_layout_do_not_matter(some: list[Row], seed: int, layout: str)
 
 @given(rows(), st.data())
 def test_digests_of_parts_add_up_to_that_of_the_whole(some: list[Row], data: st.DataObject) -> None:
-    """Batches cut elsewhere, tasks that share rows otherwise: offset deltas and lengths of records change."""
+    """A6: batches cut elsewhere, tasks that share rows otherwise: offset deltas and lengths of records change."""
     first = data.draw(st.integers(0, len(some)))
     second = data.draw(st.integers(first, len(some)))
     parts = [digest(part) for part in (some[:first], some[first:second], some[second:])]

@@ -1,0 +1,34 @@
+"""The coordinator has forgotten the transactional id, because the job was down for longer than it keeps one."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.testing import wait_until
+from tests.conftest import StartKafka
+from tests.integration.faults.conftest import MakeJob
+
+BATCH = 1
+#: A week, by default.
+EXPIRATION = {
+    "transactional.id.expiration.ms": "4000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [Step.COMPLETE, Step.NOTE], ids=lambda step: step.name)
+def test_the_coordinator_forgets_the_id(step: Step, start_kafka: StartKafka, make_job: MakeJob) -> None:
+    """B9: decided or done, and unknown to Kafka. The log tells of the first, and a new producer id is taken."""
+    job = make_job(start_kafka(properties=EXPIRATION))
+    job.kill_at(f"step:{step.name}", batch=BATCH)
+    before = job.describe().producer
+    assert before is not None
+    wait_until(lambda: job.describe().state == "Unknown", deadline_s=60, what="the id to expire", interval_s=0.2)
+    restarted = job.run()
+    assert ("is COMMIT" in restarted.actions) == (step is Step.COMPLETE)
+    assert restarted.placements[0] == (BATCH, "SKIP")
+    job.check()
+    after = job.describe().producer
+    assert after is None or after.producer_id != before.producer_id

@@ -1,0 +1,96 @@
+"""A task against a scripted broker: what it leaves behind in its Python worker, which Spark uses again."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import FencedError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink import partition_task
+from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.partition_task import PartitionCounts, TaskPlan, run_task, worker_cluster
+from spark_2pc_sink.sink.receipts import TaskReceipt
+from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import FakeCluster, answer
+from tests.unit.producer.support import options_for
+
+THREAD = "Executor task launch worker for task 0.0 in stage 3.0 (TID 7)"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    running = FakeCluster(topics={"t": 2})
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def kafka(fake: FakeCluster) -> Iterator[KafkaOptions]:
+    """Options of a worker that has no connections yet, and keeps none."""
+    options = options_for(fake)
+    yield options
+    kept = partition_task._clusters.pop(options, None)
+    if kept is not None:
+        kept.close()
+
+
+def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskReceipt:
+    """Run a task of two rows in the batch of this transaction; its receipt."""
+    ticket = TransactionTicket(
+        transactional_id="orders",
+        producer=ProducerIdAndEpoch(7, transaction),
+        transaction_version=2,
+        generation=1,
+        transaction=transaction,
+        application_name="",
+        kafka_only=True,
+    )
+    plan = TaskPlan(
+        ticket=ticket,
+        kafka=kafka,
+        topic="t",
+        counts=PartitionCounts(kafka, {"t": 2}),
+        tasks=1,
+        by_partition=False,
+        timestamp_ms=1_700_000_000_000,
+        rows=None,
+        stage_attempts_max=1,
+    )
+    columns = {
+        names.KEY: pa.array([b"1", b"2"], pa.binary()),
+        names.VALUE: pa.array([b"a", b"b"], pa.binary()),
+        names.ATTEMPT: pa.array([THREAD, None]),
+    }
+    *_, last = run_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, attempt=attempt)
+    receipt: TaskReceipt = pickle.loads(last.column(1)[0].as_py())  # noqa: S301 - our own bytes
+    return receipt
+
+
+def test_a_task_that_went_well_leaves_its_connections_to_the_next(kafka: KafkaOptions) -> None:
+    assert run(kafka).error is None
+    kept = worker_cluster(kafka)
+    assert run(kafka, transaction=2).rows == 2
+    assert worker_cluster(kafka) is kept
+
+
+def test_connections_of_a_failed_task_are_not_used_again(fake: FakeCluster, kafka: KafkaOptions) -> None:
+    """A19: what a task that failed leaves in its worker is closed, and the next task begins with its own."""
+    kept = worker_cluster(kafka)
+    fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
+    assert isinstance(run(kafka).error, FencedError)
+    assert kafka not in partition_task._clusters
+    assert run(kafka, transaction=2).error is None
+    assert worker_cluster(kafka) is not kept
+
+
+def test_a_second_attempt_writes_nothing(fake: FakeCluster, kafka: KafkaOptions) -> None:
+    """A4: it refuses before it has sent anything."""
+    assert "ran again as attempt 1" in str(run(kafka, attempt=1).error)
+    assert fake.of(Api.PRODUCE) == []

@@ -84,7 +84,7 @@ def test_every_kind_of_fault_is_offered_somewhere() -> None:
 
 
 def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks() -> None:
-    """C5: not promised, but DESIGN, section 5: done beside a commit of another pair halts."""
+    """C5: not promised, but noticed: done beside a commit of another pair halts."""
     world = World("tv2-async", Choices(Schedule("tv2-async", ((25, faults.ASYNC_FAILOVER),))))
     world.run()
     assert "the database is behind Kafka" in world.halts[0].reason
@@ -205,7 +205,7 @@ def claimant(run_id: str) -> Claimant:
 
 
 def test_a_claim_ends_a_commit_that_hangs() -> None:
-    """D8: it waits for a COMMIT under way, or defeats it; a plain read would see the old row."""
+    """C2: it waits for a COMMIT under way, or defeats it; a plain read would see the old row."""
     database = SimDatabase()
     row = database.claim_row(claimant("run-1"))
     session = database.begin(row.generation)
@@ -219,7 +219,7 @@ def test_a_claim_ends_a_commit_that_hangs() -> None:
 
 
 def test_a_session_that_was_cut_cannot_go_on() -> None:
-    """C11: statements fail, and COMMIT is unknown."""
+    """C1: statements fail, and COMMIT is unknown."""
     database = SimDatabase()
     row = database.claim_row(claimant("run-1"))
     session = database.begin(row.generation)

@@ -1,0 +1,98 @@
+"""FAULTS.md and the tests hold together: every id has its row, every test that a row names exists and names the id."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).parent
+#: How many failures each place has: A1 to A19, and so on.
+IDS = [
+    f"{place}{number}" for place, count in (("A", 19), ("B", 31), ("C", 12), ("D", 8)) for number in range(1, count + 1)
+]
+KINDS = {"survived", "refused", "cannot occur"}
+#: What a row says when no test is needed: a whole sentence.
+SENTENCE = re.compile(r"\b[A-Z][^.`]{20,}")
+_ID = re.compile(r"\b[ABCD]\d{1,2}\b")
+_TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    id: str
+    kind: str
+    how: str
+
+    @property
+    def tests(self) -> list[tuple[str, str]]:
+        """Module and function of the tests that it names."""
+        return _TEST.findall(self.how)
+
+
+@cache
+def rows() -> list[Row]:
+    lines = (TESTS / "FAULTS.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if _ID.match(line.lstrip("| "))]
+    return [Row(found[0], found[2], found[3]) for found in cells if len(found) == 4]
+
+
+@cache
+def docstrings_of(path: Path) -> dict[str, str]:
+    """The test functions of a module, with their docstrings."""
+    found = ast.parse(path.read_text(), filename=str(path))
+    return {
+        node.name: ast.get_docstring(node) or ""
+        for node in ast.walk(found)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def mentions() -> Iterator[tuple[str, str]]:
+    """The ids in docstrings of tests, and of modules of tests: where, and which."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if path == Path(__file__):
+            continue
+        where = str(path.relative_to(TESTS))
+        module = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for name, text in {"": module, **docstrings_of(path)}.items():
+            for found in _ID.findall(text):
+                yield f"{where}::{name}", found
+
+
+def test_every_id_has_one_row() -> None:
+    assert [row.id for row in rows()] == IDS
+    assert [name for name, count in Counter(row.id for row in rows()).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
+def test_a_row_is_survived_refused_or_cannot_occur(row: Row) -> None:
+    """The first two need a test that shows it, the third a sentence that says why."""
+    assert row.kind in KINDS
+    assert row.tests or row.kind == "cannot occur"
+    assert row.kind != "cannot occur" or SENTENCE.search(row.how)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.id)
+def test_tests_of_a_row_exist_and_name_its_id(row: Row) -> None:
+    # Also a name that is spelt in another form than the table's is a name that would not be checked.
+    assert row.how.count("::") == len(row.tests)
+    for module, function in row.tests:
+        path = TESTS / module
+        assert path.is_file(), f"{module} is not there"
+        assert function in docstrings_of(path), f"{module} has no {function}"
+        assert row.id in _ID.findall(docstrings_of(path)[function]), (
+            f"{function} does not name {row.id} in its docstring"
+        )
+
+
+def test_ids_that_tests_name_are_in_the_table() -> None:
+    assert [(where, name) for where, name in mentions() if name not in IDS] == []
+    assert {name for _, name in mentions()} == set(IDS)

@@ -190,7 +190,7 @@ def test_whatever_commit_raises_is_unknown(store: SqlStateStore, error: Exceptio
 
 
 def test_an_interrupted_commit_closes_its_session(store: SqlStateStore, database: str) -> None:
-    """C1: Ctrl-C passes through as what it is, and no session stays behind that holds the row."""
+    """A14, C1: Ctrl-C passes through as what it is, and no session stays behind that holds the row."""
     row = claim(store)
 
     def interrupt(_: object) -> None:

@@ -84,8 +84,9 @@ class BareLoad:
         self._stopping.set()
         self._ended.wait(END_DEADLINE_S)
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self, used: bool) -> dict[str, Any]:
         """What only this process can tell."""
+        del used  # it costs nothing
         return {"batches": self._batches, "prepared_statements": self._prepared.largest, "error": self._error}
 
     def _write(self, driver: BatchDriver) -> None:

@@ -94,7 +94,7 @@ class Child:
         return dict(answer)
 
     def end(self) -> dict[str, Any]:
-        """Let it end what it is doing; its last sample."""
+        """Let it end what it is doing; how many batches it has written."""
         last = self.ask(STOP)
         self._process.wait(END_DEADLINE_S)
         return last
@@ -143,8 +143,14 @@ class Gate:
         self._free.set()
 
 
-def serve(gate: Gate, sample: Callable[[], dict[str, Any]], stop: Callable[[], None]) -> None:
-    """The load's side: do what each line says and answer it, until ``stop`` or the end of the input."""
+def serve(gate: Gate, sample: Callable[[bool], dict[str, Any]], stop: Callable[[], None]) -> None:
+    """The load's side: do what each line says and answer it, until ``stop`` or the end of the input.
+
+    Args:
+        gate: where the load stands still.
+        sample: the batches that were written; if its argument is true, also what is used.
+        stop: ends the load.
+    """
     for line in sys.stdin:
         order = line.strip()
         if order == HOLD:
@@ -153,10 +159,10 @@ def serve(gate: Gate, sample: Callable[[], dict[str, Any]], stop: Callable[[], N
             gate.release()
         if order == STOP:
             break
-        print(json.dumps(sample()), flush=True)
+        print(json.dumps(sample(order == HOLD)), flush=True)
     gate.release()
     stop()
-    print(json.dumps(sample()), flush=True)
+    print(json.dumps(sample(False)), flush=True)
 
 
 class PreparedStatements:

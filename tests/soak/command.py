@@ -38,7 +38,7 @@ from tests.soak.verdict import Sample, judge, judged_batches, table
 #: Enough for a slope of the judged half, and rare enough that the loads are seldom held.
 SAMPLES: Final = 40
 #: Before the first sample both loads have written this many batches: everything is loaded and connected.
-WARM_UP_BATCHES: Final = 10
+WARM_UP_BATCHES: Final = 5
 _START_DEADLINE_S: Final = 600.0
 _SECONDS_PER_MINUTE: Final = 60
 _KIB_PER_MIB: Final = 1024

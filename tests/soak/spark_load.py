@@ -60,25 +60,25 @@ class SparkLoad:
         self.gate = Gate(lambda: not self._query.isActive)
         self._sink = CountingSink(self.gate, **sink)
         self._query = _start(self._spark, self._sink, folder / "checkpoint")
-        self._used: dict[str, float] = {}
+        self._stopped = False
 
     def stop(self) -> None:
-        """Take a last look, and end the query and Spark."""
-        self._used = self._virtual_machine()
+        """End the query and Spark."""
+        self._stopped = True
         self._query.stop()
         self._spark.stop()
 
-    def sample(self) -> dict[str, Any]:
-        """What only this process can tell."""
+    def sample(self, used: bool) -> dict[str, Any]:
+        """The batches, and what only this process can tell."""
         return {
             "batches": self._sink.batches,
             "prepared_statements": self._prepared.largest,
             "error": self._failure(),
-            **(self._used or self._virtual_machine()),
+            **(self._virtual_machine() if used else {}),
         }
 
     def _failure(self) -> str:
-        error: StreamingQueryException | None = None if self._used else self._query.exception()
+        error: StreamingQueryException | None = None if self._stopped else self._query.exception()
         return "" if error is None else str(error)
 
     def _virtual_machine(self) -> dict[str, float]:

@@ -1,31 +1,54 @@
 #!/bin/bash
-# Builds all images without an image registry (README.md). Run `make setup` first: it fetches the broker's jars.
-# Needs root (for mmdebstrap) and a Docker engine; images that are there already are kept.
+# build.sh kafka|postgres|job...: builds the named images without an image registry (README.md), and their base first.
+# Needs a Docker engine and, for the base, root. An image that is there already is kept.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 base=spark-2pc-base:trixie
-kafka=${SPARK_2PC_KAFKA_IMAGE:-spark-2pc-kafka:4.4.0}
-postgres=${SPARK_2PC_POSTGRES_IMAGE:-spark-2pc-postgres:17}
-job=${SPARK_2PC_JOB_IMAGE:-spark-2pc-job}
 libs=${SPARK_2PC_KAFKA_LIBS:-../.cache/kafka-4.4.0/libs}
 
 missing() { ! docker image inspect "$1" >/dev/null 2>&1; }
 
+# The builder without a plugin says on every build that it is old: what docker says is shown when it fails.
+build() {
+    local said
+    said=$(DOCKER_BUILDKIT=0 docker build --build-arg BASE="$base" "$@" 2>&1) || {
+        tail -n 40 <<<"$said" >&2
+        return 1
+    }
+}
+
+build_kafka() {
+    [ -d "$libs" ] || {
+        echo "build: no jars of Kafka in $libs: run make setup first" >&2
+        return 1
+    }
+    rm -rf kafka/libs
+    cp -r "$libs" kafka/libs
+    build --network none --tag spark-2pc-kafka:4.4.0 kafka
+    rm -rf kafka/libs
+}
+
+build_postgres() { build --network none --tag spark-2pc-postgres:17 postgres; }
+
+# From the host's network, because an engine for tests gives its containers no way out; and with the certificates that
+# this machine trusts, because its way to the package index may be a proxy with one of its own.
+build_job() {
+    local certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
+    [ ! -s "$certificates" ] || cp "$certificates" spark/certificates/host.crt
+    build --network host --tag spark-2pc-job --file spark/Dockerfile ..
+    rm -f spark/certificates/host.crt
+}
+
+declare -A images=([kafka]=spark-2pc-kafka:4.4.0 [postgres]=spark-2pc-postgres:17 [job]=spark-2pc-job)
+
+[ $# -gt 0 ] || set -- kafka postgres
 if missing "$base"; then
     base/build.sh "$base"
 fi
-if missing "$kafka"; then
-    rm -rf kafka/libs
-    cp -r "$libs" kafka/libs
-    docker build --quiet --build-arg BASE="$base" --tag "$kafka" kafka
-    rm -rf kafka/libs
-fi
-if missing "$postgres"; then
-    docker build --quiet --build-arg BASE="$base" --tag "$postgres" postgres
-fi
-# Only where asked for: it fetches a gigabyte of Python packages, and no test needs it. From the host's network, because
-# an engine for tests gives its containers no way out.
-if [ "${1:-}" = job ] && missing "$job"; then
-    docker build --quiet --network=host --build-arg BASE="$base" --tag "$job" --file spark/Dockerfile ..
-fi
+for name in "$@"; do
+    image=${images[$name]:?"there is no such image: $name"}
+    if missing "$image"; then
+        "build_$name"
+    fi
+done

@@ -14,7 +14,15 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
-from tests.support.providers import PROVIDERS, Broker, BrokerPool, BrokerRequest, Database, Provider
+from tests.support.providers import (
+    PROVIDERS,
+    Broker,
+    BrokerPool,
+    BrokerRequest,
+    ContainersProvider,
+    Database,
+    Provider,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +48,7 @@ _MARKERS = {
     "postgres": ("postgres",),
     "start_postgres": ("postgres",),
     "spark": ("spark", "java"),
+    "containers": ("containers",),
 }
 
 
@@ -73,9 +82,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests first that use no server: a slip shows in seconds."""
-    # Stable, and after pytest-randomly: the order within each part stays random. By files, which xdist keeps together.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only containers can do, unless they provide; put tests first that use no server.
+
+    tools/containers.sh runs what is left out, and says loudly if it cannot.
+    """
+    if _provider_name(config) != "containers":
+        left_out = [item for item in items if item.get_closest_marker("containers")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    # A slip shows in seconds then. Stable, and after pytest-randomly: the order within each part stays random. By
+    # files, which xdist keeps together.
     slow = {"slow", *(marker for markers in _MARKERS.values() for marker in markers)}
     with_servers = {item.path for item in items if any(marker.name in slow for marker in item.iter_markers())}
     items.sort(key=lambda item: item.path in with_servers)
@@ -115,6 +132,13 @@ def or_skip(config: pytest.Config, start: Callable[[], T]) -> T:
 def provider(pytestconfig: pytest.Config) -> Provider:
     """Who provides the servers."""
     return PROVIDERS[_provider_name(pytestconfig)](pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def containers(provider: Provider) -> ContainersProvider:
+    """The provider, for tests of faults that only containers have; they run with ``--provider containers`` alone."""
+    assert isinstance(provider, ContainersProvider)
+    return provider
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ packages=openjdk-21-jre-headless,postgresql-17,python3-venv
 # - Documentation, and the libraries of PostgreSQL's JIT compiler (150 MB, see jit=off in postgres/entrypoint.sh), stay
 #   out.
 # - openjdk's installation fails without a folder for manual pages; a cluster is made when a container starts.
+# shellcheck disable=SC2016 # expanded by mmdebstrap
 prepare='mkdir -p "$1/usr/share/man/man1" "$1/usr/share/man/man7" "$1/etc/postgresql-common"
 echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.conf"'
 

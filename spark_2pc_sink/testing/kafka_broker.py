@@ -23,9 +23,9 @@ _FORMAT_DEADLINE_S = 60.0
 #: A small heap, and no time spent on optimising code that runs for seconds.
 QUICK_START_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
-# One node, and internal topics of one partition: less to create at the first transaction. After a SIGKILL the
-# controller takes the broker back only when its old session has expired, 9 s unless shortened.
-_PROPERTIES = {
+#: One node, and internal topics of one partition: less to create at the first transaction. After a SIGKILL the
+#: controller takes the broker back only when its old session has expired, 9 s unless shortened.
+ONE_NODE = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -42,8 +42,8 @@ _PROPERTIES = {
     "broker.heartbeat.interval.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
-# KIP-939, "Broker Configuration Changes"; InitProducerId v6 is an unstable version in Kafka 4.4.0.
-_TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+#: KIP-939, "Broker Configuration Changes"; InitProducerId v6 is an unstable version in Kafka 4.4.0.
+TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
 
 _LOG4J2 = """\
 appender.console.type = Console
@@ -86,14 +86,14 @@ class KafkaBroker(LocalBroker):
         self.controller_port = free_port()
         #: Read at the first start; a cluster of several sets controller.quorum.voters here before it.
         self.properties = {
-            **_PROPERTIES,
+            **ONE_NODE,
             "node.id": str(node_id),
             "controller.quorum.voters": f"{node_id}@127.0.0.1:{self.controller_port}",
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxied_port},"
             f"CONTROLLER://127.0.0.1:{self.controller_port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxy_port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            **(_TWO_PHASE_COMMIT if two_phase_commit else {}),
+            **(TWO_PHASE_COMMIT if two_phase_commit else {}),
             **(properties or {}),
         }
 

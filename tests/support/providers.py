@@ -1,9 +1,9 @@
 """Who provides the servers that tests talk to.
 
 Tests see only the protocols :class:`Broker` and :class:`Database`. A provider makes them: as local processes (the
-default), from addresses given on the command line, or, for another kind, by a class that fulfils :class:`Provider` and
-an entry in :data:`PROVIDERS`. What a provider cannot do it refuses with CapabilityError, which the fixtures turn into a
-skip with that reason, or into a failure where skips are not allowed.
+default), in containers, from addresses given on the command line, or, for another kind, by a class that fulfils
+:class:`Provider` and an entry in :data:`PROVIDERS`. What a provider cannot do it refuses with CapabilityError, which
+the fixtures turn into a skip with that reason, or into a failure where skips are not allowed.
 """
 
 from __future__ import annotations
@@ -135,6 +135,28 @@ class ReferenceProvider(LocalProvider):
         ).__enter__()
 
 
+class ContainersProvider:
+    """Servers in containers."""
+
+    # testcontainers takes half a second to import, which other providers' tests need not wait for.
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker of its own for each call."""
+        from tests.support.containers_kafka import ContainerBroker  # noqa: PLC0415
+
+        return ContainerBroker(
+            transaction_version=request.transaction_version,
+            two_phase_commit=request.two_phase_commit,
+            properties=request.properties,
+        ).__enter__()
+
+    def start_postgres(self, settings: Mapping[str, str]) -> Database:
+        """A server of its own for each call."""
+        from tests.support.containers_postgres import ContainerPostgres  # noqa: PLC0415
+
+        return ContainerPostgres(settings=settings).__enter__()
+
+
 class _Unmanaged:
     """A server that somebody else runs: faults are refused, and closing leaves it alone."""
 
@@ -235,6 +257,7 @@ def _given(config: pytest.Config) -> Provider:
 PROVIDERS: dict[str, Callable[[pytest.Config], Provider]] = {
     "local": lambda _: LocalProvider(),
     "reference": lambda _: ReferenceProvider(),
+    "containers": lambda _: ContainersProvider(),
     "given": _given,
 }
 

@@ -1,0 +1,140 @@
+"""PostgreSQL is frozen, or is taken off its network inside COPY and around COMMIT, and comes back.
+
+A client by the published port is reset when the container leaves its network; the server is told nothing, and keeps
+the transaction open with the state row locked. Between a client by the container's own address and the server nothing
+passes in either direction, as when a cable is cut: what was sent may arrive when it is mended, however late.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_2pc_sink.testing import wait_until
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import LARGE_INPUT, Job
+from tests.support.driver_process import DriverProcess
+
+if TYPE_CHECKING:
+    from tests.conftest import StartKafka
+    from tests.support.containers_postgres import ContainerPostgres
+    from tests.support.providers import Broker
+
+BATCH = 1
+PLACES = pytest.mark.parametrize("place", ["copy", "commit"])
+#: The answer to COMMIT is waited for this long, and two seconds more.
+IMPATIENT: dict[str, Any] = {"commit_timeout_ms": 1_000}
+_POSTGRES_PORT = 5432
+
+
+def attempts(driver: DriverProcess) -> int:
+    """How many transactions the batch took."""
+    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
+    return found
+
+
+def generations(driver: DriverProcess) -> list[int]:
+    """The claims of the driver."""
+    return [recovered["generation"] for recovered in driver.recoveries]
+
+
+def waits_for_acknowledgement(address: str) -> bool:
+    """Whether this machine has sent PostgreSQL something that has not arrived: tx_queue in proc(5), /proc/net/tcp."""
+    remote = "".join(f"{int(part):02X}" for part in reversed(address.split("."))) + f":{_POSTGRES_PORT:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(fields[2] == remote and int(fields[4].partition(":")[0], 16) > 0 for fields in lines)
+
+
+def wait_for_failure(driver: DriverProcess) -> None:
+    """Wait until the driver knows that something is wrong."""
+    wait_until(lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=60, what="the driver to notice")
+
+
+def settled(job: Job, driver: DriverProcess) -> None:
+    """The driver has claimed again, in one transaction or two, and both sides hold the input."""
+    job.finished(driver)
+    assert generations(driver) == [1, 2]
+    job.check()
+
+
+def test_postgresql_is_frozen_when_commit_arrives(
+    kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+) -> None:
+    """C1, C2: COMMIT waits in the socket; the driver gives it up and claims again when it is carried out at last."""
+    job = make_job(kafka, database=postgres_apart.create_database("job"))
+    driver = job.stop_at("commit", batch=BATCH, **IMPATIENT)
+    postgres_apart.pause()
+    driver.go_on()
+    wait_for_failure(driver)
+    postgres_apart.resume()
+    settled(job, driver)
+
+
+@PLACES
+def test_postgresql_loses_its_clients(
+    place: str, kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+) -> None:
+    """C1, C2: the driver is reset, the server is not told, and its open transaction holds the state row's lock.
+
+    The new claim finds the row locked by a session whose client is gone, and ends that session.
+    """
+    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.create_database("job"))
+    driver = job.stop_at(place, batch=BATCH)
+    postgres_apart.disconnect()
+    driver.go_on()
+    wait_for_failure(driver)
+    postgres_apart.connect()
+    settled(job, driver)
+    assert attempts(driver) == 2
+
+
+@PLACES
+def test_the_cable_is_mended_in_time(
+    place: str, kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+) -> None:
+    """C1: nothing passes for a moment; the same connection goes on, and nothing is done twice."""
+    postgres_apart.create_database("job")
+    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.direct_url("job"))
+    address = postgres_apart.address
+    driver = job.stop_at(place, batch=BATCH)
+    postgres_apart.disconnect()
+    driver.go_on()
+    wait_until(lambda: waits_for_acknowledgement(address), deadline_s=30, what="the driver to send something")
+    postgres_apart.connect()
+    job.finished(driver)
+    assert (generations(driver), attempts(driver)) == ([1], 1)
+    job.check()
+
+
+def test_the_cable_is_mended_too_late(kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob) -> None:
+    """C1, C2: the driver has given COMMIT up. It may still arrive, before the new claim or never: not after it."""
+    postgres_apart.create_database("job")
+    job = make_job(kafka, database=postgres_apart.direct_url("job"))
+    driver = job.stop_at("commit", batch=BATCH, **IMPATIENT)
+    postgres_apart.disconnect()
+    driver.go_on()
+    wait_for_failure(driver)
+    postgres_apart.connect()
+    settled(job, driver)
+
+
+def test_a_second_driver_starts_on_the_other_side(
+    start_kafka: StartKafka, postgres_apart: ContainerPostgres, make_job: MakeJob
+) -> None:
+    """A12, C2, D1: one driver's connection is silent, a second one takes over; the first one's COMMIT comes too late.
+
+    The first driver stands still with COMMIT unsent while the container is away and back, so that its connection is
+    one that the server has, and nobody knows to be in use.
+    """
+    broker = start_kafka()
+    postgres_apart.create_database("job")
+    job = make_job(broker, sizes=LARGE_INPUT, database=postgres_apart.direct_url("job"))
+    first = job.stop_at("commit", batch=BATCH)
+    postgres_apart.disconnect()
+    postgres_apart.connect()
+    second = job.run()
+    assert second.placements[0] == (BATCH, "RUN")
+    job.superseded(first)
+    job.check()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import StartKafka
 from tests.integration.faults.conftest import make_job, nursery
-from tests.support.providers import ContainersProvider, Database
+from tests.support.providers import ContainersProvider
 
 if TYPE_CHECKING:
     from tests.support.containers_kafka import ContainerBroker, ContainerCluster
@@ -18,24 +18,47 @@ if TYPE_CHECKING:
 __all__ = ["make_job", "nursery"]
 
 
-@pytest.fixture
-def kafka_apart(containers: ContainersProvider, start_kafka: StartKafka) -> ContainerBroker:
-    """A broker of the test's own that grants enable2Pc."""
+# The servers of a module are shared by its tests, each of which finds them healed.
+
+
+@pytest.fixture(scope="module")
+def own_kafka(containers: ContainersProvider) -> Iterator[ContainerBroker]:
+    """A broker for the module, which grants enable2Pc."""
     from tests.support.containers_kafka import ContainerBroker  # noqa: PLC0415 - only where containers are provided
 
-    broker = start_kafka(two_phase_commit=True)
-    assert isinstance(broker, ContainerBroker)
-    return broker
+    with ContainerBroker(two_phase_commit=True) as broker:
+        yield broker
 
 
 @pytest.fixture
-def postgres_apart(containers: ContainersProvider, start_postgres: Callable[..., Database]) -> ContainerPostgres:
-    """A PostgreSQL server of the test's own."""
+def kafka_apart(own_kafka: ContainerBroker) -> ContainerBroker:
+    """A broker that the test may freeze and kill."""
+    own_kafka.heal()
+    return own_kafka
+
+
+@pytest.fixture(scope="module")
+def own_postgres(containers: ContainersProvider) -> Iterator[ContainerPostgres]:
+    """A PostgreSQL server for the module."""
     from tests.support.containers_postgres import ContainerPostgres  # noqa: PLC0415 - as above
 
-    server = start_postgres()
-    assert isinstance(server, ContainerPostgres)
-    return server
+    with ContainerPostgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_apart(own_postgres: ContainerPostgres) -> ContainerPostgres:
+    """A PostgreSQL server that the test may freeze and take off its network."""
+    own_postgres.heal()
+    return own_postgres
+
+
+@pytest.fixture
+def database_apart(postgres_apart: ContainerPostgres) -> str:
+    """The name of an empty database there."""
+    name = f"job_{secrets.token_hex(4)}"
+    postgres_apart.create_database(name)
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +71,9 @@ def three_brokers(containers: ContainersProvider) -> Iterator[ContainerCluster]:
 
 
 @pytest.fixture
-def cluster(three_brokers: ContainerCluster) -> Iterator[ContainerCluster]:
-    """Three brokers, all of them there and with complete copies; whoever was taken off the network is put back."""
-    three_brokers.wait_until_whole()
-    yield three_brokers
+def cluster(three_brokers: ContainerCluster) -> ContainerCluster:
+    """Three brokers, all of them there and with complete copies."""
     for node in three_brokers.nodes:
-        node.connect()
+        node.heal()
+    three_brokers.wait_until_whole()
+    return three_brokers

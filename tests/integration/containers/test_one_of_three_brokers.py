@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BATCH = 1
 SIZES = (20, 2_000, 20)
+# The first of the module starts the cluster.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 Choose = Callable[["ContainerCluster", str], "ContainerBroker"]
 
@@ -33,7 +35,6 @@ def coordinator(cluster: ContainerCluster, topic: str) -> ContainerBroker:
     return cluster.coordinator()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "choose"),
     [
@@ -70,7 +71,6 @@ def test_one_broker_is_cut_off(place: str, choose: Choose, cluster: ContainerClu
     job.check()
 
 
-@pytest.mark.slow
 def test_two_brokers_are_cut_off(cluster: ContainerCluster, make_job: MakeJob) -> None:
     """B14: one copy is not enough to acknowledge; the batch waits, or is tried again, until a second one is back."""
     job = make_job(cluster, sizes=SIZES)

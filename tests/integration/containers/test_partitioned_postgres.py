@@ -18,7 +18,6 @@ from tests.support.driver_job import LARGE_INPUT, Job
 from tests.support.driver_process import DriverProcess
 
 if TYPE_CHECKING:
-    from tests.conftest import StartKafka
     from tests.support.containers_postgres import ContainerPostgres
     from tests.support.providers import Broker
 
@@ -60,10 +59,10 @@ def settled(job: Job, driver: DriverProcess) -> None:
 
 
 def test_postgresql_is_frozen_when_commit_arrives(
-    kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+    kafka: Broker, postgres_apart: ContainerPostgres, database_apart: str, make_job: MakeJob
 ) -> None:
     """C1, C2: COMMIT waits in the socket; the driver gives it up and claims again when it is carried out at last."""
-    job = make_job(kafka, database=postgres_apart.create_database("job"))
+    job = make_job(kafka, database=postgres_apart.database_url(database_apart))
     driver = job.stop_at("commit", batch=BATCH, **IMPATIENT)
     postgres_apart.pause()
     driver.go_on()
@@ -74,13 +73,13 @@ def test_postgresql_is_frozen_when_commit_arrives(
 
 @PLACES
 def test_postgresql_loses_its_clients(
-    place: str, kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+    place: str, kafka: Broker, postgres_apart: ContainerPostgres, database_apart: str, make_job: MakeJob
 ) -> None:
     """C1, C2: the driver is reset, the server is not told, and its open transaction holds the state row's lock.
 
     The new claim finds the row locked by a session whose client is gone, and ends that session.
     """
-    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.create_database("job"))
+    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.database_url(database_apart))
     driver = job.stop_at(place, batch=BATCH)
     postgres_apart.disconnect()
     driver.go_on()
@@ -92,11 +91,10 @@ def test_postgresql_loses_its_clients(
 
 @PLACES
 def test_the_cable_is_mended_in_time(
-    place: str, kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob
+    place: str, kafka: Broker, postgres_apart: ContainerPostgres, database_apart: str, make_job: MakeJob
 ) -> None:
     """C1: nothing passes for a moment; the same connection goes on, and nothing is done twice."""
-    postgres_apart.create_database("job")
-    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.direct_url("job"))
+    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.direct_url(database_apart))
     address = postgres_apart.address
     driver = job.stop_at(place, batch=BATCH)
     postgres_apart.disconnect()
@@ -108,10 +106,11 @@ def test_the_cable_is_mended_in_time(
     job.check()
 
 
-def test_the_cable_is_mended_too_late(kafka: Broker, postgres_apart: ContainerPostgres, make_job: MakeJob) -> None:
+def test_the_cable_is_mended_too_late(
+    kafka: Broker, postgres_apart: ContainerPostgres, database_apart: str, make_job: MakeJob
+) -> None:
     """C1, C2: the driver has given COMMIT up. It may still arrive, before the new claim or never: not after it."""
-    postgres_apart.create_database("job")
-    job = make_job(kafka, database=postgres_apart.direct_url("job"))
+    job = make_job(kafka, database=postgres_apart.direct_url(database_apart))
     driver = job.stop_at("commit", batch=BATCH, **IMPATIENT)
     postgres_apart.disconnect()
     driver.go_on()
@@ -121,16 +120,14 @@ def test_the_cable_is_mended_too_late(kafka: Broker, postgres_apart: ContainerPo
 
 
 def test_a_second_driver_starts_on_the_other_side(
-    start_kafka: StartKafka, postgres_apart: ContainerPostgres, make_job: MakeJob
+    kafka: Broker, postgres_apart: ContainerPostgres, database_apart: str, make_job: MakeJob
 ) -> None:
     """A12, C2, D1: one driver's connection is silent, a second one takes over; the first one's COMMIT comes too late.
 
     The first driver stands still with COMMIT unsent while the container is away and back, so that its connection is
     one that the server has, and nobody knows to be in use.
     """
-    broker = start_kafka()
-    postgres_apart.create_database("job")
-    job = make_job(broker, sizes=LARGE_INPUT, database=postgres_apart.direct_url("job"))
+    job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.direct_url(database_apart))
     first = job.stop_at("commit", batch=BATCH)
     postgres_apart.disconnect()
     postgres_apart.connect()

@@ -35,9 +35,9 @@ build_postgres() { build --network none --tag spark-2pc-postgres:17 postgres; }
 # this machine trusts, because its way to the package index may be a proxy with one of its own.
 build_job() {
     local certificates=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
+    trap 'rm -f spark/certificates/host.crt' EXIT
     [ ! -s "$certificates" ] || cp "$certificates" spark/certificates/host.crt
     build --network host --tag spark-2pc-job --file spark/Dockerfile ..
-    rm -f spark/certificates/host.crt
 }
 
 declare -A images=([kafka]=spark-2pc-kafka:4.4.0 [postgres]=spark-2pc-postgres:17 [job]=spark-2pc-job)

@@ -23,6 +23,14 @@ IMAGE_DEFAULT = "apache/kafka:4.4.0"
 #: What a storage is formatted with when nothing is said.
 _FORMATTED_TRANSACTION_VERSION = 2
 _TRANSACTION_LOG = "__transaction_state"
+# Three nodes watch each other: one that is slow, on a machine that is busy, must not pass for one that is gone. This is
+# also how long the others take to notice one that is.
+_PATIENT = {
+    "broker.session.timeout.ms": "5000",
+    "controller.quorum.fetch.timeout.ms": "5000",
+    "controller.quorum.election.timeout.ms": "3000",
+    "controller.quorum.request.timeout.ms": "5000",
+}
 # Ports in the container. PROXIED is as PLAINTEXT, and tells clients the address of a proxy on this machine.
 _PLAINTEXT, _CONTROLLER, _INTERNAL, _PROXIED = 9092, 9093, 9094, 9095
 
@@ -174,7 +182,7 @@ class ContainerCluster(GivenBroker):
 
 
 @contextmanager
-def container_cluster(properties: Mapping[str, str]) -> Iterator[ContainerCluster]:
+def container_cluster() -> Iterator[ContainerCluster]:
     """Three nodes on a network of their own, with two-phase commit granted."""
     names = ("kafka-1", "kafka-2", "kafka-3")
     copies = str(len(names))
@@ -183,7 +191,7 @@ def container_cluster(properties: Mapping[str, str]) -> Iterator[ContainerCluste
         "transaction.state.log.replication.factor": copies,
         "transaction.state.log.min.isr": "2",
         "min.insync.replicas": "2",
-        **properties,
+        **_PATIENT,
     }
     network = make_network()
     nodes: list[ContainerBroker] = []
@@ -211,7 +219,7 @@ def container_cluster(properties: Mapping[str, str]) -> Iterator[ContainerCluste
 
 def environment_name(name: str) -> str:
     """The variable that the image turns into a property of the broker."""
-    return "KAFKA_" + name.upper().replace("-", "___").replace("_", "__").replace(".", "_")
+    return "KAFKA_" + name.upper().replace("_", "__").replace("-", "___").replace(".", "_")
 
 
 def metadata_of(bootstrap: str, *, deadline_s: float = 30.0) -> ClusterMetadata:

@@ -66,7 +66,7 @@ def three_brokers(containers: ContainersProvider) -> Iterator[ContainerCluster]:
     """Three brokers that the tests of a module share."""
     from tests.support.containers_kafka import container_cluster  # noqa: PLC0415 - as above
 
-    with container_cluster({}) as cluster:
+    with container_cluster() as cluster:
         yield cluster
 
 

@@ -97,6 +97,11 @@ class KafkaBroker(LocalBroker):
             **(properties or {}),
         }
 
+    def log_bytes(self, topic: str, partition: int = 0) -> int:
+        """How much this node has of a partition's log, whether other nodes have it too or not; 0 for none."""
+        folder = self._directory / "data" / f"{topic}-{partition}"
+        return sum(segment.stat().st_size for segment in folder.glob("*.log"))
+
     def _command(self) -> list[str]:
         configuration = self._directory / "server.properties"
         if not configuration.exists():

@@ -67,6 +67,11 @@ class LocalBroker(ABC):
         """The process id of the running broker."""
         return self._running().pid
 
+    @property
+    def started(self) -> bool:
+        """True from its start to its end by one of the methods here."""
+        return self._process is not None
+
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
         """Start the broker and wait until it serves.
 

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 
@@ -21,6 +22,9 @@ from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
 #: A start takes about half a second; this is for a machine that is busy with something else.
@@ -46,17 +50,25 @@ class PostgresServer:
         settings: more of ``postgresql.conf``, or other values of those set here.
         binaries: folder of ``initdb`` and ``postgres``; default ``$SPARK_2PC_POSTGRES_BIN``, else those of the wheel,
             else the newest in ``/usr/lib/postgresql``.
+        initdb_options: more options of ``initdb``, such as ``--waldir=…``.
 
     Raises:
         CapabilityError: there are no binaries.
     """
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        binaries: Path | None = None,
+        initdb_options: Sequence[str] = (),
+    ) -> None:
         self.port = free_port()
         self.password = secrets.token_hex(8)
         self._settings = {**_SETTINGS, "port": str(self.port), **(settings or {})}
-        self._user = _run_as()
-        self._binaries = readable_binaries(binaries or find_binaries(), self._user)
+        self._initdb_options = tuple(initdb_options)
+        self._user = run_as()
+        self.binaries = readable_binaries(binaries or find_binaries(), self._user)
         self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-"))
         if self._user is not None:
             os.chown(self._directory, *self._user)
@@ -72,9 +84,23 @@ class PostgresServer:
         """The process id of the postmaster."""
         return self._running().pid
 
+    @property
+    def started(self) -> bool:
+        """True from its start to its end by one of the methods here."""
+        return self._process is not None
+
+    @property
+    def running(self) -> bool:
+        """True until the postmaster has ended, by itself too; a stopped one runs."""
+        return self._process is not None and self._process.running
+
     def database_url(self, name: str, *, port: int | None = None) -> str:
         """SQLAlchemy's URL of a database, through another port if one is given (a proxy's)."""
         return f"postgresql+psycopg2://{_USER}:{self.password}@127.0.0.1:{port or self.port}/{name}"
+
+    def connection_string(self, name: str) -> str:
+        """Libpq's connection string of a database."""
+        return f"host=127.0.0.1 port={self.port} user={_USER} password={self.password} dbname={name}"
 
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
         """Start the server and wait until it lets clients in.
@@ -87,7 +113,7 @@ class PostgresServer:
         if not (self._data / "PG_VERSION").exists():
             self._make_cluster()
         self._process = ServerProcess(
-            [str(self._binaries / "postgres"), "-D", str(self._data)],
+            [str(self.binaries / "postgres"), "-D", str(self._data)],
             log=self._directory / "postgres.log",
             folder=self._directory,
             user=self._user,
@@ -143,7 +169,7 @@ class PostgresServer:
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def __enter__(self) -> PostgresServer:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -169,11 +195,16 @@ class PostgresServer:
 
     def execute(self, statement: str) -> None:
         """Run one statement in the database ``postgres``, outside of a transaction."""
+        self.query(statement)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run one statement in the database ``postgres``, outside of a transaction; its rows, if it has any."""
         connection = self._connect()
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(statement)
+                return list(cursor.fetchall()) if cursor.description else []
         finally:
             connection.close()
 
@@ -191,14 +222,7 @@ class PostgresServer:
         return self._process
 
     def _connect(self) -> psycopg2.extensions.connection:
-        return psycopg2.connect(
-            host="127.0.0.1",
-            port=self.port,
-            user=_USER,
-            password=self.password,
-            dbname="postgres",
-            connect_timeout=5,
-        )
+        return psycopg2.connect(self.connection_string("postgres"), connect_timeout=5)
 
     def _serves(self) -> bool:
         try:
@@ -214,9 +238,9 @@ class PostgresServer:
         if self._user is not None:
             os.chown(password_file, *self._user)
         shutil.rmtree(self._data, ignore_errors=True)
-        _run(
+        run_program(
             [
-                str(self._binaries / "initdb"),
+                str(self.binaries / "initdb"),
                 f"--pgdata={self._data}",
                 f"--username={_USER}",
                 f"--pwfile={password_file}",
@@ -224,9 +248,14 @@ class PostgresServer:
                 "--encoding=UTF8",
                 "--locale=C.UTF-8",
                 "--no-sync",
+                *self._initdb_options,
             ],
             self._user,
         )
+        self._write_settings()
+
+    def _write_settings(self) -> None:
+        """Append the settings to ``postgresql.conf``, where the last one of a name counts."""
         settings = {"unix_socket_directories": str(self._directory), **self._settings}
         with (self._data / "postgresql.conf").open("a") as configuration:
             for name, value in settings.items():
@@ -294,13 +323,14 @@ _copies: list[tempfile.TemporaryDirectory[str]] = []
 def _runs(binaries: Path, user: tuple[int, int] | None) -> bool:
     try:
         for program in ("postgres", "initdb"):
-            _run([str(binaries / program), "--version"], user)
+            run_program([str(binaries / program), "--version"], user)
     except (OSError, ServerError):
         return False
     return True
 
 
-def _run_as() -> tuple[int, int] | None:
+def run_as() -> tuple[int, int] | None:
+    """Numeric user and group of the server: an unprivileged user's under root, else None for ours."""
     if os.geteuid() != 0:
         return None
     import pwd  # noqa: PLC0415 - not on every platform
@@ -309,7 +339,12 @@ def _run_as() -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
-def _run(command: list[str], user: tuple[int, int] | None) -> None:
+def run_program(command: list[str], user: tuple[int, int] | None) -> None:
+    """Run one of PostgreSQL's programs to its end.
+
+    Raises:
+        ServerError: it failed; the text has what it said.
+    """
     done = subprocess.run(
         command,
         capture_output=True,

@@ -1,0 +1,191 @@
+"""Apache Kafka as several local processes: every node is broker and controller (KRaft), every log has three copies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from spark_2pc_sink.testing.errors import ServerError
+from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
+from spark_2pc_sink.testing.local_broker import START_DEADLINE_S, create_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NODES = 3
+#: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
+TRANSACTION_STATE = "__transaction_state"
+_METADATA_TIMEOUT_S = 5.0
+_POLL_S = 0.05
+# An acknowledged record is on two nodes at least, so the death of one loses nothing. A leader is replaced when its
+# session has expired (2 s, see KafkaBroker); leaders stay where they are after that, or tests could not rely on them.
+_PROPERTIES = {
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    "auto.leader.rebalance.enable": "false",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1000",
+}
+_SMALL_HEAP = tuple("-Xmx256m" if option.startswith("-Xmx") else option for option in QUICK_START_JVM)
+
+
+class KafkaCluster:
+    """Three Apache Kafka nodes on 127.0.0.1. Use it with ``with``, or :meth:`start` and :meth:`close`.
+
+    One node can be harmed at a time without the cluster losing anything; each is a `KafkaBroker` of :attr:`nodes`,
+    which can be killed, started again, paused and resumed.
+
+    Args:
+        transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
+        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
+        properties: more broker properties, or other values of those set here.
+
+    Attributes:
+        nodes: the brokers, by their ids from 1 on.
+
+    Raises:
+        CapabilityError: there is no Java 17, or no jars.
+    """
+
+    def __init__(
+        self,
+        *,
+        transaction_version: int = 2,
+        two_phase_commit: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.transaction_version = transaction_version
+        self.two_phase_commit = two_phase_commit
+        self.nodes = {
+            node_id: KafkaBroker(
+                node_id=node_id,
+                transaction_version=transaction_version,
+                two_phase_commit=two_phase_commit,
+                properties={**_PROPERTIES, **(properties or {})},
+                jvm_options=_SMALL_HEAP,
+            )
+            for node_id in range(1, NODES + 1)
+        }
+        voters = ",".join(f"{node_id}@127.0.0.1:{node.controller_port}" for node_id, node in self.nodes.items())
+        for node in self.nodes.values():
+            node.cluster_id = self.nodes[1].cluster_id
+            node.properties["controller.quorum.voters"] = voters
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, as ``bootstrap.servers`` takes them."""
+        return ",".join(node.bootstrap for node in self.nodes.values())
+
+    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Start all nodes and wait until each of them knows the others.
+
+        Raises:
+            ServerError: one ended, or they were not ready in time.
+        """
+        # At once: none is ready before it has found a majority.
+        with ThreadPoolExecutor(NODES) as pool:
+            for launched in [pool.submit(node.launch) for node in self.nodes.values()]:
+                launched.result()
+        end_s = time.monotonic() + deadline_s
+        for node in self.nodes.values():
+            node.wait_until_ready(deadline_s=max(0.0, end_s - time.monotonic()))
+        self.wait_until_whole(deadline_s=max(0.0, end_s - time.monotonic()))
+
+    def wait_until_whole(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until all nodes are there, and every partition has a leader and all its copies in sync.
+
+        Raises:
+            ServerError: not in time.
+        """
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if all(self._sees_all(node) for node in self.nodes.values()):
+                return
+            time.sleep(_POLL_S)
+        raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}")
+
+    def restart_each(self) -> None:
+        """A rolling restart: stop and start one node after the other, each when the last one is in sync again."""
+        for node in self.nodes.values():
+            node.restart()
+            self.wait_until_whole()
+
+    def leader(self, topic: str, partition: int = 0) -> KafkaBroker:
+        """The node that leads a partition.
+
+        Raises:
+            ServerError: nobody leads it, or there is no such topic.
+        """
+        found = self._metadata(self.bootstrap, topic).topics[topic]
+        leads = found.partitions[partition].leader if found.error is None and partition in found.partitions else -1
+        if leads not in self.nodes:
+            raise ServerError(f"{topic}-{partition} has no leader")
+        return self.nodes[leads]
+
+    def coordinator(self) -> KafkaBroker:
+        """The node that coordinates all transactions; there must have been one before."""
+        return self.leader(TRANSACTION_STATE)
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = NODES, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic, wait until its partitions have leaders, and return its name."""
+        create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
+        return name
+
+    def close(self) -> None:
+        """Stop all nodes and remove their data."""
+        for node in self.nodes.values():
+            # Nothing is kept, so nothing is handed over: an orderly end waits for the others, which end too.
+            if node.started:
+                node.kill()
+            node.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sees_all(self, node: KafkaBroker) -> bool:
+        """Whether a node's own picture is of a whole cluster; asked of each, because they learn of news one by one."""
+        try:
+            metadata = self._metadata(node.bootstrap)
+        except KafkaException:
+            return False
+        return set(metadata.brokers) == set(self.nodes) and not _lagging_partitions(metadata)
+
+    def _lagging(self) -> str:
+        try:
+            metadata = self._metadata(self.bootstrap)
+        except KafkaException as error:
+            return str(error)
+        return f"nodes {sorted(metadata.brokers)}, not in sync: {_lagging_partitions(metadata)}"
+
+    def _metadata(self, bootstrap: str, topic: str | None = None) -> ClusterMetadata:
+        # A client for one question: one that is kept would answer from what it has learnt before.
+        admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
+        return admin.list_topics(topic, timeout=_METADATA_TIMEOUT_S)
+
+
+def _lagging_partitions(metadata: ClusterMetadata) -> list[str]:
+    return [
+        f"{name}-{number}"
+        for name, topic in metadata.topics.items()
+        for number, partition in topic.partitions.items()
+        if partition.leader < 0 or set(partition.isrs) != set(partition.replicas)
+    ]

@@ -1,0 +1,93 @@
+"""A second PostgreSQL that follows the first by streaming replication, to be stopped, lag behind, and be promoted."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+
+from spark_2pc_sink.testing.errors import ServerError
+from spark_2pc_sink.testing.postgres import START_DEADLINE_S, PostgresServer, run_program
+
+_NAME = "standby"
+#: Named beside the standby, and never there.
+_MISSING = "missing"
+_POLL_S = 0.02
+
+
+class PostgresStandby(PostgresServer):
+    """A physical standby of a running server, made by ``pg_basebackup``: a `PostgresServer` that can be promoted.
+
+    It replicates asynchronously until :meth:`make_synchronous`. While it is stopped, what the primary commits does not
+    reach it; while it is paused, what was sent to it waits in its sockets, and it takes that when it goes on.
+
+    Args:
+        primary: the server to follow; it runs.
+        settings: more of ``postgresql.conf``, or other values of the primary's.
+    """
+
+    def __init__(self, primary: PostgresServer, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(settings={"synchronous_standby_names": "", **(settings or {})}, binaries=primary.binaries)
+        self.password = primary.password  # roles are replicated
+        self._primary = primary
+
+    def make_synchronous(self, *, and_another: bool = False, deadline_s: float = START_DEADLINE_S) -> None:
+        """Let COMMIT on the primary wait for this standby.
+
+        Args:
+            and_another: wait for a second standby as well, which is never there: then no COMMIT is ever answered,
+                although this standby has it.
+            deadline_s: how long the standby may take to be seen as synchronous.
+
+        Raises:
+            ServerError: not in time.
+        """
+        names = f"FIRST 2 ({_NAME}, {_MISSING})" if and_another else f"FIRST 1 ({_NAME})"
+        self._primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self._primary.execute("SELECT pg_reload_conf()")
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if self._primary.query("SELECT sync_state FROM pg_stat_replication") == [("sync",)]:
+                return
+            time.sleep(_POLL_S)
+        raise ServerError(f"not synchronous within {deadline_s} s. The standby's log ends:\n{self.log_tail()}")
+
+    def wait_until_caught_up(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until it shows everything that the primary has written until now.
+
+        Raises:
+            ServerError: not in time.
+        """
+        ((position,),) = self._primary.query("SELECT pg_current_wal_flush_lsn()")
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if self.query(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") == [(True,)]:
+                return
+            time.sleep(_POLL_S)
+        raise ServerError(f"the standby has not caught up with {position} within {deadline_s} s")
+
+    def promote(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+        """Let it take writes, and follow no longer.
+
+        Raises:
+            ServerError: not in time.
+        """
+        if self.query(f"SELECT pg_promote(true, {int(deadline_s)})") != [(True,)]:
+            raise ServerError(f"the standby was not promoted within {deadline_s} s. Its log ends:\n{self.log_tail()}")
+
+    def _make_cluster(self) -> None:
+        shutil.rmtree(self._data, ignore_errors=True)
+        source = f"{self._primary.connection_string('postgres')} application_name={_NAME}"
+        run_program(
+            [
+                str(self.binaries / "pg_basebackup"),
+                f"--pgdata={self._data}",
+                f"--dbname={source}",
+                "--checkpoint=fast",
+                "--wal-method=stream",
+                "--write-recovery-conf",
+                "--no-sync",
+            ],
+            self._user,
+        )
+        self._write_settings()

@@ -25,7 +25,8 @@ class Fault:
     Args:
         at: the place: ``step:NAME`` of `spark_2pc_sink.recipe.dual_write.Step`, right after that step; ``copy``,
             inside COPY, with a part of the rows sent; ``commit``, ``end`` and ``init``, right before COMMIT of the
-            decision, EndTxn(commit) and InitProducerId are sent.
+            decision, EndTxn(commit) and InitProducerId are sent; ``acknowledged``, right before an acknowledged record
+            batch is counted.
         batch: the batch that is being written, or is to be written next.
         do: `KILL` ends it and its process group with SIGKILL, `STOP` stops the process with SIGSTOP until somebody
             continues it, `STOP_GROUP` its whole group.

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jdbc_state.deciding import SqlDecidingTransaction
+from spark_2pc_sink.producer.partition_queue import PartitionQueue
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recovery import Recovered, Recovery
@@ -51,6 +52,7 @@ class Faults:
         _before(SqlDecidingTransaction, "commit", lambda: self.reached("commit"))
         _before(TransactionClient, "end", lambda: self.reached("end"))
         _before(TransactionClient, "init_producer_id", lambda: self.reached("init"))
+        _before(PartitionQueue, "acknowledged", lambda: self.reached("acknowledged"))
         _timed_recovery(self._journal)
 
     def _step(self, step: Step) -> None:

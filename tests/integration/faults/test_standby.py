@@ -1,0 +1,231 @@
+"""PostgreSQL with a standby: COMMIT that waits for one that stands still, and failovers that keep or lose a COMMIT.
+
+A primary and a standby with real streaming replication. With synchronous replication the primary has committed, for
+itself, what it does not answer yet; a failover may keep that or lose it, and either is right, as long as Kafka follows.
+With asynchronous replication a failover may lose what was answered: then the two sides cannot agree, and it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
+from tests.conftest import or_skip
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_config import KILL, STOP, Fault
+from tests.support.driver_job import Job
+from tests.support.driver_process import DriverProcess
+from tests.support.providers import Broker
+
+pytestmark = pytest.mark.postgres
+
+BATCH = 1
+DEADLINE_S = 60.0
+_NAME = "job"
+
+
+@dataclass
+class Pair:
+    """A primary and its standby."""
+
+    primary: PostgresServer
+    standby: PostgresStandby
+
+    @property
+    def url(self) -> str:
+        """Of the job's database on whichever of the two takes writes, as libpq finds it."""
+        hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (self.primary, self.standby))
+        user = f"postgres:{self.primary.password}"
+        return f"postgresql+psycopg2://{user}@/{_NAME}?{hosts}&target_session_attrs=read-write"
+
+    def waiting_for_the_standby(self) -> int:
+        """How many sessions of the primary have committed and wait for the standby."""
+        ((count,),) = self.primary.query("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        return int(count)
+
+    def wait_for_hanging_commit(self) -> None:
+        """Wait until a COMMIT on the primary waits for the standby."""
+        wait_until(lambda: self.waiting_for_the_standby() > 0, deadline_s=DEADLINE_S, what="COMMIT to hang")
+
+    def fail_over(self) -> None:
+        """The primary dies by SIGKILL, and the standby takes writes."""
+        self.primary.kill()
+        if not self.standby.started:
+            self.standby.start()
+        self.standby.promote()
+
+
+@pytest.fixture
+def pair(pytestconfig: pytest.Config) -> Iterator[Pair]:
+    """A primary with the job's database, and a standby that has it too."""
+    with ExitStack() as stack:
+        primary = or_skip(pytestconfig, lambda: stack.enter_context(PostgresServer()))
+        primary.create_database(_NAME)
+        pair = Pair(primary, stack.enter_context(PostgresStandby(primary)))
+        yield pair
+        for server in (pair.standby, pair.primary):
+            if server.started:
+                server.kill()  # a primary whose sessions wait for a standby takes its time to end
+
+
+def make(make_job: MakeJob, broker: Broker, pair: Pair) -> Job:
+    """A job on the primary, without a primary key: nothing but the product keeps rows from being there twice."""
+    return make_job(broker, database=pair.primary.database_url(_NAME), primary_key=False)
+
+
+def promoted(job: Job, pair: Pair) -> Job:
+    """The same job on the standby after a failover."""
+    return job.on(job.broker, database=pair.standby.database_url(_NAME))
+
+
+def attempts(driver: DriverProcess) -> int:
+    """How many transactions the batch took."""
+    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
+    return found
+
+
+# --- COMMIT waits for a synchronous standby that stands still ----------------------------------------------------
+
+
+def stopped_in_commit(job: Job, pair: Pair, **sink: int) -> DriverProcess:
+    """A driver whose COMMIT of the decision hangs: committed on the primary, not answered."""
+    pair.standby.make_synchronous()
+    driver = job.stop_at("commit", batch=BATCH, **sink)
+    pair.standby.pause()
+    driver.go_on()
+    pair.wait_for_hanging_commit()
+    return driver
+
+
+def test_the_standby_goes_on(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C1: COMMIT takes long, and is answered in the end: it was decided once, and nobody had to look again."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_in_commit(job, pair)
+    assert job.describe().state == "Ongoing"
+    pair.standby.resume()
+    job.finished(driver)
+    assert (attempts(driver), len(driver.recoveries)) == (1, 1)
+    job.check()
+
+
+def test_the_driver_dies_while_commit_hangs(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C1, C2: the claim ends the session that waits, which has committed by then, and waits for the standby itself.
+
+    So long as it waits Kafka is left alone: what it has read as decided could still be lost by a failover.
+    """
+    job = make(make_job, kafka_without_2pc, pair)
+    stopped_in_commit(job, pair).close()
+    new = job.start()
+    wait_until(
+        # The decision shows when the session is ended that waited with it, the claim only when it has been answered.
+        lambda: job.state("status", "generation") == ("decided", 1) and pair.waiting_for_the_standby() == 1,
+        deadline_s=DEADLINE_S,
+        what="the claim to wait for the standby",
+    )
+    assert job.describe().state == "Ongoing"
+    pair.standby.resume()
+    job.finished(new)
+    assert "committed" in new.actions
+    job.check()
+
+
+def test_commit_hangs_for_too_long(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C1: the driver cuts the connection; what COMMIT did is unknown, until a claim gets through and shows it."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_in_commit(job, pair, commit_timeout_ms=1_000)
+    wait_until(
+        lambda: "attempt 1 of 3 failed" in driver.log_tail(), deadline_s=DEADLINE_S, what="COMMIT to be given up"
+    )
+    assert job.describe().state == "Ongoing"
+    pair.standby.resume()
+    job.finished(driver)
+    assert "committed" in driver.actions
+    assert attempts(driver) == 1
+    job.check()
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["lost", "kept"])
+def test_the_primary_dies_while_commit_hangs(
+    kept: bool, kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
+) -> None:
+    """C1: nobody was told that it was committed, so the standby may have it or not: the driver finds out."""
+    job = make(make_job, kafka_without_2pc, pair)
+    pair.standby.make_synchronous()
+    driver = job.stop_at("commit", batch=BATCH, database=pair.url)
+    if kept:
+        pair.standby.make_synchronous(and_another=True)
+    else:
+        pair.standby.stop()
+    driver.go_on()
+    pair.wait_for_hanging_commit()
+    if kept:
+        pair.standby.wait_until_caught_up()
+    pair.fail_over()
+    job.finished(driver)
+    assert ("committed" if kept else "aborted the open transaction") in driver.actions
+    assert attempts(driver) == (1 if kept else 2)
+    promoted(job, pair).check()
+
+
+# --- a failover to an asynchronous standby that lags -------------------------------------------------------------
+
+
+def stopped_behind_the_standby(job: Job, pair: Pair, fault: Fault) -> DriverProcess:
+    """A driver that comes to ``fault`` with the standby stopped since the batch was prepared."""
+    driver = job.start(Fault(at="step:PREPARE", batch=BATCH, do=STOP), fault, database=pair.url)
+    wait_until(lambda: driver.stopped, deadline_s=DEADLINE_S, what="the driver to prepare")
+    pair.standby.wait_until_caught_up()
+    pair.standby.stop()
+    driver.go_on()
+    return driver
+
+
+def decided(driver: DriverProcess) -> bool:
+    """Whether the batch's decision was committed."""
+    return ("DECIDE", BATCH) in [(event["step"], event["batch"]) for event in driver.events("step")]
+
+
+def test_commits_that_kafka_has_are_lost(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C5: batches that Kafka shows are gone from the database. It is said, and Kafka is left as it is."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = job.stop_at("step:NOTE", batch=0)
+    pair.standby.wait_until_caught_up()
+    pair.standby.stop()
+    driver.go_on()
+    job.finished(driver)
+    job.check()
+    before = job.describe()
+    pair.fail_over()
+    outcome = promoted(job, pair).fail()
+    assert outcome.error == "HaltError"
+    assert "the database is behind Kafka" in outcome.text
+    assert job.describe() == before
+
+
+def test_a_commit_is_lost_that_kafka_is_about_to_follow(
+    kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
+) -> None:
+    """C5: the driver lives on, and commits in Kafka what the failover has taken out of the database."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=STOP))
+    wait_until(lambda: decided(driver) and driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    pair.fail_over()
+    driver.go_on()
+    outcome = driver.outcome()
+    assert outcome.error == "HaltError", driver.log_tail()
+    assert "the database is behind Kafka" in outcome.text
+
+
+def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C5: the driver died between the two commits, and the failover takes the first back: the batch runs again."""
+    job = make(make_job, kafka_without_2pc, pair)
+    driver = stopped_behind_the_standby(job, pair, Fault(at="step:DECIDE", batch=BATCH, do=KILL))
+    wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to decide and die")
+    pair.fail_over()
+    new = promoted(job, pair)
+    assert "aborted the open transaction" in new.run().actions
+    new.check()

@@ -1,0 +1,199 @@
+"""A cluster of three brokers loses one of them, at the worst moments: the writer follows leaders and coordinators.
+
+Replication factor 3, of which 2 must be in sync: nothing acknowledged is lost when one broker dies, so every batch
+takes one transaction, and no driver recovers in mid-run. The cluster is shared by the tests of this file, and made
+whole again after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import cast
+
+import pytest
+
+from spark_2pc_sink.testing import KafkaBroker, KafkaCluster, TcpProxy, kafka_request, wait_until
+from spark_2pc_sink.testing.kafka_cluster import TRANSACTION_STATE
+from tests.conftest import or_skip
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import LARGE_INPUT, SMALL_INPUT, Job
+from tests.support.driver_process import DriverProcess
+from tests.support.providers import Broker
+
+pytestmark = [pytest.mark.slow, pytest.mark.java]
+
+BATCH = 1
+PRODUCE, END_TXN = 0, 26
+#: A leader is replaced within three seconds on an idle machine; a log grows within milliseconds.
+FAULT_DEADLINE_S = 60.0
+#: Enough acknowledgements for one of each of the three partitions; a large batch has a hundred at this size.
+ACKNOWLEDGED_OF_EACH = 20
+SMALL_RECORD_BATCHES = {"batch.size": 16_384}
+#: Batches of the running stream: more than it can write while three brokers are restarted.
+ROLLING_BATCHES = 2_000
+ROLLING_WRITTEN_MIN = 30
+
+
+@pytest.fixture(scope="module")
+def three_brokers(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
+    """Three brokers, for all tests of this file."""
+    cluster = or_skip(pytestconfig, KafkaCluster)
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(three_brokers: KafkaCluster) -> Iterator[KafkaCluster]:
+    """The three brokers, whole at the beginning and again at the end."""
+    yield three_brokers
+    for node in three_brokers.nodes.values():
+        if node.started:
+            node.resume()
+        else:
+            node.launch()
+    three_brokers.wait_until_whole()
+
+
+def make(make_job: MakeJob, cluster: KafkaCluster, sizes: tuple[int, ...] = SMALL_INPUT) -> Job:
+    """A job on the cluster, without a primary key: nothing but the product keeps rows from being there twice."""
+    return make_job(cast("Broker", cluster), sizes=sizes, primary_key=False)
+
+
+def finished_at_once(job: Job, driver: DriverProcess) -> None:
+    """The driver ends well, and neither began a batch twice nor recovered in mid-run."""
+    job.finished(driver)
+    assert [event["batch"] for event in driver.events("batch") if event["attempts"] > 1] == [], driver.log_tail()
+    assert len(driver.recoveries) == 1, driver.log_tail()
+    job.check()
+
+
+@contextmanager
+def behind_proxies(cluster: KafkaCluster) -> Iterator[tuple[dict[int, TcpProxy], str]]:
+    """A proxy in front of each broker, and the ``bootstrap.servers`` of a client that never gets round them."""
+    with ExitStack() as stack:
+        proxies = {node_id: stack.enter_context(node.proxy()) for node_id, node in cluster.nodes.items()}
+        yield proxies, ",".join(proxy.address for proxy in proxies.values())
+
+
+@contextmanager
+def standing_still(cluster: KafkaCluster, *, but: KafkaBroker) -> Iterator[None]:
+    """All brokers but one are stopped: it appends to its own log, and nobody copies that."""
+    others = [node for node in cluster.nodes.values() if node is not but]
+    for node in others:
+        node.pause()
+    try:
+        yield
+    finally:
+        for node in others:
+            node.resume()
+
+
+def lose_answer_and_kill(driver: DriverProcess, proxy: TcpProxy, node: KafkaBroker, api: int) -> None:
+    """The broker does what is asked, dies by SIGKILL, and its answer never arrives."""
+    proxy.lose_answer(kafka_request(api))
+    driver.go_on()
+    wait_until(lambda: proxy.answers_lost == 1, deadline_s=FAULT_DEADLINE_S, what="the answer to be lost")
+    node.kill()
+
+
+def append_alone_and_kill(
+    cluster: KafkaCluster, driver: DriverProcess, node: KafkaBroker, topic: str, partition: int = 0
+) -> None:
+    """The broker appends what is asked to its own log, and dies by SIGKILL before anybody has copied it."""
+    with standing_still(cluster, but=node):
+        before = node.log_bytes(topic, partition)
+        driver.go_on()
+        wait_until(
+            lambda: node.log_bytes(topic, partition) > before,
+            deadline_s=FAULT_DEADLINE_S,
+            what=f"{topic}-{partition} to grow on node {node.node_id}",
+        )
+        node.kill()
+
+
+# --- the leader of a partition -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coordinates", [False, True], ids=["leader", "leader-and-coordinator"])
+def test_a_leader_dies_with_the_answer_to_records(coordinates: bool, cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B5, B14: all copies have the records. The next leader is sent them again, and answers that it has them."""
+    job = make(make_job, cluster)
+    with behind_proxies(cluster) as (proxies, bootstrap):
+        driver = job.stop_at("step:BEGIN", batch=BATCH, kafka={"bootstrap.servers": bootstrap})
+        coordinator = cluster.coordinator()
+        leaders = [cluster.leader(job.topic, partition) for partition in range(3)]
+        node = next(leader for leader in leaders if (leader is coordinator) == coordinates)
+        lose_answer_and_kill(driver, proxies[node.node_id], node, PRODUCE)
+        finished_at_once(job, driver)
+
+
+def test_a_leader_dies_with_records_that_nobody_else_has(cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B14: in the middle of a transaction, records that were in flight are gone with the leader, and are sent again."""
+    job = make(make_job, cluster, LARGE_INPUT)
+    driver = job.stop_at("acknowledged", batch=BATCH, nth=ACKNOWLEDGED_OF_EACH, kafka=SMALL_RECORD_BATCHES)
+    append_alone_and_kill(cluster, driver, cluster.leader(job.topic), job.topic)
+    finished_at_once(job, driver)
+
+
+# --- the transaction coordinator ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["step:PREPARE", "end"])
+def test_the_coordinator_dies_before_the_end_of_transaction(
+    place: str, cluster: KafkaCluster, make_job: MakeJob
+) -> None:
+    """B4, B14: prepared, and prepared and decided; another broker takes the transaction over and commits it."""
+    job = make(make_job, cluster)
+    driver = job.stop_at(place, batch=BATCH)
+    cluster.coordinator().kill()
+    driver.go_on()
+    finished_at_once(job, driver)
+
+
+def test_the_coordinator_dies_with_the_answer_to_end_txn(cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B4, B6, B14: the transaction is committed, and the next coordinator says so when it is asked again."""
+    job = make(make_job, cluster)
+    with behind_proxies(cluster) as (proxies, bootstrap):
+        driver = job.stop_at("end", batch=BATCH, kafka={"bootstrap.servers": bootstrap})
+        node = cluster.coordinator()
+        lose_answer_and_kill(driver, proxies[node.node_id], node, END_TXN)
+        finished_at_once(job, driver)
+
+
+def test_the_coordinator_dies_with_a_commit_that_nobody_else_has(cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B4, B14: the coordinator has noted the end in its own log only; the next one shows the transaction as open."""
+    job = make(make_job, cluster)
+    driver = job.stop_at("end", batch=BATCH)
+    append_alone_and_kill(cluster, driver, cluster.coordinator(), TRANSACTION_STATE)
+    finished_at_once(job, driver)
+
+
+def test_driver_and_coordinator_die_together(cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B3, B4, B14: a new driver finds the decided transaction at a coordinator that has just taken it over."""
+    job = make(make_job, cluster)
+    driver = job.stop_at("end", batch=BATCH)
+    cluster.coordinator().kill()
+    driver.close()
+    assert "committed" in job.run().actions
+    job.check()
+
+
+# --- all of them -------------------------------------------------------------------------------------------------
+
+
+def test_a_rolling_restart_under_a_running_stream(cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B13, B14: each broker is stopped and started in turn while batches are written; no batch is begun twice."""
+    job = make(make_job, cluster, (3,) * ROLLING_BATCHES)
+    driver = job.start()
+    wait_until(lambda: driver.events("batch"), deadline_s=FAULT_DEADLINE_S, what="the stream to run")
+    cluster.restart_each()
+    assert driver.running, driver.log_tail()
+    assert len(driver.events("batch")) > ROLLING_WRITTEN_MIN
+    assert {event["attempts"] for event in driver.events("batch")} == {1}
+    assert len(driver.recoveries) == 1
+    driver.close()
+    # The input ends with the batch that the driver was in, which the next one finishes.
+    job.batches = 1 + max(event["batch"] for event in driver.events("step"))
+    job.run()
+    job.check()

@@ -20,7 +20,8 @@ from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, Ka
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _CREATE_TIME: Final = "CreateTime"
-#: After these the leader is looked up again; the first three are answered while a leader changes.
+#: After these the leader is looked up again; the first three are answered while a leader changes, and the last one
+#: right after it has: until its high watermark has come to where its leadership began it tells nobody an end (KIP-207).
 _LEADER_MOVED: Final = frozenset(
     {
         Code.NOT_LEADER_OR_FOLLOWER,
@@ -29,6 +30,7 @@ _LEADER_MOVED: Final = frozenset(
         Code.FENCED_LEADER_EPOCH,
         Code.UNKNOWN_LEADER_EPOCH,
         Code.KAFKA_STORAGE_ERROR,
+        Code.OFFSET_NOT_AVAILABLE,
     }
 )
 

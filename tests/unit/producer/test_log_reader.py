@@ -124,6 +124,13 @@ def test_lost_answers_are_asked_again(fake: FakeCluster, cluster: Cluster) -> No
     assert find(cluster) is Marker.COMMIT
 
 
+def test_a_leader_that_is_too_new_for_offsets_is_asked_again(fake: FakeCluster, cluster: Cluster) -> None:
+    """B14: until its high watermark has come to where its leadership began, it tells nobody an end (KIP-207)."""
+    marker(fake, ProducerIdAndEpoch(7, 4), kind=COMMIT)
+    fake.script(Api.LIST_OFFSETS, answer(Code.OFFSET_NOT_AVAILABLE), answer(Code.OFFSET_NOT_AVAILABLE))
+    assert find(cluster) is Marker.COMMIT
+
+
 def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) -> None:
     """B26: no read without end."""
     for _ in range(3):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ class KafkaBroker(LocalBroker):
     ) -> None:
         self._java = _java_command(find_libs(libs), jvm_options)
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
-        self.cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        self.cluster_id = _random_id()
         self.controller_port = free_port()
         #: Read at the first start; a cluster of several sets controller.quorum.voters here before it.
         self.properties = {
@@ -99,36 +100,73 @@ class KafkaBroker(LocalBroker):
 
     def log_bytes(self, topic: str, partition: int = 0) -> int:
         """How much this node has of a partition's log, whether other nodes have it too or not; 0 for none."""
-        folder = self._directory / "data" / f"{topic}-{partition}"
+        folder = self._data / f"{topic}-{partition}"
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
-    def _command(self) -> list[str]:
-        configuration = self._directory / "server.properties"
-        if not configuration.exists():
-            self._format(configuration)
-        return [*self._java, self._logging(), "kafka.Kafka", str(configuration)]
+    def format_as(self, formatted: KafkaBroker) -> None:
+        """Take a copy of the storage of a peer that was formatted and has not run yet.
 
-    def _format(self, configuration: Path) -> None:
-        self.properties.setdefault("log.dirs", str(self._directory / "data"))
+        What ``StorageTool format`` makes differs between nodes in two ids only, and takes a virtual machine.
+        """
+        self._configure()
+        source, data = formatted._data, self._data
+        shutil.copytree(source, data)
+        meta = data / "meta.properties"
+        own = {"node.id": str(self.node_id), "directory.id": _random_id()}
+        lines = [line.partition("=") for line in meta.read_text().splitlines()]
+        meta.write_text("".join(f"{name}{equals}{own.get(name, value)}\n" for name, equals, value in lines))
+
+    def format(self) -> None:
+        """Make its storage, if it has none yet; :meth:`launch` does so too.
+
+        Raises:
+            ServerError: the tool refused the properties.
+        """
+        if not self.formatted:
+            self._configure()
+            command = [
+                *self._java,
+                self._logging(),
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={self.cluster_id}",
+                f"--config={self._configuration}",
+                f"--feature=transaction.version={self.transaction_version}",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_DEADLINE_S, check=False)
+            if done.returncode != 0:
+                shutil.rmtree(self._data, ignore_errors=True)
+                raise ServerError(f"formatting the broker's storage failed:\n{done.stdout}{done.stderr}")
+
+    @property
+    def formatted(self) -> bool:
+        """True when it has storage."""
+        return self._data.exists()
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    @property
+    def _configuration(self) -> Path:
+        return self._directory / "server.properties"
+
+    def _command(self) -> list[str]:
+        self.format()
+        return [*self._java, self._logging(), "kafka.Kafka", str(self._configuration)]
+
+    def _configure(self) -> None:
+        self.properties.setdefault("log.dirs", str(self._data))
         (self._directory / "log4j2.properties").write_text(_LOG4J2)
-        unfinished = configuration.with_suffix(".new")
-        unfinished.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
-        command = [
-            *self._java,
-            self._logging(),
-            "kafka.tools.StorageTool",
-            "format",
-            f"--cluster-id={self.cluster_id}",
-            f"--config={unfinished}",
-            f"--feature=transaction.version={self.transaction_version}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_DEADLINE_S, check=False)
-        if done.returncode != 0:
-            raise ServerError(f"formatting the broker's storage failed:\n{done.stdout}{done.stderr}")
-        unfinished.rename(configuration)
+        self._configuration.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
 
     def _logging(self) -> str:
         return f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
+
+
+def _random_id() -> str:
+    """As Kafka writes ids: 16 bytes in base64."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 def find_libs(libs: Path | None = None) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -91,10 +90,12 @@ class KafkaCluster:
         Raises:
             ServerError: one ended, or they were not ready in time.
         """
-        # At once: none is ready before it has found a majority.
-        with ThreadPoolExecutor(NODES) as pool:
-            for launched in [pool.submit(node.launch) for node in self.nodes.values()]:
-                launched.result()
+        first = self.nodes[1]
+        first.format()
+        for node in self.nodes.values():
+            if not node.formatted:
+                node.format_as(first)
+            node.launch()
         end_s = time.monotonic() + deadline_s
         for node in self.nodes.values():
             node.wait_until_ready(deadline_s=max(0.0, end_s - time.monotonic()))

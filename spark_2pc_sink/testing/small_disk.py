@@ -35,10 +35,10 @@ class SmallDisk:
 
     def __init__(self, size_bytes: int, *, owner: tuple[int, int] | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="spark-2pc-disk-"))
-        done = _run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "spark-2pc-disk", str(self.path)])
-        if done.returncode != 0:
+        refusal = _mount(self.path, size_bytes)
+        if refusal:
             self.path.rmdir()
-            raise CapabilityError(f"no file system can be mounted, which takes root: {done.stderr.strip()}")
+            raise CapabilityError(f"no file system can be mounted, which takes root: {refusal}")
         if owner is not None:
             os.chown(self.path, *owner)
 
@@ -68,6 +68,15 @@ class SmallDisk:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _mount(path: Path, size_bytes: int) -> str:
+    """Why it could not be mounted; '' when it is."""
+    try:
+        done = _run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "spark-2pc-disk", str(path)])
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip() or "mount failed without a word" if done.returncode != 0 else ""
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

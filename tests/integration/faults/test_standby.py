@@ -229,3 +229,26 @@ def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker,
     new = promoted(job, pair)
     assert "aborted the open transaction" in new.run().actions
     new.check()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the control marker of the older decision makes recovery note it as done; the next batch is written to "
+    "Kafka a second time",
+)
+def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
+    kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
+) -> None:
+    """C5: the standby has a decided batch, and Kafka the batch after it as well, which Spark is about to replay."""
+    job = make(make_job, kafka_without_2pc, pair)
+    faults = (Fault(at="step:DECIDE", batch=0, do=STOP), Fault(at="step:NOTE", batch=BATCH, do=KILL))
+    driver = job.start(*faults, database=pair.url)
+    wait_until(lambda: driver.stopped, deadline_s=DEADLINE_S, what="the driver to decide")
+    pair.standby.wait_until_caught_up()
+    pair.standby.stop()
+    driver.go_on()
+    wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to finish the next batch and die")
+    pair.fail_over()
+    outcome = promoted(job, pair).fail()
+    assert outcome.error == "HaltError"
+    assert "the database is behind Kafka" in outcome.text

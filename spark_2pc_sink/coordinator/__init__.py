@@ -30,7 +30,7 @@ from spark_2pc_sink.coordinator.machine import Settled, apply, reserve, settle, 
 from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIdBlock, Profile, Settings
 from spark_2pc_sink.coordinator.plans import AllocateProducerIdBlock, Plan, SendMarkers, StepNext
 from spark_2pc_sink.coordinator.records import LogRecord
-from spark_2pc_sink.coordinator.replay import finish_loading, redrive, replay, resign, start_loading
+from spark_2pc_sink.coordinator.replay import finish_loading, redrive, replay, resign, start_loading, unrecorded
 from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
 
 __all__ = [
@@ -68,4 +68,5 @@ __all__ = [
     "settle",
     "start_loading",
     "step",
+    "unrecorded",
 ]

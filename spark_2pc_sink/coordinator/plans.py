@@ -10,6 +10,10 @@ The order is the contract, as in etcd's raft (``Ready``)::
     ...                                     # only now: send settled.reply, then carry out settled.effects
 
 A plan without records may be settled at once.
+
+One thing may be done before the records are durable: a leader that adds its partition itself (KIP-890, implicit add)
+may append the producer's records as soon as ``plan.records`` are written and ``plan.reply`` has no error. It answers
+the producer when both are durable, and when only its own are there after a crash, `replay.unrecorded` finds them.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class InitProducerIdReply:
 
 @dataclass(frozen=True)
 class AddPartitionsReply:
-    """Send only AFTER the plan's records are durable: the leader appends data on the strength of it.
+    """Send only AFTER the plan's records are durable: who gets it takes part in the transaction.
 
     Args:
         results: code per partition, in the order of the request.

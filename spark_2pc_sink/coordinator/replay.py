@@ -7,15 +7,18 @@ transaction gets its marker a second time, which leaders accept).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from spark_2pc_sink.coordinator.end_txn import owed
+from spark_2pc_sink.coordinator.events import AddPartitionsToTxn
 from spark_2pc_sink.coordinator.machine import apply
 from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership, StatePartition
 from spark_2pc_sink.coordinator.plans import Effect, Plan
 from spark_2pc_sink.coordinator.records import LogRecord
-from spark_2pc_sink.coordinator.states import DECIDED
+from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, EPOCH_BUMP_VERSION, Pair, TransactionState
+from spark_2pc_sink.ids import TopicPartition
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
@@ -60,3 +63,35 @@ def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
     """What the decided transactions of a partition need, in the order of their ids."""
     found = (metadata for metadata in state.partitions[index].transactions.values() if metadata.state in DECIDED)
     return tuple(owed(state, metadata) for metadata in sorted(found, key=lambda each: each.transactional_id))
+
+
+def unrecorded(
+    state: CoordinatorState, found: Mapping[Pair, AbstractSet[TopicPartition]]
+) -> tuple[AddPartitionsToTxn, ...]:
+    """What a loss of power took from the log, once more: the implicit adds whose records are there without them.
+
+    A leader appends the first records of a transaction while the record that adds their partition is on its way to
+    the disk (`plans`), so the disk may have kept the records only. Their producer was not answered; added now, the
+    partition is where a lost answer would have left it: the producer's retry is a repetition, and the transaction ends
+    with a marker in that partition too.
+
+    From transaction.version 2 on each transaction has a pair of its own, so records of the pair in use belong to the
+    transaction in use. Any other open transaction is one that nobody knows, and left to who looks for it (KIP-664).
+
+    Args:
+        state: loaded.
+        found: by pair, the partitions in which it has a transaction open.
+    """
+    if state.settings.transaction_version < EPOCH_BUMP_VERSION:
+        return ()
+    return tuple(
+        AddPartitionsToTxn(
+            transactional_id=metadata.transactional_id,
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            partitions=tuple(sorted(lost)),
+        )
+        for metadata in sorted(state, key=lambda each: each.transactional_id)
+        if (metadata.state in AT_REST or (metadata.state is TransactionState.ONGOING and not metadata.kept))
+        and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)
+    )

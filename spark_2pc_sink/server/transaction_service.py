@@ -4,16 +4,20 @@ For each event, in the order that `coordinator.plans` prescribes: step and reser
 the plan's record to its partition of ``__transaction_state`` and wait until it is durable; settle; answer; then the
 effects. An event whose plan has no record is answered without waiting for anything.
 
-The order of durability across logs follows from it. A leader asks with AddPartitionsToTxn before the first record of
-a transaction, and is answered when the Ongoing record is durable, so no record of a transaction is ever durable that
-the coordinator does not know of after a crash. (The other way round, a partition that was added and never written,
-gets a marker that closes nothing.) Markers are appended when the Prepare record is durable, and the Complete record
-when the markers are.
+The order of durability across logs follows from it. Markers are appended when the Prepare record is durable, and the
+Complete record when the markers are: the other way round a loss of power could leave a decision without its cause.
+
+Only the first records of a transaction in a partition do not wait for the Ongoing record: their leader appends them
+when it is written (`TransactionService.begin`), both go to the disk at the same time, and the producer is answered when
+both are there. A loss of power may leave one of them, and nobody was told. Where the records are lost, a marker closes
+nothing. Where the Ongoing record is lost, `TransactionService.load` finds an open transaction of a pair in use, and
+adds its partition again: no transaction hangs, and to the producer it is as if the answer alone had been lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,13 +40,17 @@ from spark_2pc_sink.coordinator import (
     reserve,
     settle,
     step,
+    unrecorded,
 )
 from spark_2pc_sink.coordinator.plans import Effect, Reply
+from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.background import Background
 from spark_2pc_sink.server.catalog import ProducerIds
 from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE, Topic
 from spark_2pc_sink.server.end_markers import Logs, MarkerWriter
+from spark_2pc_sink.server.log_values import NO_OFFSET
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker
 from spark_2pc_sink.server.properties import BrokerProperties
@@ -90,6 +98,23 @@ class Intervals:
             remove_expired_ms=properties.transaction_remove_expired_transaction_cleanup_interval_ms,
             producer_expiration_check_ms=properties.producer_id_expiration_check_interval_ms,
         )
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An event whose record is written, and not durable yet.
+
+    Args:
+        reply: what it will be if the disk takes the record; final where ``settled`` is None.
+        settled: done with the final reply, which may be sent then; None where there is nothing to wait for.
+    """
+
+    reply: Reply | None
+    settled: asyncio.Future[Reply | None] | None = None
+
+    async def final(self) -> Reply | None:
+        """Wait until the reply may be sent. A caller that is cancelled loses the reply only: the plan is settled."""
+        return self.reply if self.settled is None else await self.settled
 
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
@@ -163,6 +188,7 @@ class TransactionService:
             self._owed += effects
         ids = await self._cluster.allocate_producer_ids()
         self._take_block(ids)
+        await self._submit_all(unrecorded(self.state, self._open_transactions()))
 
     def start(self) -> None:
         """Drive the decided transactions that `load` found to their end, and start the timers.
@@ -186,8 +212,11 @@ class TransactionService:
 
         A caller that is cancelled meanwhile loses the reply only: the record is in the log, so it is settled.
         """
-        plan = self._reserved(event)
-        return await self._record(plan) if plan.records else self._settle(plan)
+        return await self.begin(event).final()
+
+    def begin(self, event: Event) -> Begun:
+        """Write the record of one event, and wait for nothing: for a leader that appends on the strength of it."""
+        return self._begun(self._reserved(event))
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``: who was told to try again may do so."""
@@ -224,35 +253,42 @@ class TransactionService:
         self.state = reserve(self.state, plan)
         return plan
 
-    async def _record(self, plan: Plan) -> Reply | None:
-        """Append the plan's record, wait until it is durable, and settle the plan with what became of it."""
+    def _begun(self, plan: Plan) -> Begun:
+        """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
+        if not plan.records:
+            return Begun(self._settle(plan))
         (record,) = plan.records
         log = self._state_log(record.partition)
         appended = log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms())
         if appended.code:
-            return self._settle(plan, appended.code)
-        try:
-            return await self._durable(plan, log)
-        except asyncio.CancelledError:
-            self._background.run(self._finish(plan, log))
-            raise
+            return Begun(self._settle(plan, appended.code))
+        settled: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
 
-    async def _durable(self, plan: Plan, log: PartitionLog) -> Reply | None:
-        try:
-            await log.sync()
-        except LogFailedError:
-            return self._settle(plan, Code.KAFKA_STORAGE_ERROR)
-        return self._settle(plan)
+        def synced(flushed: asyncio.Future[LogFailedError | None]) -> None:
+            code = Code.NONE if flushed.result() is None else Code.KAFKA_STORAGE_ERROR
+            try:
+                reply, effects = self._ended(plan, code)
+            except Exception as error:  # noqa: BLE001 - a defect: handed to who waits for the reply
+                settled.set_exception(error)
+                return
+            if not settled.done():
+                settled.set_result(reply)
+            # Behind the reply: it goes out before the next record or marker is written.
+            self._carry_out(effects, pause_ms=RETRY_PAUSE_MS if code else 0)
 
-    async def _finish(self, plan: Plan, log: PartitionLog) -> None:
-        await self._durable(plan, log)
+        log.flush().add_done_callback(synced)
+        return Begun(plan.reply, settled)
 
     def _settle(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
+        reply, effects = self._ended(plan, code)
+        self._carry_out(effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
+        return reply
+
+    def _ended(self, plan: Plan, code: int) -> tuple[Reply | None, Iterable[Effect]]:
         settled = settle(self.state, plan, code)
         self.state = settled.state
         self._wake(plan.transactional_id)
-        self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
-        return settled.reply
+        return settled.reply, settled.effects
 
     def _wake(self, transactional_id: str | None) -> None:
         future = self._settling.pop(transactional_id, None) if self._settling and transactional_id else None
@@ -297,7 +333,7 @@ class TransactionService:
         )
         plan = self._reserved(answered)
         if plan.records:
-            await self._record(plan)
+            await self._begun(plan).final()
         else:
             # What comes back is what has to be sent again.
             self._settle(plan, pause_ms=RETRY_PAUSE_MS)
@@ -328,6 +364,16 @@ class TransactionService:
                 operation=f"{TRANSACTION_STATE}-{index}", state="deleted", rule="the coordinator's log stays"
             )
         return log
+
+    def _open_transactions(self) -> dict[Pair, set[TopicPartition]]:
+        """By pair, the partitions with an open transaction."""
+        found: dict[Pair, set[TopicPartition]] = defaultdict(set)
+        for log in self._cluster.logs():
+            for producer in log.producers():
+                if producer.current_txn_start_offset != NO_OFFSET:
+                    pair = Pair(producer.producer_id, producer.producer_epoch)
+                    found[pair].add(TopicPartition(log.topic, log.partition))
+        return found
 
     def _records(self, index: int) -> list[LogRecord]:
         log = self._state_log(index)

@@ -28,7 +28,7 @@ from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator, Refuse
 from spark_2pc_sink.server.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
 from spark_2pc_sink.server.storage.errors import BatchError
 from spark_2pc_sink.server.storage.records import decode_records
-from spark_2pc_sink.server.verification import Verification
+from spark_2pc_sink.server.verification import Asked, Verification
 
 _VERSION_MIN: Final = 3
 _VERSION_MAX: Final = 13
@@ -90,6 +90,19 @@ class _Write:
     log_start_offset: int = _NONE
     record_errors: list[int] | None = None
 
+    def fail(self, code: int) -> None:
+        """What was appended may not be there after a crash."""
+        self.code = code
+        self.base_offset = self.append_time_ms = self.log_start_offset = _NONE
+
+
+@dataclass(frozen=True)
+class _Added:
+    """The partitions about which the coordinator was asked, and its answer."""
+
+    writes: dict[TopicPartition, _Write]
+    answer: Asked
+
 
 class ProduceHandlers:
     """Produce v3 to v13.
@@ -125,9 +138,10 @@ class ProduceHandlers:
         else:
             for topic, found in topics:
                 self._locate(context, topic, found)
-            if transactional:
-                await self._verify(version, request.transactional_id, transactional, writes)
-            await self._append(context, request.acks, writes)
+            added = await self._verify(version, request.transactional_id, transactional, writes)
+            appended = self._append(context, request.acks, writes)
+            context.appended()
+            await _durable(appended, added)
         if request.acks != 0:
             return _response(topics)
         failed = next((write for write in writes if write.code), None)
@@ -156,9 +170,9 @@ class ProduceHandlers:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _verify(
-        self, version: int, transactional_id: str, transactional: list[_Write], writes: list[_Write]
-    ) -> None:
-        """Ask the coordinator, once, about all partitions to which the transaction is new."""
+        self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
+    ) -> _Added | None:
+        """Ask the coordinator, once, about all partitions to which the transaction is new; None where it has not to."""
         found = [
             (write, write.log, write.header)
             for write in transactional
@@ -167,7 +181,7 @@ class ProduceHandlers:
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
-            return
+            return None
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= _EPOCH_BUMP_VERSION, self._now_ms()
         for write, log, header in found:
@@ -177,23 +191,26 @@ class ProduceHandlers:
             elif isinstance(standing, NeedsCoordinator):
                 write.guard = standing.guard
                 asked[TopicPartition(write.topic, write.index)] = write
-        if not asked or not self._verification.asks(version):
-            return
-        codes = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        if not asked or transactional_id is None or not self._verification.asks(version):
+            return None
+        added = _Added(
+            asked, await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        )
+        codes = added.answer.codes()
         for partition, write in asked.items():
             # Meanwhile the topic may have been deleted.
             write.log = self._cluster.log(partition.topic, partition.partition)
             write.code = codes[partition] or (Code.UNKNOWN_TOPIC_OR_PARTITION if write.log is None else Code.NONE)
+        return added
 
-    async def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> None:
-        """Append to all partitions, then wait once."""
+    def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
+        """Append to all partitions, as far as nothing speaks against it."""
         if acks not in _ACKS:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
-            return
+            return []
         now_ms = self._now_ms()
         admin = context.client_id == _ADMIN_CLIENT_ID
-        appended: list[_Write] = []
-        logs: list[PartitionLog] = []
+        appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
             if write.code or write.log is None or write.header is None:
                 continue
@@ -208,13 +225,20 @@ class ProduceHandlers:
                 continue
             _append(write, write.log, write.header, now_ms)
             if not write.code:
-                appended.append(write)
-                logs.append(write.log)
-        context.appended()
-        for write, code in zip(appended, await synced(logs), strict=True):
-            if code:
-                write.code = code
-                write.base_offset = write.append_time_ms = write.log_start_offset = _NONE
+                appended.append((write.log, write))
+        return appended
+
+
+async def _durable(appended: list[tuple[PartitionLog, _Write]], added: _Added | None) -> None:
+    """Wait for what was appended and, at the same time, for what adds its partitions to the transaction."""
+    for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
+        if code:
+            write.fail(code)
+    if added is not None:
+        for partition, code in (await added.answer.final_codes()).items():
+            write = added.writes[partition]
+            if code and not write.code:
+                write.fail(code)
 
 
 def _read(partition: Any, version: int) -> _Write:

@@ -56,6 +56,7 @@ class Disk:
 
     Args:
         stop_at: the disk stops for good in the sync of this number, counted from 1; 0 for never.
+        stop_in: part of the name of the partitions whose syncs wait until ``released``; '' for none.
         append_error: part of the name of the partitions whose appends fail; '' for none.
         sync_error: the same for syncs.
     """
@@ -66,6 +67,7 @@ class Disk:
     next_producer_id: int = 0
     stop_at: int = 0
     syncs: int = 0
+    stop_in: str = ""
     append_error: str = ""
     sync_error: str = ""
     failed_appends: int = 0
@@ -107,6 +109,9 @@ class FileInMemory(MemoryFile):
         if self.disk.sync_error and self.disk.sync_error in self.path:
             raise OSError("input/output error")
         size_bytes = self.size_bytes
+        if self.disk.stop_in and self.disk.stop_in in self.path:
+            self.disk.stopped.set()
+            assert self.disk.released.wait(WAIT_S_MAX)
         if self.disk.sync():
             self.synced_bytes = size_bytes
 
@@ -152,6 +157,8 @@ class FakeCluster:
         self.settings = LogSettings()
         for name, count in ((TRANSACTION_STATE, 3), (GROUP_OFFSETS, 3), ("t", 3), ("u", 1)):
             disk.topics.setdefault(name, Topic(name, TOPIC_IDS.get(name, uuid.uuid4()), count))
+        for name, partition in tuple(disk.stores):
+            self.log(name, partition)
 
     def topic(self, name: str) -> Topic | None:
         return self.disk.topics.get(name)
@@ -345,6 +352,11 @@ class Node:
             if each.batch.control
         ]
 
+    def state(self, tid: str = TID) -> str:
+        """The name of the state that an id is in, '' for none."""
+        found = self.service.state.get(tid)
+        return "" if found is None else found.state.label
+
     def records(self) -> list[LogRecord]:
         """The records of the state log, of the partition of the usual id."""
         index = self.service.state.partition_of(TID)
@@ -364,8 +376,7 @@ class Node:
             return found is None or found.pending is None
 
         await until(at_rest)
-        found = self.service.state.get(tid)
-        return "" if found is None else found.state.label
+        return self.state(tid)
 
 
 @asynccontextmanager

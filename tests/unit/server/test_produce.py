@@ -14,6 +14,7 @@ from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api, RequestContext
+from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.verification import VerificationSettings
 from tests.unit.coordinator.access import denied
@@ -311,15 +312,21 @@ def test_nobody_asks_about_what_is_refused_anyway() -> None:
     _run(check, _known())
 
 
-def test_data_is_not_written_before_the_coordinator_has_the_partition_durably() -> None:
+@pytest.mark.parametrize("slow", [TRANSACTION_STATE, "t-0"])
+def test_a_producer_is_answered_when_its_records_and_what_adds_their_partition_are_durable(slow: str) -> None:
+    """Both go to the disk at the same time; neither alone is enough."""
+
     async def check(running: Node) -> None:
-        running.disk.stop_at = running.disk.syncs + 1
+        running.disk.stop_in = slow
         task = asyncio.ensure_future(running.write(PAIR))
         await until(running.disk.stopped.is_set)
-        assert (running.batches(), running.appended) == ([], 0)
+        await until(lambda: running.disk.syncs == 1)
+        # The coordinator says Ongoing when the log has it.
+        await until(lambda: running.state() == ("CompleteCommit" if slow == TRANSACTION_STATE else "Ongoing"))
+        assert (len(running.batches()), running.appended) == (1, 1)
+        assert not task.done()
         running.disk.released.set()
-        assert (await task, running.appended) == (0, 1)
-        assert len(running.batches()) == 1
+        assert (await task, running.state()) == (0, "Ongoing")
 
     _run(check, _known())
 
@@ -405,8 +412,8 @@ def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, ask
         assert await running.write(PAIR) == 0
         running.disk.append_error = "t-0"
         assert (await running.end(PAIR)).error_code == 0
-        submit = running.service.submit
-        with mock.patch.object(running.service, "submit", side_effect=submit) as asked:
+        begin = running.service.begin
+        with mock.patch.object(running.service, "begin", side_effect=begin) as asked:
             assert await running.write((42, 6), partition=1, version=version) == code
         added = [call for call in asked.call_args_list if isinstance(call.args[0], AddPartitionsToTxn)]
         assert min(2, asked_max) <= len(added) <= asked_max
@@ -417,14 +424,17 @@ def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, ask
 
 def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
     async def check(running: Node) -> None:
-        running.disk.stop_at = running.disk.syncs + 1
-        task = asyncio.ensure_future(running.produce({("u", 0): batch(b"a", pair=PAIR, sequence=0)}))
+        assert await running.write(PAIR) == 0
+        running.disk.stop_in = "t-0"
+        assert (await running.end(PAIR)).error_code == 0
         await until(running.disk.stopped.is_set)
+        task = asyncio.ensure_future(running.produce({("u", 0): batch(b"a", pair=(42, 6), sequence=0)}))
+        await asyncio.sleep(0)
         running.cluster.delete("u")
         running.disk.released.set()
         assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    _run(check, _known())
+    _run(check, _known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
 
 
 def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:

@@ -1,0 +1,147 @@
+"""A loss of power between the first records of a transaction and the record that adds their partition to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from spark_2pc_sink.coordinator import Code, Settings, TransactionState
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE
+from tests.unit.coordinator.driver import T0, T1, metadata
+from tests.unit.server.node import TID, Disk, Node, batch, committed, node, until
+from tests.unit.server.seeds import seeded
+
+PAIR = (42, 5)
+AT_REST = [TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT]
+
+
+def _run(disk: Disk, check: Callable[[Node], Awaitable[None]], settings: Settings | None = None) -> None:
+    async def run() -> None:
+        async with node(disk, settings=settings) as running:
+            await check(running)
+
+    asyncio.run(run())
+
+
+def _partitions(running: Node) -> set[TopicPartition]:
+    found = running.service.state.get(TID)
+    assert found is not None
+    return set(found.partitions)
+
+
+async def _nothing_hangs(running: Node, *partitions: int) -> None:
+    for index in partitions:
+        got = await running.read(index)
+        assert got.last_stable_offset == got.high_watermark
+
+
+@pytest.mark.parametrize("state", AT_REST)
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, commit: bool) -> None:
+    async def check(running: Node) -> None:
+        assert (running.state(), _partitions(running)) == ("Ongoing", {T0})
+        assert running.disk.syncs == 1  # before anybody is served
+        answers = await running.produce({("t", 0): batch(b"before", pair=PAIR, sequence=0)})
+        assert (answers["t", 0].error_code, answers["t", 0].base_offset) == (0, 0)
+        assert await running.write(PAIR, sequence=1) == 0
+        assert (await running.end(PAIR, commit=commit)).error_code == 0
+        await running.settled()
+        assert committed(await running.read()) == ([b"before", b"v"] if commit else [])
+        await _nothing_hangs(running, 0)
+
+    _run(seeded(metadata(state), data={T0: PAIR}), check)
+
+
+def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
+    async def check(running: Node) -> None:
+        assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
+        assert await running.settled() == "CompleteAbort"
+        assert running.markers_of() == [(42, 6, "abort")]
+        await _nothing_hangs(running, 0)
+
+    _run(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR}), check)
+
+
+def test_a_further_partition_joins_the_open_transaction() -> None:
+    async def check(running: Node) -> None:
+        assert _partitions(running) == {T0, T1}
+        assert (await running.end(PAIR)).error_code == 0
+        await running.settled()
+        assert (running.markers_of(partition=0), running.markers_of(partition=1)) == ([(42, 6, "commit")],) * 2
+        await _nothing_hangs(running, 0, 1)
+
+    _run(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR}), check)
+
+
+def test_an_open_transaction_that_is_known_costs_no_record() -> None:
+    async def check(running: Node) -> None:
+        assert (len(running.records()), running.disk.syncs) == (1, 0)
+
+    _run(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR}), check)
+
+
+@pytest.mark.parametrize("pair", [(42, 4), (42, 6), (7, 5)])
+def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, int]) -> None:
+    """It is not of this start: whoever looks for hanging transactions (KIP-664) finds it."""
+
+    async def check(running: Node) -> None:
+        assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
+        assert (await running.read()).last_stable_offset == 0
+
+    _run(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair}), check)
+
+
+def test_below_transaction_version_2_nothing_is_added() -> None:
+    """There are no implicit adds, and records of the pair may be of any transaction before."""
+
+    async def check(running: Node) -> None:
+        assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
+
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})
+    _run(disk, check, Settings(transaction_version=1))
+
+
+@pytest.mark.parametrize("lost", [TRANSACTION_STATE, "t-0"])
+def test_a_crash_between_the_two_changes_no_answer(lost: str) -> None:
+    """The one disk write is done, the other is not; the producer was not answered, and tries again."""
+
+    async def run() -> None:
+        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+        async with node(disk) as running:
+            disk.stop_in = lost
+            task = asyncio.ensure_future(running.write(PAIR))
+            await until(lambda: disk.stopped.is_set() and disk.syncs == 1)
+            left = disk.copied(everything=False)
+            assert not task.done()
+            disk.released.set()
+            await task
+        async with node(left) as restarted:
+            assert restarted.state() == "Ongoing"
+            assert await restarted.write(PAIR) == 0
+            assert (await restarted.end(PAIR)).error_code == 0
+            await restarted.settled()
+            assert committed(await restarted.read()) == [b"v"]
+            await _nothing_hangs(restarted, 0)
+
+    asyncio.run(run())
+
+
+def test_a_state_log_that_fails_leaves_records_for_the_next_start() -> None:
+    async def run() -> None:
+        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+        async with node(disk) as running:
+            disk.sync_error = TRANSACTION_STATE
+            answers = await running.produce({("t", 0): batch(b"v", pair=PAIR, sequence=0)})
+            answer = answers["t", 0]
+            assert (answer.error_code, answer.base_offset) == (Code.NOT_ENOUGH_REPLICAS, -1)
+            assert running.state() == "CompleteCommit"
+        async with node(disk.copied(everything=False)) as restarted:
+            assert await restarted.write(PAIR) == 0
+            assert (await restarted.end(PAIR)).error_code == 0
+            await restarted.settled()
+            assert committed(await restarted.read()) == [b"v"]
+
+    asyncio.run(run())

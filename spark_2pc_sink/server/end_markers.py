@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -62,7 +61,5 @@ class MarkerWriter:
 
 async def synced(logs: Iterable[PartitionLog]) -> list[int]:
     """Wait until what was appended to these logs is durable: 0 for each, or KAFKA_STORAGE_ERROR."""
-    # All are begun before the first is waited for. Other requests wait for the same futures: the shield keeps a
-    # cancelled request from cancelling theirs.
-    begun = [log.flush() for log in logs]
-    return [Code.NONE if await asyncio.shield(future) is None else Code.KAFKA_STORAGE_ERROR for future in begun]
+    begun = [log.flush() for log in logs]  # all of them, before the first is waited for
+    return [Code.NONE if await future is None else Code.KAFKA_STORAGE_ERROR for future in begun]

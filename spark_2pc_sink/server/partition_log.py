@@ -262,7 +262,7 @@ class PartitionLog:
         Raises:
             LogFailedError: the disk failed; nothing is known of what was not durable, and nothing more is taken.
         """
-        failure = await asyncio.shield(self.flush())
+        failure = await self.flush()
         if failure is not None:
             raise failure
 

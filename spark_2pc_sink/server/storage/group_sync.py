@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from functools import partial
 from typing import TypeAlias
 
 from spark_2pc_sink.server.storage.errors import LogFailedError
 from spark_2pc_sink.server.storage.segmented_log import SegmentedLog
 
 #: Done when everything is durable that had been written when it was asked for; a failure is its result, so that
-#: nobody has to collect an exception.
+#: nobody has to collect an exception. Each belongs to one who asked: to cancel it harms nobody else.
 Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
 
 
@@ -33,25 +34,26 @@ class GroupSync:
         self._executor = executor
         self._on_synced = on_synced
         self._durable_end = log.end_offset
-        self._running: Synced | None = None
-        self._running_end = 0
-        self._waiting: Synced | None = None
+        self._running: list[Synced] = []
+        self._running_end: int | None = None
+        self._waiting: list[Synced] = []
         self._closed = False
 
     def request(self) -> Synced:
-        """Everything written until now shall be durable; the future is shared, so shield it from cancellation."""
+        """Everything written until now shall be durable."""
+        asked: Synced = asyncio.get_running_loop().create_future()
         end_offset = self._log.end_offset
         if end_offset <= self._durable_end:
-            return _settled(None)
-        if self._log.failure:
-            return _settled(self._failure())
-        if self._running is None:
-            return self._start(asyncio.get_running_loop().create_future())
-        if self._running_end >= end_offset:
-            return self._running
-        if self._waiting is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-        return self._waiting
+            asked.set_result(None)
+        elif self._log.failure:
+            asked.set_result(self._failure())
+        elif self._running_end is None:
+            self._start([asked])
+        elif self._running_end >= end_offset:
+            self._running.append(asked)
+        else:
+            self._waiting.append(asked)
+        return asked
 
     def close(self) -> None:
         """Take no more records; the files are closed once no thread works with them. A second call does nothing."""
@@ -59,36 +61,40 @@ class GroupSync:
             return
         self._closed = True
         self._log.refuse("it is closed")
-        if self._running is None:
+        if self._running_end is None:
             self._log.close()
 
-    def _start(self, future: Synced) -> Synced:
+    def _start(self, asked: list[Synced]) -> None:
         end_offset = self._log.end_offset
         work = self._log.take_unsynced()
         if work is None:
             self._synced(end_offset)
-            future.set_result(None)
-            return future
-        self._running, self._running_end = future, end_offset
-        asyncio.get_running_loop().run_in_executor(self._executor, work).add_done_callback(self._finished)
-        return future
+            _answer(asked, None)
+            return
+        self._running, self._running_end = asked, end_offset
+        loop = asyncio.get_running_loop()
+        if self._executor is None:
+            loop.run_in_executor(None, work).add_done_callback(self._finished)
+        else:
+            # Straight back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
+            self._executor.submit(work).add_done_callback(partial(_tell, loop, self._finished))
 
-    def _finished(self, work: asyncio.Future[None]) -> None:
+    def _finished(self, work: Future[None] | asyncio.Future[None]) -> None:
         error = asyncio.CancelledError("the threads were ended") if work.cancelled() else work.exception()
+        assert self._running_end is not None
         if error is None:
             self._synced(self._running_end)
         else:
             self._log.refuse(f"fdatasync failed: {error}")
-        running, self._running = self._running, None
-        waiting, self._waiting = self._waiting, None
-        if running is not None and not running.done():
-            running.set_result(None if error is None else self._failure())
-        if waiting is not None and not waiting.done():
-            if error is None:
-                self._start(waiting)
-            else:
-                waiting.set_result(self._failure())
-        if self._closed and self._running is None:
+        running, self._running, self._running_end = self._running, [], None
+        waiting, self._waiting = self._waiting, []
+        failure = None if error is None else self._failure()
+        _answer(running, failure)
+        if waiting and failure is None:
+            self._start(waiting)
+        else:
+            _answer(waiting, failure)
+        if self._closed and self._running_end is None:
             self._log.close()
 
     def _synced(self, end_offset: int) -> None:
@@ -99,7 +105,13 @@ class GroupSync:
         return LogFailedError(path=self._log.path, operation="making records durable", detail=self._log.failure)
 
 
-def _settled(result: LogFailedError | None) -> Synced:
-    future: Synced = asyncio.get_running_loop().create_future()
-    future.set_result(result)
-    return future
+def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
+    for each in asked:
+        if not each.done():
+            each.set_result(result)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, finished: Callable[[Future[None]], None], work: Future[None]) -> None:
+    """Called in the thread. A loop that was closed meanwhile has nobody who waits."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(finished, work)

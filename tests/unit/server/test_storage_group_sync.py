@@ -54,28 +54,53 @@ class Log:
         self.log.append(stamped, segment_bytes=1 << 20)
 
 
-def test_all_who_ask_while_one_runs_share_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [True, False])
+def test_all_who_ask_while_one_runs_share_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        executor = ThreadPoolExecutor(1) if given else None
+        log = Log(DiskStore(tmp_path), executor)
+        log.append()
+        first = log.sync.request()
+        await disk.has_begun()
+        same = log.sync.request()  # nothing was written since
+        log.append()
+        second = log.sync.request()
+        log.append()
+        third = log.sync.request()
+        disk.may_end.release()
+        assert (await first, await same) == (None, None)
+        assert log.durable == [1]
+        assert not second.done()
+        assert not third.done()
+        disk.may_end.release()
+        assert (await second, await third) == (None, None)
+        assert log.durable == [1, 3]
+        assert disk.count == 2
+        assert log.sync.request().done()
+        log.sync.close()
+        if executor is not None:
+            executor.shutdown()
+
+    asyncio.run(run())
+
+
+def test_who_gives_up_waiting_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         disk = SlowDisk(monkeypatch)
         log = Log(DiskStore(tmp_path))
         log.append()
-        first = log.sync.request()
+        asked = [log.sync.request(), log.sync.request()]
         await disk.has_begun()
-        assert log.sync.request() is first  # nothing was written since
         log.append()
-        second = log.sync.request()
-        log.append()
-        assert log.sync.request() is second
-        assert second is not first
-        disk.may_end.release()
-        assert await first is None
-        assert log.durable == [1]
-        assert not second.done()
-        disk.may_end.release()
-        assert await second is None
-        assert log.durable == [1, 3]
-        assert disk.count == 2
-        assert log.sync.request().done()
+        asked += [log.sync.request(), log.sync.request()]
+        asked[0].cancel()
+        asked[2].cancel()
+        disk.may_end.release(2)
+        assert (await asked[1], await asked[3]) == (None, None)
+        assert log.durable == [1, 2]
         log.sync.close()
 
     asyncio.run(run())

@@ -60,19 +60,25 @@ class PropertyEntry:
 
 def property_entries(properties: BrokerProperties) -> tuple[PropertyEntry, ...]:
     """Every property, set or not, by name."""
-    rows = [_entry(properties, name, item) for name, item in ROWS.items()]
-    fixed = [
-        PropertyEntry(
-            name=name,
-            value=fixed.value,
-            source=_source(properties, name),
-            kind=Kind[fixed.kind],
-            default=fixed.value,
-            doc=fixed.rule,
-        )
-        for name, fixed in FIXED.items()
-    ]
-    return tuple(sorted((*rows, *fixed), key=lambda entry: entry.name))
+    found = (property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
+    return tuple(entry for entry in found if entry is not None)
+
+
+def property_entry(properties: BrokerProperties, name: str) -> PropertyEntry | None:
+    """One property, set or not; None where the server has none of this name."""
+    if name in ROWS:
+        return _entry(properties, name, ROWS[name])
+    fixed = FIXED.get(name)
+    if fixed is None:
+        return None
+    return PropertyEntry(
+        name=name,
+        value=fixed.value,
+        source=_source(properties, name),
+        kind=Kind[fixed.kind],
+        default=fixed.value,
+        doc=fixed.rule,
+    )
 
 
 def _source(properties: BrokerProperties, name: str) -> Source:

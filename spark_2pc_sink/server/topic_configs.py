@@ -12,7 +12,7 @@ from spark_2pc_sink.options.settings import INT32_MAX
 from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.property_entries import Kind, PropertyEntry, Source, property_entries
+from spark_2pc_sink.server.property_entries import Kind, Source, property_entry
 from spark_2pc_sink.server.topic_config_table import INT64_MAX, TOPIC_CONFIGS, TopicConfig, Use
 
 _MIN_LAG: Final = "min.compaction.lag.ms"
@@ -127,23 +127,27 @@ class ConfigEntry:
     synonyms: tuple[tuple[str, str, Source], ...]
 
 
-def topic_entries(configs: Mapping[str, str], properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
-    """Every config of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``).
+def topic_entries(
+    configs: Mapping[str, str], properties: BrokerProperties, wanted: Callable[[str], bool] = lambda _name: True
+) -> tuple[ConfigEntry, ...]:
+    """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``).
 
     Args:
         configs: what is set for the topic.
         properties: where the defaults come from.
+        wanted: which names; every one unless given.
     """
-    known = {entry.name: entry for entry in property_entries(properties)}
-    return tuple(_entry(config, configs.get(config.name), known) for config in TOPIC_CONFIGS.values())
+    return tuple(
+        _entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items() if wanted(name)
+    )
 
 
-def _entry(config: TopicConfig, own: str | None, known: Mapping[str, PropertyEntry]) -> ConfigEntry:
+def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -> ConfigEntry:
     synonyms: list[tuple[str, str, Source]] = []
     if own is not None:
         synonyms.append((config.name, own, Source.DYNAMIC_TOPIC_CONFIG))
     if config.broker is not None:
-        broker = known.get(config.broker)
+        broker = property_entry(properties, config.broker)
         if broker is not None and broker.source is not Source.DEFAULT_CONFIG:
             synonyms.append((config.broker, broker.value or "", broker.source))
         default = config.default if broker is None else broker.default or ""

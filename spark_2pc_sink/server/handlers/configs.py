@@ -111,8 +111,8 @@ class ConfigHandlers:
         topic = self._catalog.topic(name)
         if topic is None:
             return _Outcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "")
-        entries = topic_entries(topic.configs, self._catalog.properties)
-        return _Outcome(Code.NONE, "", [_topic_config(each, request) for each in entries if wanted(each.config.name)])
+        entries = topic_entries(topic.configs, self._catalog.properties, wanted)
+        return _Outcome(Code.NONE, "", [_topic_config(each, request) for each in entries])
 
     def _described_broker(self, name: str, request: Any, wanted: Callable[[str], bool]) -> _Outcome:
         if not name:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.records import FLEXIBLE_VERSION
@@ -179,6 +180,11 @@ class CoordinatorState:
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
 
 
+#: Names whose partition is remembered. It is wanted a dozen times in each transaction, and costs a pass over the name.
+_PARTITIONS_REMEMBERED_MAX = 4096
+
+
+@lru_cache(_PARTITIONS_REMEMBERED_MAX)
 def partition_for(name: str, count: int) -> int:
     """The partition that Kafka's internal topics keep a transactional id or group in: ``abs(name.hashCode()) % count``.
 

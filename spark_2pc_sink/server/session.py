@@ -127,7 +127,7 @@ class Session:
     async def finish(self) -> None:
         """Wait until every Produce has its reply."""
         while self._produces:
-            await asyncio.wait({self._produces[0]})
+            await _over(self._produces[0])
             self._produces.popleft()
 
     def client_gone(self) -> None:
@@ -202,7 +202,7 @@ class Session:
 
     async def _room_for_produce(self) -> None:
         while self._produces and (self._produces[0].done() or len(self._produces) >= PRODUCES_AHEAD_MAX):
-            await asyncio.wait({self._produces[0]})
+            await _over(self._produces[0])
             self._produces.popleft()
         if self._appended is not None:
             await self._appended
@@ -223,9 +223,15 @@ class Session:
             failure = error
         context.appended()
         if previous is not None:
-            await asyncio.wait({previous})
+            await _over(previous)
         if failure is not None:
             self._failed = True
             self._fail(failure)
         elif reply is not None:
             self._send(reply)
+
+
+async def _over(task: asyncio.Task[None]) -> None:
+    """Wait until a task is done, however it ends; one that is done costs no turn of the loop."""
+    if not task.done():
+        await asyncio.wait({task})

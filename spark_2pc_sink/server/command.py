@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import uvloop
+
 from spark_2pc_sink.server.broker import Broker
 from spark_2pc_sink.server.properties import BrokerProperties
 
@@ -26,7 +28,7 @@ def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple
         ConfigurationError, CorruptLogError: as `Broker.start`.
         OSError: an address cannot be bound.
     """
-    asyncio.run(_serve(properties, data_dir, metrics))
+    uvloop.run(_serve(properties, data_dir, metrics))
     return 0
 
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.server.dispatch import Reply
@@ -94,8 +94,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open, and past the TLS handshake."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, because the transports of uvloop are no subclass.
+        self._transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
         if not self._registry.has_room:

@@ -76,7 +76,11 @@ class SqlDecidingTransaction:
             raise superseded(self._transactional_id, self._generation, self._read())
 
     def decide(self, decision: Decision) -> None:
-        """Write the state row under the claim's generation: lock, check and write in one statement."""
+        """Write the state row under the claim's generation: lock, check and write in one statement.
+
+        That the row still names the decision beside which the batch was placed is a part of the check: after a
+        failover that lost commits the claim may still stand, and what it was placed beside may not.
+        """
         self._check_open(_DECIDE)
         self._phase = "failed"
         statement = (
@@ -85,6 +89,7 @@ class SqlDecidingTransaction:
                 self._own_row,
                 self._state.c.generation == self._generation,
                 self._state.c.status.in_(legal_before(_DECIDE)),
+                self._state.c.prepared_transaction_state == decision.after,
             )
             .values(
                 status=status_after(_DECIDE),
@@ -110,6 +115,7 @@ class SqlDecidingTransaction:
                     generation=self._generation,
                     row=self._read(),
                     values=None,
+                    after=decision.after,
                 )
         self._phase = "decided"
 

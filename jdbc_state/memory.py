@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from sqlalchemy import Connection
 
@@ -37,6 +37,16 @@ _DECIDE = "decide"
 
 def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def _may_move(row: StateRow | None, operation: str, generation: int, after: str | None) -> TypeGuard[StateRow]:
+    """The WHERE clause of `SqlStateStore`'s conditional updates."""
+    return (
+        row is not None
+        and row.generation == generation
+        and row.status in legal_before(operation)
+        and after in (None, row.prepared_transaction_state)
+    )
 
 
 class MemoryConnection:
@@ -179,10 +189,10 @@ class MemoryStateStore:
         """Note that Kafka aborted the row's transaction."""
         return self._move("mark_owed", transactional_id, generation, {})
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
         """Note a batch without records as done."""
         empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-        return self._move("take_empty_batch", transactional_id, generation, empty)
+        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""
@@ -230,9 +240,14 @@ class MemoryStateStore:
         """The row as ``decision`` would leave it; for :class:`MemoryDecidingTransaction`."""
         with self._lock:
             row = self._rows.get(transactional_id)
-            if row is None or row.generation != generation or row.status not in legal_before(_DECIDE):
+            if not _may_move(row, _DECIDE, generation, decision.after):
                 return explain_refused_move(
-                    operation=_DECIDE, transactional_id=transactional_id, generation=generation, row=row, values=None
+                    operation=_DECIDE,
+                    transactional_id=transactional_id,
+                    generation=generation,
+                    row=row,
+                    values=None,
+                    after=decision.after,
                 )
             return replace(
                 row,
@@ -248,16 +263,25 @@ class MemoryStateStore:
                 settled_at=None,
             )
 
-    def _move(self, operation: str, transactional_id: str, generation: int, values: dict[str, Any]) -> StateRow:
+    def _move(
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: dict[str, Any],
+        *,
+        after: str | None = None,
+    ) -> StateRow:
         with self._lock:
             row = self._rows.get(transactional_id)
-            if row is None or row.generation != generation or row.status not in legal_before(operation):
+            if not _may_move(row, operation, generation, after):
                 return explain_refused_move(
                     operation=operation,
                     transactional_id=transactional_id,
                     generation=generation,
                     row=row,
                     values=values,
+                    after=after,
                 )
             settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
             row = replace(row, status=status_after(operation), settled_at=settled_at, **values)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from spark_2pc_sink.errors import ClaimRefusedError, LocalProtocolError, SupersededError
+from spark_2pc_sink.errors import ClaimRefusedError, HaltError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -118,9 +118,12 @@ class Decision:
 
     Args:
         prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
+        after: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
+            that names another decision by now is refused, see :func:`went_back`.
     """
 
     prepared: str
+    after: str
     batch_id: int
     row_count: int
     record_count: int
@@ -144,6 +147,7 @@ class DecidingTransaction(Protocol):
 
         Raises:
             SupersededError: a newer driver has claimed the row; everything is rolled back.
+            HaltError: the database has lost commits since the batch was placed; everything is rolled back.
             LocalProtocolError: the row's status allows no decision, or this transaction made one already.
             StateStoreError: the database refused; everything is rolled back.
         """
@@ -153,7 +157,7 @@ class StateStore(Protocol):
     """Where state rows live. Every method raises StateStoreError when the database fails.
 
     A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
-    newest, or LocalProtocolError when :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one
+    newest, HaltError when the row is behind that claim (see :func:`went_back`), or LocalProtocolError when :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one
     again that has succeeded, after an answer was lost, succeeds.
     """
 
@@ -209,8 +213,8 @@ class StateStore(Protocol):
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
-        """Note a batch without records as done; the row keeps its pair."""
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
+        """Note a batch without records as done; the row keeps its pair, which must be ``after`` (`Decision.after`)."""
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
@@ -272,10 +276,42 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
     return None
 
 
-def superseded(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError:
-    """The error of a driver whose claim is no longer the newest."""
+def superseded(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
+    """The error of a driver whose claim is not the row's: superseded, or lost by the database.
+
+    Generations only grow. One that is lower than a claim that was granted proves that the claim was lost, and with it
+    perhaps decisions that Kafka has followed.
+    """
+    if row is not None and row.generation < generation:
+        return went_back(row, f"generation {generation}")
     found = NO_ROW if row is None else f"generation {row.generation} of run {row.run_id}"
     return SupersededError(transactional_id=transactional_id, generation=generation, found=found)
+
+
+def went_back(row: StateRow, left: str) -> HaltError:
+    """The error of a driver that finds the row behind what it has itself read or written under its claim.
+
+    Only the newest claimant changes a row, and each decision writes a pair that no other has. So a row that differs
+    without a newer claim was not changed: the database has lost commits, which PostgreSQL does where it fails over to
+    an asynchronous standby.
+
+    Args:
+        row: the row as it is.
+        left: what it was, in the words of the row.
+    """
+    found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
+    return HaltError(
+        transactional_id=row.transactional_id,
+        database_side=f"batch {row.batch_id}, {found}",
+        kafka_side="not asked; it may have committed what the database lacks",
+        reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
+        "(a failover to a standby that lacked them, or a restored backup)",
+        remedies=(
+            "restore the database to its newest state",
+            "compare both sides and repair the table by hand; then adopt the row (adopt=True, or spark-2pc recover "
+            "--adopt)",
+        ),
+    )
 
 
 def explain_refused_move(
@@ -285,6 +321,7 @@ def explain_refused_move(
     generation: int,
     row: StateRow | None,
     values: Mapping[str, object] | None,
+    after: str | None = None,
 ) -> StateRow:
     """Tell apart why a conditional update met no row.
 
@@ -294,16 +331,20 @@ def explain_refused_move(
         generation: the claim under which it was tried.
         row: the row as it is.
         values: what the operation would have written beside the status; None when nothing counts as a repeat.
+        after: the decision that the row had to name; None where the operation asks for none.
 
     Returns:
         ``row``, when it already is what the operation would have made of it: a repeat after a lost answer.
 
     Raises:
-        SupersededError: the row is gone or at another generation.
+        SupersededError: the row is gone or at a later generation.
+        HaltError: it is behind this claim.
         LocalProtocolError: the move is not legal.
     """
     if row is None or row.generation != generation:
         raise superseded(transactional_id, generation, row)
+    if after is not None and row.prepared_transaction_state != after:
+        raise went_back(row, f"decision {after or 'none'}")
     written = values is not None and all(getattr(row, name) == value for name, value in values.items())
     if written and row.status == status_after(operation):
         return row

@@ -111,10 +111,10 @@ class SqlStateStore:
         """Note that Kafka aborted the row's transaction."""
         return self._move("mark_owed", transactional_id, generation, {})
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
         """Note a batch without records as done."""
         empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-        return self._move("take_empty_batch", transactional_id, generation, empty)
+        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""
@@ -230,9 +230,17 @@ class SqlStateStore:
                 return []
             raise
 
-    def _move(self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object]) -> StateRow:
+    def _move(
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: Mapping[str, object],
+        *,
+        after: str | None = None,
+    ) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement = self._move_statement(operation, transactional_id, generation, values)
+        statement = self._move_statement(operation, transactional_id, generation, values, after)
         with self._database.requests(
             f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
         ) as connection:
@@ -245,12 +253,13 @@ class SqlStateStore:
             generation=generation,
             row=self.read(transactional_id),
             values=values,
+            after=after,
         )
 
     def _move_statement(
-        self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object]
+        self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object], after: str | None
     ) -> Returning | Select[Any]:
-        after = status_after(operation)
+        unchanged = () if after is None else (self._state.c.prepared_transaction_state == after,)
         settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
         moved = (
             update(self._state)
@@ -258,8 +267,9 @@ class SqlStateStore:
                 self._state.c.transactional_id == transactional_id,
                 self._state.c.generation == generation,
                 self._state.c.status.in_(legal_before(operation)),
+                *unchanged,
             )
-            .values(status=after, **settled_at, **values)
+            .values(status=status_after(operation), **settled_at, **values)
             .returning(*row_columns(self._state))
         )
         if operation != "mark_done" or not self._settings.history_batches:

@@ -12,6 +12,12 @@ Three facts carry the table:
   the outcome is shown at (P, E) itself, and an abort there cannot be told from a later one.
 * Where the coordinator no longer shows that transaction, the control marker in the log of any partition that it
   wrote still does.
+
+A commit that Kafka shows belongs to a decision of the newest claim, because every recovery ends with
+InitProducerId, which takes the commits before it from view. A row that knows no such decision is therefore behind
+Kafka, in every status, and halts. Counter-example without that rule: the first batch is decided and committed in
+Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
+batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time.
 """
 
 from __future__ import annotations
@@ -167,6 +173,9 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
+    if kafka.state in _COMMITTED and not adopt:
+        # Of any pair: neither status has a decision that Kafka has committed.
+        return _behind_kafka()
     if kafka.state in _ENDING:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
@@ -179,18 +188,22 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
-        return Resolution(
-            Verdict.HALT,
-            "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
-            "(a restored backup, or a failover that lost commits), or another application uses this id",
-            (
-                "restore the database to its newest state",
-                "compare both sides, repair the table by hand, then " + _ADOPT,
-            ),
-        )
+        return _behind_kafka()
     if kafka.state in _ENDING:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
+
+
+def _behind_kafka() -> Resolution:
+    return Resolution(
+        Verdict.HALT,
+        "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
+        "(a restored backup, or a failover that lost commits), or another application uses this id",
+        (
+            "restore the database to its newest state",
+            "compare both sides, repair the table by hand, then " + _ADOPT,
+        ),
+    )
 
 
 def _resolve_decided(row: RowView, kafka: KafkaView) -> Resolution:

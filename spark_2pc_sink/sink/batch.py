@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from jdbc_state import Decision
+from jdbc_state.model import went_back
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import (
@@ -328,8 +329,11 @@ class BatchDriver:
                 return
 
     def _place(self, batch_id: int) -> Placement:
-        """Step 1."""
-        row = self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
+        """Step 1. Beside a row that lost a decision since this driver saw it, a batch would be written again."""
+        seen = self._claimed()
+        row = self._row = self._store.check_generation(self._transactional_id, seen.generation)
+        if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
+            raise went_back(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         placed = place_batch(
             status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
         )
@@ -387,7 +391,9 @@ class BatchDriver:
         if row.status == RowStatus.OWED.value:
             self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled)
         else:
-            self._row = self._store.take_empty_batch(self._transactional_id, row.generation, batch_id)
+            self._row = self._store.take_empty_batch(
+                self._transactional_id, row.generation, batch_id, row.prepared_transaction_state
+            )
         if self._kafka.transaction_version >= _VERSION_OF_IMPLICIT_PARTITIONS:
             self._producer = producer
         else:
@@ -430,9 +436,9 @@ class BatchDriver:
 
     def decide(self, batch: PreparedBatch, work: BatchWork, *, kafka_only: bool) -> None:
         """Step 5; called by `PreparedBatch.decide` only."""
-        generation = self._claimed().generation
+        row = self._claimed()
         produced = batch.produced
-        with self._store.deciding(self._transactional_id, generation) as transaction:
+        with self._store.deciding(self._transactional_id, row.generation) as transaction:
             if not kafka_only:
                 rows = work.copy_into(transaction.connection)
                 if rows != produced.row_count:
@@ -444,6 +450,7 @@ class BatchDriver:
             transaction.decide(
                 Decision(
                     prepared=str(PreparedTxnState.of(batch.producer)),
+                    after=row.prepared_transaction_state,
                     batch_id=batch.batch_id,
                     row_count=produced.row_count,
                     record_count=produced.record_count,

@@ -36,6 +36,7 @@ SETTINGS = StoreSettings(
 
 FIRST = Decision(
     prepared="5:0",
+    after="",
     batch_id=0,
     row_count=2,
     record_count=3,
@@ -76,18 +77,21 @@ def claim(store: StateStore, transactional_id: str = ID, **changes: Any) -> Stat
 
 
 def decide(store: StateStore, row: StateRow, **changes: Any) -> None:
-    """Decide a batch under the claim of ``row``."""
+    """Decide a batch under the claim of ``row``, beside ``row``."""
     with store.deciding(row.transactional_id, row.generation) as transaction:
-        transaction.decide(replace(FIRST, **changes))
+        transaction.decide(replace(FIRST, **{"after": row.prepared_transaction_state, **changes}))
 
 
 def call(store: StateStore, operation: str, transactional_id: str, generation: int) -> StateRow | None:
-    """One of the operations of TRANSITIONS, with its arguments of ARGUMENTS."""
+    """One of the operations of TRANSITIONS, with its arguments of ARGUMENTS, beside the row as it is."""
+    row = store.read(transactional_id)
+    after = "" if row is None else row.prepared_transaction_state
     if operation == "decide":
         with store.deciding(transactional_id, generation) as transaction:
-            transaction.decide(FIRST)
+            transaction.decide(replace(FIRST, after=after))
         return store.read(transactional_id)
-    answer: StateRow = getattr(store, operation)(transactional_id, generation, *ARGUMENTS[operation])
+    arguments = ARGUMENTS[operation] + ((after,) if operation == "take_empty_batch" else ())
+    answer: StateRow = getattr(store, operation)(transactional_id, generation, *arguments)
     return answer
 
 

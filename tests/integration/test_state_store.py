@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -18,6 +18,7 @@ from jdbc_state.model import STATUSES, claim_refusal, legal_before, status_after
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
     CommitUnknownError,
+    HaltError,
     LocalProtocolError,
     StateStoreError,
     SupersededError,
@@ -206,10 +207,25 @@ def test_a_claim_can_depend_on_the_claim_before(store: StateStore) -> None:
     mine = claim(store, expected_generation=row.generation)
     assert mine.generation == 2
     other = claim(store, run_id="run-2", expected_generation=mine.generation)
-    for expected in (mine.generation, other.generation + 1):
-        with pytest.raises(SupersededError, match="generation 3 of run run-2"):
-            claim(store, expected_generation=expected)
+    with pytest.raises(SupersededError, match="generation 3 of run run-2"):
+        claim(store, expected_generation=mine.generation)
     assert read(store) == other
+
+
+def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> None:
+    """C5: generations only grow. One below a claim that was granted shows that the database lost that claim."""
+    row = claim(store)
+    lost = row.generation + 1
+    attempts: dict[str, Callable[[], object]] = {
+        "claim": lambda: claim(store, expected_generation=lost),
+        "check": lambda: store.check_generation(ID, lost),
+        "move": lambda: store.mark_initialized(ID, lost, "5:0"),
+        "deciding": lambda: decide(store, replace(row, generation=lost)),
+    }
+    for attempt in attempts.values():
+        with pytest.raises(HaltError, match="left the state row at generation 2, and it is another by now"):
+            attempt()
+    assert read(store) == row
 
 
 def test_a_claim_whose_answer_was_lost_is_repeated(store: StateStore) -> None:
@@ -306,7 +322,7 @@ def test_a_first_recovery_leaves_its_pair(store: StateStore) -> None:
 def test_an_empty_batch_keeps_the_pair(store: StateStore) -> None:
     """A16: there is no Kafka transaction, so the row goes on naming the last one."""
     row = reach(store, "done")
-    taken = store.take_empty_batch(ID, row.generation, 1)
+    taken = store.take_empty_batch(ID, row.generation, 1, row.prepared_transaction_state)
     counts: dict[str, Any] = {"row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
     assert taken == replace(row, batch_id=1, settled_at=taken.settled_at, **counts)
 
@@ -335,7 +351,7 @@ def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
     row = read(store)
     assert row.decided_at is not None
     assert row.decided_at >= claimed.claimed_at
-    told = {name: value for name, value in asdict(FIRST).items() if name != "prepared"}
+    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "after"}}
     expected = replace(
         claimed, status="decided", prepared_transaction_state="5:0", settled="", decided_at=row.decided_at, **told
     )
@@ -349,6 +365,19 @@ def test_a_resend_replaces_the_pair(store: StateStore) -> None:
     resent = read(store)
     assert (resent.status, resent.prepared_transaction_state, resent.settled_at) == ("decided", "5:2", None)
     assert resent.kafka_offsets == {"orders-0": (9, 10)}
+
+
+@pytest.mark.parametrize("status", ["none", "decided", "done", "owed"])
+def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, status: str) -> None:
+    """C5: the claim stands, the decision beside which the batch was placed was lost: refused, whatever the status."""
+    row = reach(store, status)
+    left = "the state row at decision 5:8, and it is another by now"
+    with pytest.raises(HaltError, match=left) as raised:
+        decide(store, row, after="5:8", prepared="5:9", batch_id=1)
+    assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.database_side
+    with pytest.raises(HaltError, match=left):
+        store.take_empty_batch(ID, row.generation, 1, "5:8")
+    assert read(store) == row
 
 
 def test_without_a_decision_nothing_is_left(store: StateStore) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from jdbc_state import SqlStateStore, application_name, ddl
 from jdbc_state.database import driver_connection
 from jdbc_state.schema import CREATE_ATTEMPTS_MAX
-from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, SupersededError
+from spark_2pc_sink.errors import ClaimRefusedError, HaltError, StateStoreError, SupersededError
 from tests.integration.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,7 +171,7 @@ def test_history_keeps_the_last_batches(database: str) -> None:
         row = claim(store)
         for batch_id in range(4):
             decide(store, row, batch_id=batch_id, prepared=f"5:{batch_id}")
-            store.mark_done(ID, row.generation, f"5:{batch_id + 1}")
+            row = store.mark_done(ID, row.generation, f"5:{batch_id + 1}")
         decide(store, row, batch_id=4, prepared="5:4")
         other = claim(store, "other")
         decide(store, other)
@@ -344,7 +344,7 @@ def test_a_refused_claim_does_not_touch_the_healthy_driver(store: SqlStateStore)
         for changes in ({"query_id": "query-2"}, {"cluster_id": "cluster-b"}):
             with pytest.raises(ClaimRefusedError):
                 claim(store, **changes)
-        with pytest.raises(SupersededError):
+        with pytest.raises(HaltError):
             claim(store, expected_generation=row.generation + 1, run_id="run-2")
     decided = store.read(ID)
     assert decided is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg2
 import pytest
@@ -287,7 +288,7 @@ def test_a_second_decision_without_a_settled_first_is_refused(store: SqlStateSto
     def again() -> None:
         with store.deciding(ID, row.generation) as transaction:
             write(transaction)
-            transaction.decide(FIRST)
+            transaction.decide(replace(FIRST, after=FIRST.prepared))
 
     with pytest.raises(LocalProtocolError, match="decide in state decided"):
         again()

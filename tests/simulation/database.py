@@ -16,6 +16,10 @@ from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.broker import TRANSACTIONAL_ID
 
 
+#: State rows, and how many statements and decisions were committed.
+Snapshot = tuple[dict[str, StateRow], int, int]
+
+
 def connection_lost(operation: str) -> StateStoreError:
     """A statement, or its answer, that was lost with the connection."""
     return StateStoreError(operation=operation, detail="the connection was lost", sqlstate="08006", retriable=True)
@@ -38,8 +42,9 @@ class SimDatabase(MemoryStateStore):
         self.claims: list[str | None] = []
         #: True once a query has claimed the row, and not an operator alone.
         self.owned = False
-        #: What was there before the last commit of a batch: state rows, statements, decisions.
-        self.before: tuple[dict[str, StateRow], int, int] | None = None
+        #: What was there before the last commit of a batch, and before the last write: what a standby may have.
+        self.before_batch: Snapshot | None = None
+        self.before_write: Snapshot | None = None
         self.owed_count = 0
         #: Batches of which a person has decided that any replay will do, or that Kafka is to go without them.
         self.accepted: set[int | None] = set()
@@ -66,6 +71,7 @@ class SimDatabase(MemoryStateStore):
             claimant.check(standing)
             if standing is not None:
                 self.end_older(standing.generation + 1)
+        before = self._snapshot()
         open_, self._open = self._open, []
         try:
             row = self.claim(
@@ -78,8 +84,15 @@ class SimDatabase(MemoryStateStore):
             )
         finally:
             self._open = open_
+        self.before_write = before
         self.claims.append(claimant.run_id)
         self.owned |= claimant.query_id is not None
+        return row
+
+    def _move(self, *arguments: Any, **named: Any) -> StateRow:
+        before = self._snapshot()
+        row = super()._move(*arguments, **named)
+        self.before_write = before
         return row
 
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
@@ -115,9 +128,9 @@ class SimDatabase(MemoryStateStore):
 
     def commit(self, session: MemoryDecidingTransaction) -> None:
         """COMMIT of a session that has decided."""
-        before = (dict(self._rows), len(self.committed), len(self.decisions))
+        before = self._snapshot()
         self._commit(session)
-        self.before = before
+        self.before_batch = self.before_write = before
         self._open.remove(session)
         self.decisions += [what for name, what in session.recorded.statements if isinstance(what, Decision)]
 
@@ -131,14 +144,16 @@ class SimDatabase(MemoryStateStore):
         for session in self.sessions:
             self.end(session)
 
-    def lose_commit(self) -> None:
-        """A failover to a standby that lacks the last commit of a batch, and all that came after it."""
+    def fail_over_to(self, standby: Snapshot) -> None:
+        """A failover to a standby that has no more than this."""
         self.cut()
-        if self.before is not None:
-            self._rows, statements, decisions = self.before
-            del self.committed[statements:]
-            del self.decisions[decisions:]
-            self.before = None
+        self._rows, statements, decisions = standby
+        del self.committed[statements:]
+        del self.decisions[decisions:]
+        self.before_batch = self.before_write = None
+
+    def _snapshot(self) -> Snapshot:
+        return dict(self._rows), len(self.committed), len(self.decisions)
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""

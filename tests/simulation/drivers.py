@@ -116,12 +116,25 @@ class JobDriver:
         """Recover, then batch after batch."""
         world = self.world
         self._batch_id = world.next_batch
-        driver = BatchDriver(
+        driver = self.batch_driver()
+        driver.recover()
+        while self._batch_id < len(world.profile.batches):
+            driver.write(self._batch_id, SimWork(world, self._kafka, self._batch_id))
+            # Spark's commit log. A driver that dies before it gets the same batch again.
+            world.io(faults.SPARK, f"spark-commit {self._batch_id}", self._note, _impossible)
+            self._batch_id += 1
+
+    def _note(self) -> None:
+        self.world.note_batch(self._batch_id)
+
+    def batch_driver(self) -> BatchDriver:
+        """The real one."""
+        return BatchDriver(
             transactional_id=TRANSACTIONAL_ID,
             recovery=self.recovery(),
             kafka=self._kafka,
             store=self._store,
-            clock=world,
+            clock=self.world,
             query_id=QUERY_ID,
             run_id=f"run-{self.number}",
             attempts_max=ATTEMPTS_MAX,
@@ -132,15 +145,6 @@ class JobDriver:
             stopping=lambda: False,
             observer=lambda _step: None,
         )
-        driver.recover()
-        while self._batch_id < len(world.profile.batches):
-            driver.write(self._batch_id, SimWork(world, self._kafka, self._batch_id))
-            # Spark's commit log. A driver that dies before it gets the same batch again.
-            world.io(faults.SPARK, f"spark-commit {self._batch_id}", self._note, _impossible)
-            self._batch_id += 1
-
-    def _note(self) -> None:
-        self.world.note_batch(self._batch_id)
 
     def recovery(self, decision: OperatorDecision | None = None) -> Recovery:
         """The real one, over this driver's connections."""
@@ -171,6 +175,17 @@ class JobDriver:
             self.world.errors.append(error)
             self.world.trace(f"{self}: {error!r}")
         self.world.trace(f"{self} {self.outcome}")
+
+
+class NextStart(JobDriver):
+    """The query, started once more when all is done, with a batch that has no records."""
+
+    def run(self) -> None:
+        """It notices what the database has lost since: Spark's next batch does not follow the row's."""
+        self._batch_id = len(self.world.profile.batches)
+        driver = self.batch_driver()
+        driver.recover()
+        driver.write(self._batch_id, SimWork(self.world, self._kafka, self._batch_id))
 
 
 class Intruder(JobDriver):

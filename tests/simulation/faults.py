@@ -46,8 +46,10 @@ TIMEOUT: Final = "timeout"
 EXPIRY: Final = "expiry"
 FORCE_TERMINATE: Final = "force-terminate"
 DATABASE_CUT: Final = "database-cut"
-#: The database fails over to a standby that lacks the last commit of a batch.
+#: The database fails over to a standby that lacks the last commit of a batch and all that came after it.
 ASYNC_FAILOVER: Final = "async-failover"
+#: The same, and the standby lacks the last write of the state row only, whatever that was.
+ASYNC_FAILOVER_NOTE: Final = "async-failover-note"
 #: A request that was delayed arrives; a COMMIT that hung is carried out.
 ARRIVE: Final = "arrive"
 
@@ -62,8 +64,11 @@ SPARK: Final = "spark"
 #: needs to be sent again.
 ABORTING: Final = frozenset({TIMEOUT, FORCE_TERMINATE, SECOND_DRIVER, OPERATOR, DELAY, LATE_COPY})
 
+#: After one of these the two sides may differ: not promised to be mended, only to be noticed.
+LOSING: Final = frozenset({ASYNC_FAILOVER, ASYNC_FAILOVER_NOTE})
+
 #: The kinds of which all pairs are run in every profile: who dies, when, and what only one side knows.
-CORE: Final = frozenset({CRASH, LOSE_REPLY, HANG, BROKER_CRASH, TIMEOUT, DATABASE_CUT, SECOND_DRIVER, SWITCH})
+CORE: Final = frozenset({CRASH, LOSE_REPLY, HANG, BROKER_CRASH, TIMEOUT, DATABASE_CUT, SECOND_DRIVER, SWITCH, ASYNC_FAILOVER})
 
 _OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
     KAFKA: (LOSE_REQUEST, LOSE_REPLY, RESEND, DELAY, LATE_COPY),
@@ -114,6 +119,7 @@ def offered(
         (DATABASE_CUT, sessions),
         (ARRIVE, late),
         (ASYNC_FAILOVER, lossy),
+        (ASYNC_FAILOVER_NOTE, lossy),
     )
     return (
         CRASH,

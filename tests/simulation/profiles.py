@@ -21,7 +21,7 @@ class Profile:
         first_epoch: of the transactional id before the sink is started, None for an id that is unknown.
         drifts: Spark computes other rows when it runs a batch again.
         loses_commits: the database may fail over to a standby that lacks its last commit. Both sides cannot agree
-            then, and the only question is who notices: not promised, so not among the `PROMISED`.
+            then, and the only question is whether a driver halts: not promised, but checked.
         batches: records of each batch, by partition.
     """
 
@@ -33,6 +33,10 @@ class Profile:
     drifts: bool = False
     loses_commits: bool = False
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
+
+    def records_of(self, batch_id: int) -> tuple[int, ...]:
+        """Of one batch, by partition; there are none after the last."""
+        return self.batches[batch_id] if batch_id < len(self.batches) else ()
 
     @property
     def settings(self) -> Settings:
@@ -58,8 +62,9 @@ _ALL = (
     Profile(name="tv2-rollover", first_epoch=EPOCH_MAX - 2, batches=((2, 1), (1, 1), (0, 0))),
     Profile(name="tv2-drift", drifts=True),
     Profile(name="tv2-async", loses_commits=True),
+    Profile(name="tv0-async", transaction_version=0, loses_commits=True),
 )
 #: By name.
 PROFILES = {profile.name: profile for profile in _ALL}
-#: Those in which nothing may ever be violated.
+#: Those in which both sides must agree, whatever happens.
 PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits)

@@ -54,6 +54,11 @@ class Choices:
         self.offered: list[Sequence[str]] = []
         self.taken: list[tuple[int, str]] = []
 
+    @property
+    def last_taken(self) -> int:
+        """The choice point of the last fault that was taken, -1 before the first."""
+        return self.taken[-1][0] if self.taken else -1
+
     def choose(self, options: Sequence[str]) -> str:
         """`GO`, or the option that is planned here.
 

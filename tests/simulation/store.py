@@ -108,10 +108,10 @@ class SimStore:
         """See `StateStore`."""
         return self.statement("mark-owed", lambda: self._database.mark_owed(transactional_id, generation))
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int) -> StateRow:
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
         """See `StateStore`."""
         return self.statement(
-            "take-empty", lambda: self._database.take_empty_batch(transactional_id, generation, batch_id)
+            "take-empty", lambda: self._database.take_empty_batch(transactional_id, generation, batch_id, after)
         )
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:

@@ -11,8 +11,8 @@ from spark_2pc_sink.sink.batch import TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker
-from tests.simulation.database import SimDatabase
-from tests.simulation.drivers import Intruder, JobDriver, Operator, Remedy, TaskFailedError
+from tests.simulation.database import SimDatabase, Snapshot
+from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, Remedy, TaskFailedError
 from tests.simulation.partition import Record
 from tests.simulation.profiles import PROFILES
 from tests.simulation.schedule import GO, Choices
@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 EXTRA_MAX: Final = 3
 #: Restarts of the query before it counts as stuck: each fault can end one run, and a late request another.
 STARTS_MAX: Final = 12
-#: Requests in all. A run without faults makes about 30, and each fault adds a recovery or two.
-REQUESTS_MAX: Final = 800
+#: Requests after the last fault. A run without faults makes about 30.
+REQUESTS_MAX: Final = 200
 
 _STARTED: Final[dict[str, type[JobDriver]]] = {
     faults.SECOND_DRIVER: JobDriver,
@@ -71,6 +71,8 @@ class World:
         self._turn: JobDriver | None = None
         self._unanswered: HaltError | None = None
         self._extra = 0
+        #: The query was started once more after its end.
+        self.looked = False
         self._evaluations: dict[int, int] = {}
 
     # --- the clock ---------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class World:
         version = version if self.profile.drifts else 0
         return tuple(
             Record(batch_id, partition, number, version)
-            for partition, count in enumerate(self.profile.batches[batch_id])
+            for partition, count in enumerate(self.profile.records_of(batch_id))
             for number in range(count)
         )
 
@@ -143,7 +145,7 @@ class World:
     def note_halt(self, error: HaltError, batch_id: int) -> None:
         """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
         overtaken = error.kafka_side == "nothing in doubt" and batch_id < self.next_batch
-        if not overtaken or self.profile.loses_commits:
+        if not overtaken or self.lost_commits:
             self.halts.append(error)
             self._unanswered = error
 
@@ -151,6 +153,11 @@ class World:
         """Keep some lines, where somebody will read it."""
         if self._tracing:
             self.traced += text.splitlines()
+
+    @property
+    def lost_commits(self) -> bool:
+        """Whether the database has lost something that it had committed."""
+        return any(fault in faults.LOSING for _, fault in self.choices.taken)
 
     # --- the scheduler -----------------------------------------------------------------------------------------
 
@@ -181,7 +188,7 @@ class World:
         """Who is started when nobody runs any more: the query again, or a person after a halt; None at the end."""
         halt, self._unanswered = self._unanswered, None
         if self.finished:
-            return None
+            return self._last_look() if self.profile.loses_commits else None
         if halt is None:
             return self._start(JobDriver)
         if not halted_for_replay(halt):
@@ -189,6 +196,13 @@ class World:
         dropping = self.choices.choose((faults.DROP,)) == faults.DROP
         self.decision = OperatorDecision.DROP if dropping else OperatorDecision.ACCEPT_REPLAY
         return self._start(Remedy)
+
+    def _last_look(self) -> JobDriver | None:
+        """The job is through. What the database has lost since then, the next start notices, without more faults."""
+        if self.looked or self.halts:
+            return None
+        self.looked = True
+        return self._start(NextStart)
 
     def _run_until_all_stop(self, driver: JobDriver) -> None:
         """Run it, whoever is started or goes on in its place, and in the end all that stood still."""
@@ -227,11 +241,13 @@ class World:
             bool(broker.effects),
             bool(database.sessions),
             bool(self._late) or database.hanging is not None,
-            self.profile.loses_commits and database.before is not None,
+            self.profile.loses_commits and database.before_batch is not None,
         )
+        if self.looked:
+            options = ()
         position = len(self.choices.offered)
-        if position > REQUESTS_MAX:
-            raise StuckError(f"{position} requests")
+        if position - self.choices.last_taken > REQUESTS_MAX:
+            raise StuckError(f"{REQUESTS_MAX} requests after the last fault")
         choice = self.choices.choose(options)
         if self._tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
@@ -264,7 +280,9 @@ class World:
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
         elif choice == faults.ASYNC_FAILOVER:
-            self.database.lose_commit()
+            self._fail_over(self.database.before_batch)
+        elif choice == faults.ASYNC_FAILOVER_NOTE:
+            self._fail_over(self.database.before_write)
         elif choice == faults.ARRIVE:
             self._arrive()
         elif choice in _STARTED:
@@ -275,6 +293,11 @@ class World:
         else:
             return False
         return True
+
+    def _fail_over(self, standby: Snapshot | None) -> None:
+        if standby is None:
+            raise AssertionError("offered only where there is one")
+        self.database.fail_over_to(standby)
 
     def _arrive(self) -> None:
         if self._late:

@@ -79,7 +79,7 @@ def test_a_refused_move_is_explained() -> None:
 
 def test_rows_and_decisions_are_values() -> None:
     decision = Decision(
-        prepared="1:2", batch_id=0, row_count=1, record_count=1, digest="", kafka_offsets={"t-0": (0, 1)}
+        prepared="1:2", after="", batch_id=0, row_count=1, record_count=1, digest="", kafka_offsets={"t-0": (0, 1)}
     )
     for value in (ROW, decision, SETTINGS):
         copy = pickle.loads(pickle.dumps(value))  # noqa: S301 - our own

@@ -55,6 +55,8 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa
         return Verdict.HALT
     if kafka.state is TransactionState.ONGOING:
         return Verdict.ABORT
+    if kafka.state in COMMITTED and not adopt:
+        return Verdict.HALT
     return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
 
 
@@ -83,6 +85,14 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         ("done", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
         ("owed", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
         ("none", "7:10", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
+        ("none", "7:10", "CompleteCommit", AFTER, 2, Verdict.HALT),
+        ("none", "7:10", "CompleteCommit", OWN, 0, Verdict.HALT),
+        ("none", "7:10", "PrepareCommit", AFTER, 2, Verdict.HALT),
+        ("owed", "7:11", "CompleteCommit", LATER, 2, Verdict.HALT),
+        ("owed", "7:11", "CompleteCommit", AFTER, 2, Verdict.HALT),
+        ("owed", "7:11", "PrepareCommit", OTHER, 1, Verdict.HALT),
+        ("owed", "7:11", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
+        ("owed", "7:11", "PrepareAbort", AFTER, 2, Verdict.WAIT),
         ("owed", "7:11", "Unknown", None, 2, Verdict.NOTHING),
         ("done", "7:11", "Ongoing", OWN, 2, Verdict.COMMIT),
         ("done", "7:11", "CompleteCommit", LATER, 2, Verdict.HALT),
@@ -118,6 +128,18 @@ def test_a_fresh_row_stays_fresh_until_a_recovery_has_finished() -> None:
     first = RowView(RowStatus.NONE, cluster_id="here")
     kafka = KafkaView(TransactionState.ONGOING, OTHER, 2, "here")
     assert [resolve(first, kafka).verdict for _ in range(2)] == [Verdict.HALT, Verdict.HALT]
+
+
+@pytest.mark.parametrize("status", ["none", "owed", "done"])
+@pytest.mark.parametrize("state", ["PrepareCommit", "CompleteCommit"])
+def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, state: str) -> None:
+    """C5: the row knows of no decision, or of one that Kafka aborted, and Kafka shows a commit: never carry on."""
+    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState("7:11"), "here")
+    kafka = KafkaView(TransactionState(state), LATER, 2, "here")
+    halted = resolve(row, kafka)
+    assert halted.verdict is Verdict.HALT
+    assert "the database is behind Kafka" in halted.reason
+    assert resolve(row, kafka, adopt=True).verdict is not Verdict.HALT
 
 
 def test_kept_prepared_transaction_that_is_just_committing_is_waited_for() -> None:

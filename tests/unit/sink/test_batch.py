@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -167,6 +167,57 @@ def test_an_error_after_the_decision_undoes_nothing(job: Job, error: Exception) 
     assert work.log == ["produce", "copy", "discard"]
     assert (len(job.kafka.committed), job.kafka.aborted) == (1, [])
     assert job.row().status == "done"
+
+
+def fail_over(job: Job, behind: StateRow) -> None:
+    """The database fails over to a standby whose state row is ``behind``; claims were not lost."""
+    job.store._rows[ID] = replace(behind, generation=job.row().generation)
+
+
+@pytest.mark.parametrize(
+    ("records", "first", "again"),
+    [(3, "left the state row at decision 0:1, and", "batch 2 follows batch 0"), (0, "behind Kafka", "behind Kafka")],
+)
+def test_a_decision_that_the_database_lost_lets_no_batch_follow_it(
+    job: Job, records: int, first: str, again: str
+) -> None:
+    """C5: neither a decision nor an empty batch; and the next start halts again."""
+    job.driver.write(0, job.work())
+    behind = job.row()
+    job.driver.write(1, job.work())
+    job.on_step = lambda step: fail_over(job, behind) if step is Step.PRODUCE else None
+    with pytest.raises(HaltError, match=first):
+        job.driver.write(2, job.work(rows=records, records=records))
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0), ProducerIdAndEpoch(0, 1)]
+    assert job.row().batch_id == 0
+    restarted = Job(sides=job, run_id="again")
+
+    def start_again() -> None:
+        restarted.driver.recover()
+        restarted.driver.write(2, restarted.work())
+
+    with pytest.raises(HaltError, match=again):
+        start_again()
+
+
+def test_a_decision_that_the_database_lost_before_kafka_followed_halts(job: Job) -> None:
+    """C5: EndTxn is sent, its note finds the row behind, and recovery halts before anything is written again."""
+    behind = job.row()
+    job.on_step = lambda step: fail_over(job, behind) if step is Step.DECIDE else None
+    with pytest.raises(HaltError, match="the database is behind Kafka"):
+        job.driver.write(0, job.work())
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
+
+
+def test_a_decision_that_the_database_lost_after_recovery_halts(job: Job) -> None:
+    """C5: the InitProducerId of recovery has taken the commit from Kafka's view; what this driver saw is left."""
+    behind = job.row()
+    job.driver.write(0, job.work())
+    job.driver.recover()
+    fail_over(job, behind)
+    with pytest.raises(HaltError, match="left the state row at done, decision 0:0, and it is another by now"):
+        job.driver.write(0, job.work())
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
 
 
 def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:

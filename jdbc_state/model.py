@@ -157,8 +157,9 @@ class StateStore(Protocol):
     """Where state rows live. Every method raises StateStoreError when the database fails.
 
     A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
-    newest, HaltError when the row is behind that claim (see :func:`went_back`), or LocalProtocolError when :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one
-    again that has succeeded, after an answer was lost, succeeds.
+    newest, HaltError when the row is behind that claim (see :func:`went_back`), or LocalProtocolError when
+    :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one again that has succeeded, after an
+    answer was lost, succeeds.
     """
 
     def prepare_schema(self) -> None:
@@ -308,8 +309,7 @@ def went_back(row: StateRow, left: str) -> HaltError:
         "(a failover to a standby that lacked them, or a restored backup)",
         remedies=(
             "restore the database to its newest state",
-            "compare both sides and repair the table by hand; then adopt the row (adopt=True, or spark-2pc recover "
-            "--adopt)",
+            "compare both sides, repair the table by hand, then adopt=True on the sink, or spark-2pc recover --adopt",
         ),
     )
 

@@ -90,12 +90,15 @@ class _Done:
 #: schedules share most of their way: half of the time would go into the same transitions again.
 _done: dict[tuple[int, Hashable, int], _Done] = {}
 _states: dict[tuple[object, ...], CoordinatorState] = {}
+#: Of each state that is known: whether a transaction may time out, and whether nothing is open.
+_standing: dict[int, tuple[bool, bool]] = {}
 
 
 def forget() -> None:
     """Forget what events came to: after the code was changed, and before too much is kept."""
     _done.clear()
     _states.clear()
+    _standing.clear()
 
 
 def _known(state: CoordinatorState) -> CoordinatorState:
@@ -147,16 +150,16 @@ class SimBroker:
         return TIMEOUT_MS
 
     @property
-    def may_time_out(self) -> bool:
-        """True while a transaction is open that the coordinator would end by itself."""
-        metadata = self.metadata()
-        return metadata is not None and metadata.state is TransactionState.ONGOING and not metadata.two_phase_commit
-
-    @property
-    def at_rest(self) -> bool:
-        """True while nothing is open or being ended."""
-        metadata = self.metadata()
-        return metadata is not None and metadata.state in AT_REST and metadata.pending is None
+    def standing(self) -> tuple[bool, bool]:
+        """Whether a transaction is open that the coordinator would end by itself; whether none is open or ending."""
+        known = _standing.get(id(self.state))
+        if known is None:
+            metadata = self.metadata()
+            open_ = metadata is not None and metadata.state is TransactionState.ONGOING
+            may_time_out = metadata is not None and open_ and not metadata.two_phase_commit
+            at_rest = metadata is not None and metadata.state in AT_REST and metadata.pending is None
+            known = _standing[id(self.state)] = may_time_out, at_rest
+        return known
 
     def metadata(self) -> TransactionMetadata | None:
         """What the coordinator knows of the one id."""

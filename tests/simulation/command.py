@@ -17,7 +17,7 @@ from tests.simulation.defects import DEFECTS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
 from tests.simulation.mutants import Caught, hunt
-from tests.simulation.profiles import PROMISED
+from tests.simulation.profiles import CONTINUOUS, PROFILES, PROMISED
 from tests.simulation.schedule import Schedule
 
 _T = TypeVar("_T")
@@ -37,17 +37,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(Schedule.parse(options.replay))
     print(f"seed {options.seed}, {options.processes} processes")
+    began_s = time.monotonic()
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn"), initializer=quiet) as pool:
-        failed = _explore(options, pool)
-        if options.mutants:
-            failed |= _hunt(options, pool)
-    return int(failed)
+        total = _explore(options, pool)
+        caught = _hunt(options, pool) if options.mutants else []
+    used = os.times()
+    cpu_s = used.user + used.system + used.children_user + used.children_system
+    print(f"{time.monotonic() - began_s:.1f} s, {cpu_s:.1f} s of processor time")
+    found = sum(each.violation is not None for each in caught)
+    print(f"schedules={total.schedules} violations={total.violations}")
+    if options.mutants:
+        print(f"mutants={len(caught)} caught={found}")
+    return int(total.violations > 0 or found < len(caught))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument(
-        "--profiles", default=",".join(PROMISED), help="which, by name, with commas; default: all that are promised"
+        "--profiles",
+        type=lambda names: names.split(","),
+        help="which, by name, with commas; default: single faults of all, more of those in which both sides must agree",
+    )
+    parser.add_argument(
+        "--ci", action="store_true", help="more than one fault only of " + ", ".join(CONTINUOUS) + "; fewer at random"
     )
     parser.add_argument(
         "--pairs",
@@ -55,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         default="core",
         help="of which kinds of faults all pairs are run; core: " + ", ".join(sorted(faults.CORE)),
     )
-    parser.add_argument("--random", type=int, default=10_000, help="how many random schedules follow")
+    parser.add_argument("--random", type=int, help="how many random schedules follow; default: 10 000, with --ci 4000")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant-schedules", type=int, default=20_000, help="when to give a mutant up")
@@ -75,26 +87,26 @@ def _replay(schedule: Schedule) -> int:
 # --- schedules ---------------------------------------------------------------------------------------------------
 
 
-def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> bool:
+def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
     """Breadth first: no fault, one, two; then random ones."""
-    profiles = options.profiles.split(",")
     total = Tally()
-    roots = [Schedule(profile) for profile in profiles]
+    roots = [Schedule(profile) for profile in options.profiles or PROFILES]
     _level("no fault", pool, run_one, roots, total)
     _level("one fault", pool, run_children, roots, total)
+    deeper = options.profiles or (CONTINUOUS if options.ci else PROMISED)
     if options.pairs != "none":
         kinds = faults.CORE if options.pairs == "core" else frozenset[str]()
-        singles = [child for root in roots for child in _singles(root, kinds)]
+        singles = [child for profile in deeper for child in _singles(Schedule(profile), kinds)]
         _level(f"two faults ({options.pairs})", pool, partial(run_children, kinds=kinds), singles, total)
-    pieces = _random_pieces(profiles, options.seed)
-    wanted = -(-options.random // _PIECE)
+    pieces = _random_pieces(deeper, options.seed)
+    drawn = (4_000 if options.ci else 10_000) if options.random is None else options.random
+    wanted = -(-drawn // _PIECE)
     _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)
     # The shortest say most.
     shortest = sorted(total.reported, key=lambda each: len(each.schedule.faults))
     for violation in shortest[:_SHOWN_MAX]:
         _show(violation.schedule)
-    print(f"schedules={total.schedules} violations={total.violations}")
-    return total.violations > 0
+    return total
 
 
 def run_one(schedule: Schedule) -> Tally:
@@ -141,16 +153,14 @@ def _show(schedule: Schedule) -> None:
 # --- mutants -----------------------------------------------------------------------------------------------------
 
 
-def _hunt(options: argparse.Namespace, pool: ProcessPoolExecutor) -> bool:
+def _hunt(options: argparse.Namespace, pool: ProcessPoolExecutor) -> list[Caught]:
     began_s = time.monotonic()
     one = partial(hunt_one, seed=options.seed, schedules_max=options.mutant_schedules)
     caught = list(pool.map(one, range(len(MUTANTS))))
     for each in caught:
         print(_line(each))
-    found = sum(each.violation is not None for each in caught)
-    print(f"{time.monotonic() - began_s:.1f} s")
-    print(f"mutants={len(caught)} caught={found}")
-    return found < len(caught)
+    print(f"{len(caught)} mutants: {time.monotonic() - began_s:.1f} s")
+    return caught
 
 
 def hunt_one(number: int, *, seed: int, schedules_max: int) -> Caught:
@@ -161,4 +171,4 @@ def hunt_one(number: int, *, seed: int, schedules_max: int) -> Caught:
 def _line(caught: Caught) -> str:
     violation = caught.violation
     by = "NOT CAUGHT" if violation is None else f"{violation.checker} ({violation.schedule})"
-    return f"  {caught.name:<56} {caught.schedules:>6} schedules: {by}"
+    return f"  {caught.name:<58} {caught.schedules:>6} schedules: {by}"

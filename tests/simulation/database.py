@@ -15,7 +15,6 @@ from jdbc_state.memory import MemoryDecidingTransaction
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.broker import TRANSACTIONAL_ID
 
-
 #: State rows, and how many statements and decisions were committed.
 Snapshot = tuple[dict[str, StateRow], int, int]
 
@@ -59,6 +58,11 @@ class SimDatabase(MemoryStateStore):
     def sessions(self) -> list[MemoryDecidingTransaction]:
         """Deciding transactions that are open and not ended by the server."""
         return [each for each in self._open if not each.recorded.ended]
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether there are any."""
+        return any(not each.recorded.ended for each in self._open)
 
     def locked_by(self) -> MemoryDecidingTransaction | None:
         """The session that has written the state row and not ended."""

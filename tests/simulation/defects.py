@@ -19,6 +19,7 @@ from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import faults
 from tests.simulation.mutants import Mutant, Replacement
 
+_LOSSY: Final = ("tv2-async",)
 _ALL_VERSIONS: Final = ("tv2", "tv0")
 TWO_DRIVERS: Final = (faults.SECOND_DRIVER, faults.SWITCH)
 
@@ -293,6 +294,23 @@ def _owed_is_done(status: RowStatus, last: int | None, batch_id: int) -> Placeme
     return Placement.SKIP if status is RowStatus.OWED and batch_id == last else None
 
 
+def _takes_the_row_as_it_is(original: Any) -> Any:
+    def place(self: Any, batch_id: int) -> Placement:
+        self._row = self._store.check_generation(self._transactional_id, self._row.generation)
+        return original(self, batch_id)  # type: ignore[no-any-return]
+
+    return place
+
+
+def _overlooks_commits(original: Any) -> Any:
+    def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution:
+        found: Resolution = original(row, kafka, adopt=adopt)
+        overlooked = found.verdict is Verdict.HALT and row.status in (RowStatus.NONE, RowStatus.OWED)
+        return replace(found, verdict=Verdict.NOTHING) if overlooked else found
+
+    return resolve
+
+
 def _owed_runs_whole(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
     return Placement.RUN if status is RowStatus.OWED and batch_id == last else None
 
@@ -309,7 +327,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant(
         "one pair for two transactions below version 2", ((BatchDriver, "complete", _keep_the_pair),), ("tv0", "tv1")
     ),
-    Mutant("resend without a decision", ((BatchDriver, "_attempt", _resend_undecided),)),
+    Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
     Mutant("resend without digest check", ((BatchDriver, "_check_resend", returning(None)),), ("tv2-drift",)),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
@@ -321,7 +339,7 @@ DEFECTS: tuple[Mutant, ...] = (
     ),
     Mutant("an undecided open transaction is committed", ((Recovery, "_act", _commit_what_was_never_decided),)),
     Mutant(
-        "an aborted decision is noted as done, not owed",
+        "no owed state: an aborted decision is noted as done",
         ((recovery, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),
     ),
     Mutant(
@@ -351,9 +369,11 @@ DEFECTS: tuple[Mutant, ...] = (
         "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
     ),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
-    Mutant("the next batch taken for a replay", ((batch, "place_batch", _placed(_next_is_a_replay)),)),
-    Mutant("a replay runs again", ((batch, "place_batch", _placed(_replay_runs)),)),
+    Mutant("replay check off by one: the next batch is skipped", ((batch, "place_batch", _placed(_next_is_a_replay)),)),
+    Mutant("replay check off by one: a replay runs again", ((batch, "place_batch", _placed(_replay_runs)),)),
     Mutant("an owed batch taken for done", ((batch, "place_batch", _placed(_owed_is_done)),)),
     Mutant("an owed batch runs whole again", ((batch, "place_batch", _placed(_owed_runs_whole)),)),
+    Mutant("a row that went back is taken as it is", ((BatchDriver, "_place", _takes_the_row_as_it_is),), _LOSSY),
+    Mutant("commits beside an undecided row overlooked", ((recovery, "resolve", _overlooks_commits),), _LOSSY),
     Mutant("a superseded driver claims again", ((Recovery, "run", _claims_again),)),
 )

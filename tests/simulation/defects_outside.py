@@ -45,6 +45,13 @@ def _any_generation(original: Any) -> Any:
     return decided_row
 
 
+def _any_decision(original: Any) -> Any:
+    def may_move(row: Any, operation: str, generation: int, _after: str | None) -> bool:
+        return original(row, operation, generation, None)  # type: ignore[no-any-return]
+
+    return may_move
+
+
 def _checks_nothing(_original: Any) -> Any:
     def check_generation(self: Any, transactional_id: str, _generation: int) -> Any:
         return self.read(transactional_id)
@@ -110,6 +117,7 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
         ((memory.MemoryStateStore, "decided_row", _any_generation),),
         kinds=TWO_DRIVERS,
     ),
+    Mutant("no check of the decision before", ((memory, "_may_move", _any_decision),), ("tv2-async",)),
     Mutant(
         "no generation check anywhere",
         (

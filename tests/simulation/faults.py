@@ -68,7 +68,9 @@ ABORTING: Final = frozenset({TIMEOUT, FORCE_TERMINATE, SECOND_DRIVER, OPERATOR, 
 LOSING: Final = frozenset({ASYNC_FAILOVER, ASYNC_FAILOVER_NOTE})
 
 #: The kinds of which all pairs are run in every profile: who dies, when, and what only one side knows.
-CORE: Final = frozenset({CRASH, LOSE_REPLY, HANG, BROKER_CRASH, TIMEOUT, DATABASE_CUT, SECOND_DRIVER, SWITCH, ASYNC_FAILOVER})
+CORE: Final = frozenset(
+    {CRASH, LOSE_REPLY, HANG, BROKER_CRASH, TIMEOUT, DATABASE_CUT, SECOND_DRIVER, SWITCH, ASYNC_FAILOVER}
+)
 
 _OF_REQUEST: Final[dict[str, tuple[str, ...]]] = {
     KAFKA: (LOSE_REQUEST, LOSE_REPLY, RESEND, DELAY, LATE_COPY),

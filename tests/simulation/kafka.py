@@ -136,7 +136,8 @@ class SimKafka:
         def send() -> tuple[int, int, bool]:
             sends.append(True)
             answer = self._broker.produce(producer, partition, records, sequence)
-            self._world.trace(f"  leader {partition} {producer} seq {sequence}: {answer}")
+            if self._world.tracing:
+                self._world.trace(f"  leader {partition} {producer} seq {sequence}: {answer}")
             return answer
 
         code, offset, duplicate = self._ask(

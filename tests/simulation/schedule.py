@@ -53,11 +53,8 @@ class Choices:
         self._planned = dict(schedule.faults)
         self.offered: list[Sequence[str]] = []
         self.taken: list[tuple[int, str]] = []
-
-    @property
-    def last_taken(self) -> int:
-        """The choice point of the last fault that was taken, -1 before the first."""
-        return self.taken[-1][0] if self.taken else -1
+        #: The choice point of the last fault that was taken, -1 before the first.
+        self.last_taken = -1
 
     def choose(self, options: Sequence[str]) -> str:
         """`GO`, or the option that is planned here.
@@ -74,6 +71,7 @@ class Choices:
             message = f"choice point {position} offers {', '.join(options)}, not {choice}"
             raise ScheduleError(message)
         self.taken.append((position, choice))
+        self.last_taken = position
         return choice
 
     def _choice(self, position: int, options: Sequence[str]) -> str:

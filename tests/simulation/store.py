@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jdbc_state import Decision, StateRow
 from jdbc_state.claim import Claimant
@@ -46,81 +46,51 @@ class SimDeciding:
         self._store.statement("update-row", partial(self._session.decide, decision))
 
 
+def _as_one_statement(name: str) -> Callable[..., Any]:
+    """The method of `SimDatabase` of this name, as one request. What it takes is said once, in `StateStore`."""
+    operation = name.replace("_", "-")
+
+    def method(store: SimStore, transactional_id: str, generation: int, *written: object) -> Any:
+        carried_out = partial(getattr(store.database, name), transactional_id, generation, *written)
+        return store.statement(" ".join((operation, *map(str, written))), carried_out)
+
+    return method
+
+
 class SimStore:
     """`StateStore`; see `SqlStateStore` for the statements that each method is made of."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._database = world.database
+        self.database = world.database
 
     def prepare_schema(self) -> None:
         """The table is there."""
 
-    def claim(
-        self,
-        *,
-        transactional_id: str,
-        cluster_id: str,
-        query_id: str | None,
-        run_id: str | None,
-        adopt: bool = False,
-        expected_generation: int | None = None,
-    ) -> StateRow:
+    def claim(self, **claim: Any) -> StateRow:
         """The claim, then the end of older sessions."""
-        claimant = Claimant(
-            transactional_id=transactional_id,
-            cluster_id=cluster_id,
-            query_id=query_id,
-            run_id=run_id,
-            adopt=adopt,
-            expected_generation=expected_generation,
-        )
-        row = self.statement("claim", lambda: self._database.claim_row(claimant))
-        self.statement("end-older", lambda: self._database.end_older(row.generation))
-        self._world.trace(f"  row: {row.status} {row.prepared_transaction_state} generation {row.generation}")
+        claimant = Claimant(**{"adopt": False, "expected_generation": None, **claim})
+        row = self.statement("claim", lambda: self.database.claim_row(claimant))
+        self.statement("end-older", lambda: self.database.end_older(row.generation))
+        if self._world.tracing:
+            self._world.trace(f"  row: {row.status} {row.prepared_transaction_state} generation {row.generation}")
         return row
 
     def read(self, transactional_id: str) -> StateRow | None:
         """A plain read."""
-        return self.statement("read", lambda: self._database.read(transactional_id))
+        return self.statement("read", lambda: self.database.read(transactional_id))
 
     def read_all(self) -> list[StateRow]:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_all", state="simulation", rule="no driver reads all rows")
 
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
-        """A read, and the comparison."""
-        return self.statement("check", lambda: self._database.check_generation(transactional_id, generation))
-
-    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """One UPDATE, as all the following."""
-        return self.statement(
-            "mark-initialized", lambda: self._database.mark_initialized(transactional_id, generation, settled)
-        )
-
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """See `StateStore`."""
-        return self.statement(
-            f"mark-done {settled}", lambda: self._database.mark_done(transactional_id, generation, settled)
-        )
-
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
-        """See `StateStore`."""
-        return self.statement("mark-owed", lambda: self._database.mark_owed(transactional_id, generation))
-
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
-        """See `StateStore`."""
-        return self.statement(
-            "take-empty", lambda: self._database.take_empty_batch(transactional_id, generation, batch_id, after)
-        )
-
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
-        """See `StateStore`."""
-        return self.statement("accept", lambda: self._database.accept_replay(transactional_id, generation))
-
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """See `StateStore`."""
-        return self.statement("drop", lambda: self._database.drop_batch(transactional_id, generation, settled))
+    check_generation = _as_one_statement("check_generation")
+    mark_initialized = _as_one_statement("mark_initialized")
+    mark_done = _as_one_statement("mark_done")
+    mark_owed = _as_one_statement("mark_owed")
+    take_empty_batch = _as_one_statement("take_empty_batch")
+    accept_replay = _as_one_statement("accept_replay")
+    drop_batch = _as_one_statement("drop_batch")
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """BEGIN … COMMIT."""
@@ -131,27 +101,27 @@ class SimStore:
 
     @contextmanager
     def _deciding(self, generation: int) -> Iterator[SimDeciding]:
-        session = self.statement("begin", lambda: self._database.begin(generation))
+        session = self.statement("begin", lambda: self.database.begin(generation))
         try:
             yield SimDeciding(self, session)
             if session.pending is not None:
                 self._commit(session)
         finally:
             session.end()
-            self._database.roll_back(session)
+            self.database.roll_back(session)
 
     def _commit(self, session: MemoryDecidingTransaction) -> None:
         self._world.io(
             faults.COMMIT,
             "COMMIT",
-            lambda: self._database.commit(session),
+            lambda: self.database.commit(session),
             commit_unknown,
             hang=lambda: self._hang(session),
         )
 
     def _hang(self, session: MemoryDecidingTransaction) -> None:
         if not session.recorded.ended:
-            self._database.hanging = session
+            self.database.hanging = session
 
     def statement(self, what: str, effect: Callable[[], _T]) -> _T:
         """One statement with its own answer."""

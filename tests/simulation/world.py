@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltError
@@ -11,7 +11,7 @@ from spark_2pc_sink.sink.batch import TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker
-from tests.simulation.database import SimDatabase, Snapshot
+from tests.simulation.database import SimDatabase
 from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, Remedy, TaskFailedError
 from tests.simulation.partition import Record
 from tests.simulation.profiles import PROFILES
@@ -63,7 +63,7 @@ class World:
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
         self.traced: list[str] = []
         self.next_batch = 0
-        self._tracing = tracing
+        self.tracing = tracing
         self._now_s = 0.0
         self._late: list[Callable[[], object]] = []
         self._stopped: list[JobDriver] = []
@@ -151,7 +151,7 @@ class World:
 
     def trace(self, text: str) -> None:
         """Keep some lines, where somebody will read it."""
-        if self._tracing:
+        if self.tracing:
             self.traced += text.splitlines()
 
     @property
@@ -231,25 +231,24 @@ class World:
 
     def _choose(self, kind: str, what: str) -> str:
         broker, database = self.broker, self.database
-        options = faults.offered(
-            kind,
-            self._extra < EXTRA_MAX,
-            database.owned,
-            bool(self._stopped),
-            broker.may_time_out,
-            broker.at_rest,
-            bool(broker.effects),
-            bool(database.sessions),
-            bool(self._late) or database.hanging is not None,
-            self.profile.loses_commits and database.before_batch is not None,
-        )
-        if self.looked:
-            options = ()
+        options: Sequence[str] = ()
+        if not self.looked:
+            options = faults.offered(
+                kind,
+                self._extra < EXTRA_MAX,
+                database.owned,
+                bool(self._stopped),
+                *broker.standing,
+                bool(broker.effects),
+                database.has_sessions,
+                bool(self._late) or database.hanging is not None,
+                self.profile.loses_commits and database.before_batch is not None,
+            )
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
             raise StuckError(f"{REQUESTS_MAX} requests after the last fault")
         choice = self.choices.choose(options)
-        if self._tracing:
+        if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
         return choice
 
@@ -279,10 +278,8 @@ class World:
             self.broker.force_terminate()
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
-        elif choice == faults.ASYNC_FAILOVER:
-            self._fail_over(self.database.before_batch)
-        elif choice == faults.ASYNC_FAILOVER_NOTE:
-            self._fail_over(self.database.before_write)
+        elif choice in faults.LOSING:
+            self._fail_over(choice)
         elif choice == faults.ARRIVE:
             self._arrive()
         elif choice in _STARTED:
@@ -294,10 +291,12 @@ class World:
             return False
         return True
 
-    def _fail_over(self, standby: Snapshot | None) -> None:
+    def _fail_over(self, choice: str) -> None:
+        database = self.database
+        standby = database.before_batch if choice == faults.ASYNC_FAILOVER else database.before_write
         if standby is None:
             raise AssertionError("offered only where there is one")
-        self.database.fail_over_to(standby)
+        database.fail_over_to(standby)
 
     def _arrive(self) -> None:
         if self._late:

@@ -18,7 +18,7 @@ from tests.simulation.defects_outside import DEFECTS_OUTSIDE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
 from tests.simulation.mutants import Caught, hunt
 from tests.simulation.profiles import CONTINUOUS, PROFILES, PROMISED
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import Schedule, ScheduleError
 
 _T = TypeVar("_T")
 MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE
@@ -77,7 +77,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _replay(schedule: Schedule) -> int:
-    lines, violations = trace(schedule)
+    try:
+        lines, violations = trace(schedule)
+    except ScheduleError as error:
+        print(f"{schedule} is not possible: {error}")
+        return 2
     print("\n".join(lines))
     for checker, text in violations:
         print(f"VIOLATED {checker}: {text}")

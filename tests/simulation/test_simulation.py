@@ -191,6 +191,8 @@ def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pyte
     assert "VIOLATED no duplicate" in shown
     assert "--replay 'tv2@14:crash'" in shown
     assert command.main(["--replay", "tv2@14:crash"]) == 0
+    assert command.main(["--replay", "tv2@14:lose-reply"]) == 2
+    assert "not possible: choice point 14 offers crash, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sound", [True, False])

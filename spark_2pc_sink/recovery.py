@@ -363,6 +363,7 @@ class Recovery:
             producer=described.producer,
             transaction_version=self._kafka.transaction_version,
             cluster_id=self._kafka.cluster_id,
+            keeps_prepared=self._kafka.offers_keep_prepared,
         )
 
     def _halt(self, row: StateRow, kafka: KafkaView, resolution: Resolution) -> HaltError:

@@ -17,7 +17,8 @@ A commit that Kafka shows belongs to a decision of the newest claim, because eve
 InitProducerId, which takes the commits before it from view. A row that knows no such decision is therefore behind
 Kafka, in every status, and halts. Counter-example without that rule: the first batch is decided and committed in
 Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
-batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time.
+batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be older than Kafka too:
+its marker in the log says COMMIT, and the decision after it is the one that was lost.
 """
 
 from __future__ import annotations
@@ -101,12 +102,14 @@ class KafkaView:
         producer: the pair shown with it; None when unknown.
         transaction_version: the finalised feature transaction.version, 0 to 2.
         cluster_id: the cluster that answered.
+        keeps_prepared: the cluster may have let a prepared transaction end with a pair other than its own (KIP-939).
     """
 
     state: TransactionState
     producer: ProducerIdAndEpoch | None
     transaction_version: int
     cluster_id: str
+    keeps_prepared: bool = False
 
     def __str__(self) -> str:
         return self.state.value if self.producer is None else f"{self.state.value} {self.producer}"
@@ -157,7 +160,7 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolutio
             ("connect to the cluster that the row names", _ADOPT),
         )
     if row.status is RowStatus.DECIDED:
-        return _resolve_decided(row, kafka)
+        return _resolve_decided(row, kafka, adopt=adopt)
     if row.status is RowStatus.DONE:
         return _resolve_done(row, kafka, adopt=adopt)
     return _resolve_undecided(row, kafka, adopt=adopt)
@@ -206,7 +209,7 @@ def _behind_kafka() -> Resolution:
     )
 
 
-def _resolve_decided(row: RowView, kafka: KafkaView) -> Resolution:
+def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
     if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
         return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
     if kafka.producer in _outcome_pairs(row, kafka):
@@ -218,8 +221,28 @@ def _resolve_decided(row: RowView, kafka: KafkaView) -> Resolution:
             kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
+    if _went_beyond(row, kafka) and not adopt:
+        return _behind_kafka()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
+    )
+
+
+def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
+    """Whether Kafka shows the commit of a later transaction than the row's.
+
+    None begins before the row's own is noted as done, so the note is lost, and the later decision with it. Only
+    transaction.version 2 tells: below it the next transaction's commit is shown where this one's would be if the
+    feature level had changed meanwhile. Nor does a cluster tell that keeps prepared transactions, as a takeover ends
+    this one with a later pair.
+    """
+    own = row.prepared.producer
+    return (
+        own is not None
+        and kafka.state in _COMMITTED
+        and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+        and not kafka.keeps_prepared
+        and kafka.producer not in {own, own.bumped()}
     )
 
 

@@ -231,11 +231,6 @@ def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker,
     new.check()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the control marker of the older decision makes recovery note it as done; the next batch is written to "
-    "Kafka a second time",
-)
 def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
     kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair
 ) -> None:

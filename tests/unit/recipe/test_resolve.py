@@ -26,7 +26,14 @@ COMPLETE = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 
 SPACE = tuple(
     itertools.product(
-        RowStatus, SETTLED, TransactionState, PAIRS, (0, 1, 2), (False, True), ("here", "elsewhere", None)
+        RowStatus,
+        SETTLED,
+        TransactionState,
+        PAIRS,
+        (0, 1, 2),
+        (False, True),
+        (False, True),
+        ("here", "elsewhere", None),
     )
 )
 
@@ -42,7 +49,8 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa
             return Verdict.MARK_DONE if kafka.state in COMPLETE else Verdict.WAIT
         if kafka.producer == outcome and kafka.state in ABORTED and kafka.transaction_version == 2:
             return Verdict.MARK_OWED if kafka.state in COMPLETE else Verdict.WAIT
-        return Verdict.ASK_THE_LOG
+        beyond = kafka.state in COMMITTED and kafka.transaction_version == 2 and kafka.producer not in {OWN, AFTER}
+        return Verdict.HALT if beyond and not kafka.keeps_prepared and not adopt else Verdict.ASK_THE_LOG
     if row.status is RowStatus.DONE:
         if kafka.state is TransactionState.ONGOING:
             return Verdict.COMMIT if kafka.producer == OWN else Verdict.ABORT
@@ -63,9 +71,9 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa
 def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     """Recovery table; covers B3, B6, B7, B9, B10, B28, C5, D6: nothing is answered by chance."""
     seen = set()
-    for status, settled, state, pair, version, adopt, cluster in SPACE:
+    for status, settled, state, pair, version, adopt, keeps, cluster in SPACE:
         row = RowView(status, PreparedTxnState.of(OWN), PreparedTxnState(settled), cluster)
-        kafka = KafkaView(state, pair, version, "here")
+        kafka = KafkaView(state, pair, version, "here", keeps)
         resolution = resolve(row, kafka, adopt=adopt)
         assert resolution.verdict is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
         assert resolution.reason
@@ -112,7 +120,10 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         ("decided", "7:9", "Empty", LATER, 2, Verdict.ASK_THE_LOG),
         ("decided", "7:9", "Unknown", None, 2, Verdict.ASK_THE_LOG),
         ("decided", "7:9", "Ongoing", OTHER, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "CompleteCommit", OTHER, 2, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "CompleteCommit", OTHER, 2, Verdict.HALT),
+        ("decided", "7:9", "PrepareCommit", LATER, 2, Verdict.HALT),
+        ("decided", "7:9", "CompleteCommit", OWN, 2, Verdict.ASK_THE_LOG),
+        ("decided", "7:9", "CompleteCommit", AFTER, 1, Verdict.ASK_THE_LOG),
     ],
 )
 def test_row_of_the_table(
@@ -140,6 +151,14 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     assert halted.verdict is Verdict.HALT
     assert "the database is behind Kafka" in halted.reason
     assert resolve(row, kafka, adopt=True).verdict is not Verdict.HALT
+
+
+def test_a_takeover_that_commits_with_a_later_pair_is_not_a_lost_decision() -> None:
+    """C5, KIP-939: where prepared transactions are kept, the log tells whose commit it is."""
+    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"), "here")
+    shown = TransactionState.COMPLETE_COMMIT
+    assert resolve(row, KafkaView(shown, LATER, 2, "here", keeps_prepared=True)).verdict is Verdict.ASK_THE_LOG
+    assert resolve(row, KafkaView(shown, LATER, 2, "here")).verdict is Verdict.HALT
 
 
 def test_kept_prepared_transaction_that_is_just_committing_is_waited_for() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
-from spark_2pc_sink.testing.local_broker import START_DEADLINE_S, create_topic
+from spark_2pc_sink.testing.local_broker import create_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
 TRANSACTION_STATE = "__transaction_state"
+#: A start takes about six seconds; this is for a machine that is busy with something else.
+CLUSTER_DEADLINE_S = 180.0
 _METADATA_TIMEOUT_S = 5.0
 _POLL_S = 0.05
 # An acknowledged record is on two nodes at least, so the death of one loses nothing. A leader is replaced when its
@@ -84,7 +86,7 @@ class KafkaCluster:
         """The addresses of all nodes, as ``bootstrap.servers`` takes them."""
         return ",".join(node.bootstrap for node in self.nodes.values())
 
-    def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+    def start(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
         """Start all nodes and wait until each of them knows the others.
 
         Raises:
@@ -101,7 +103,7 @@ class KafkaCluster:
             node.wait_until_ready(deadline_s=max(0.0, end_s - time.monotonic()))
         self.wait_until_whole(deadline_s=max(0.0, end_s - time.monotonic()))
 
-    def wait_until_whole(self, *, deadline_s: float = START_DEADLINE_S) -> None:
+    def wait_until_whole(self, *, deadline_s: float = CLUSTER_DEADLINE_S) -> None:
         """Wait until all nodes are there, and every partition has a leader and all its copies in sync.
 
         Raises:
@@ -117,7 +119,7 @@ class KafkaCluster:
     def restart_each(self) -> None:
         """A rolling restart: stop and start one node after the other, each when the last one is in sync again."""
         for node in self.nodes.values():
-            node.restart()
+            node.restart(deadline_s=CLUSTER_DEADLINE_S)
             self.wait_until_whole()
 
     def leader(self, topic: str, partition: int = 0) -> KafkaBroker:

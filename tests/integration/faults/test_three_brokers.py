@@ -21,12 +21,12 @@ from tests.support.driver_job import LARGE_INPUT, SMALL_INPUT, Job
 from tests.support.driver_process import DriverProcess
 from tests.support.providers import Broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.java]
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 BATCH = 1
 PRODUCE, END_TXN = 0, 26
 #: A leader is replaced within three seconds on an idle machine; a log grows within milliseconds.
-FAULT_DEADLINE_S = 60.0
+FAULT_DEADLINE_S = 120.0
 #: Enough acknowledgements for one of each of the three partitions; a large batch has a hundred at this size.
 ACKNOWLEDGED_OF_EACH = 20
 SMALL_RECORD_BATCHES = {"batch.size": 16_384}

@@ -77,7 +77,8 @@ def test_postgresql_loses_its_clients(
 ) -> None:
     """C1, C2: the driver is reset, the server is not told, and its open transaction holds the state row's lock.
 
-    The new claim finds the row locked by a session whose client is gone, and ends that session.
+    When it is back, either the end of the old connection arrives first, or the new claim finds the row locked by a
+    session whose client is gone, and ends it.
     """
     job = make_job(kafka, sizes=LARGE_INPUT, database=postgres_apart.database_url(database_apart))
     driver = job.stop_at(place, batch=BATCH)

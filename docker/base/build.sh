@@ -4,7 +4,20 @@ set -euo pipefail
 
 image=${1:-spark-2pc-base:trixie}
 unfinished=$image-unfinished
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 packages=openjdk-21-jre-headless,postgresql-17,python3-venv
+
+if ! command -v mmdebstrap >/dev/null; then
+    echo "base: apt-get install mmdebstrap" >&2
+    {
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap
+    } >"$log" 2>&1 || {
+        tail -n 20 "$log" >&2
+        exit 1
+    }
+fi
 
 # - force-unsafe-io: a half-made image is thrown away anyway.
 # - Documentation, and the libraries of PostgreSQL's JIT compiler (150 MB, see jit=off in postgres/entrypoint.sh), stay

@@ -115,6 +115,12 @@ class TcpProxy:
         """``127.0.0.1:port``, for clients."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def connections(self) -> int:
+        """How many connections it forwards now."""
+        with self._lock:
+            return len(self._links)
+
     def start(self) -> None:
         """Listen and forward."""
         self._listener = socket.create_server(("127.0.0.1", self.port))

@@ -68,6 +68,13 @@ def test_forwards_both_ways(client: socket.socket) -> None:
     assert answer(client, b"two") == b"two"
 
 
+def test_tells_how_many_connections_it_forwards(client: socket.socket, proxy: TcpProxy) -> None:
+    answer(client, b"one")
+    assert proxy.connections == 1
+    proxy.reset_connections()
+    assert proxy.connections == 0
+
+
 def test_forwards_more_than_one_chunk(client: socket.socket) -> None:
     sent = bytes(range(256)) * 4_000
     threading.Thread(target=client.sendall, args=(sent,), daemon=True).start()

@@ -16,6 +16,8 @@ Row = tuple[int, str]
 KILL = "kill"
 STOP = "stop"
 STOP_GROUP = "stop group"
+#: A file of this name ends an input that grows.
+END = "END"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,9 @@ class DriverConfig:
         sink: keyword arguments of the sink.
         faults: what it does to itself.
         spark: run a streaming query in Spark, in place of the batch driver alone.
+        example: in place of either, the orders example: its command line.
+        follow: the input grows: wait for each batch's file, until the input holds `END`.
+        orders: file in which the driver is told, while it runs, at which place to stop itself next; '' for none.
     """
 
     journal: str
@@ -62,6 +67,9 @@ class DriverConfig:
     sink: Mapping[str, Any]
     faults: tuple[Fault, ...] = field(default=())
     spark: bool = False
+    example: tuple[str, ...] = ()
+    follow: bool = False
+    orders: str = ""
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
@@ -71,7 +79,8 @@ class DriverConfig:
     def read(cls, path: Path) -> DriverConfig:
         """Read what `write` wrote."""
         values = json.loads(path.read_text())
-        return cls(**{**values, "faults": tuple(Fault(**fault) for fault in values["faults"])})
+        faults = tuple(Fault(**fault) for fault in values["faults"])
+        return cls(**{**values, "faults": faults, "example": tuple(values["example"])})
 
     def rows(self, batch: int) -> list[Row]:
         """The rows of a batch."""

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from jdbc_state.deciding import SqlDecidingTransaction
@@ -29,17 +30,21 @@ class Faults:
     Args:
         faults: what to do where.
         journal: told right before a fault, because there may be no after.
+        orders: file that names a place at which to stop; it may come at any time, and is removed when it is obeyed.
     """
 
-    def __init__(self, faults: tuple[Fault, ...], journal: Journal) -> None:
+    def __init__(self, faults: tuple[Fault, ...], journal: Journal, orders: Path | None = None) -> None:
         self._faults = faults
         self._journal = journal
+        self._orders = orders
         self._seen: Counter[Fault] = Counter()
         #: The batch that is being written, or is to be written next.
         self.batch = 0
 
     def reached(self, place: str) -> None:
         """The driver is at ``place``."""
+        if self._orders is not None and _take_order(self._orders, place):
+            self._carry_out(Fault(at=place, batch=self.batch, do=STOP))
         for fault in self._faults:
             if (fault.at, fault.batch) == (place, self.batch):
                 self._seen[fault] += 1
@@ -72,6 +77,17 @@ class Faults:
         self._journal.write("continued", at=fault.at)
 
 
+def _take_order(orders: Path, place: str) -> bool:
+    """True when the driver is told to stop at this place; said once."""
+    try:
+        told = orders.read_text()
+    except FileNotFoundError:
+        return False
+    if told == place:
+        orders.unlink()
+    return told == place
+
+
 def _before(owner: type[Any], name: str, call: Callable[[], None]) -> None:
     """Call ``call`` before each call of a method."""
     method = getattr(owner, name)
@@ -91,6 +107,7 @@ def _timed_recovery(journal: Journal) -> None:
     @functools.wraps(run)
     def wrapped(self: Recovery, **named: Any) -> Recovered:
         begun_s = time.monotonic()
+        journal.write("recovering")
         recovered = run(self, **named)
         journal.write(
             "recovered",

@@ -68,6 +68,7 @@ class Job:
         nursery: starts drivers.
         spark: they are real streaming queries; else the batch driver alone.
         query_id: of drivers without Spark.
+        follow: the input grows while drivers run, and they can be told to stop (`DriverConfig.orders`).
     """
 
     broker: Broker
@@ -78,6 +79,7 @@ class Job:
     nursery: Nursery
     spark: bool = False
     query_id: str = "query-1"
+    follow: bool = False
     table: str = "target"
     drivers: list[DriverProcess] = field(default_factory=list)
     batches: int = 0
@@ -107,8 +109,13 @@ class Job:
     def write_batch(self, batch: int, rows: Sequence[Row]) -> None:
         """Write the input file of a batch. Spark reads files in the order of their times."""
         path = batch_file(self.folder / "input", batch)
-        path.write_text("".join(json.dumps({"id": number, "payload": payload}) + "\n" for number, payload in rows))
-        os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
+        # A driver may be waiting for the file: it has its name once it is complete.
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.write_text(
+            "".join(json.dumps({"id": number, "payload": payload}) + "\n" for number, payload in rows)
+        )
+        os.utime(unfinished, (1_700_000_000 + batch, 1_700_000_000 + batch))
+        unfinished.rename(path)
 
     # --- drivers -------------------------------------------------------------------------------------------------
 
@@ -125,16 +132,20 @@ class Job:
             **options,
         }
 
-    def start(self, *faults: Fault, query_id: str | None = None, **sink: Any) -> DriverProcess:
+    def start(
+        self, *faults: Fault, query_id: str | None = None, folder: Path | None = None, **sink: Any
+    ) -> DriverProcess:
         """Start a driver on what the checkpoint lacks.
 
         Args:
             *faults: what it does to itself.
             query_id: another query's.
+            folder: for its files; one is made by default.
             **sink: changes of the sink's options.
         """
-        folder = self.folder / f"driver-{len(self.drivers)}"
-        folder.mkdir()
+        if folder is None:
+            folder = self.folder / f"driver-{len(self.drivers)}"
+            folder.mkdir()
         config = DriverConfig(
             journal=str(folder / "journal"),
             input=str(self.folder / "input"),
@@ -144,6 +155,8 @@ class Job:
             sink=self.sink(**sink),
             faults=faults,
             spark=self.spark,
+            follow=self.follow,
+            orders=str(folder / "orders") if self.follow else "",
         )
         driver = self.nursery.start(config, folder)
         self.drivers.append(driver)

@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,13 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.batch import BatchDriver
-from tests.support.driver_config import DriverConfig, Journal
+from spark_2pc_sink.testing import wait_until
+from tests.support.driver_config import END, DriverConfig, Journal, batch_file
 from tests.support.driver_faults import Faults
 from tests.support.driver_rows import RowsWork
+
+#: How long a driver that follows a growing input waits for its next file.
+FOLLOW_DEADLINE_S = 600.0
 
 
 def main(arguments: list[str]) -> int:
@@ -48,11 +53,16 @@ def run_driver(path: Path) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = DriverConfig.read(path)
     journal = Journal(config.journal)
-    faults = Faults(config.faults, journal)
+    faults = Faults(config.faults, journal, Path(config.orders) if config.orders else None)
     faults.install()
     journal.write("started", pid=os.getpid())
     try:
-        if config.spark:
+        if config.example:
+            from tests.support.driver_example import run_example  # noqa: PLC0415 - as below
+
+            if not run_example(config, journal, faults):
+                return 1
+        elif config.spark:
             from tests.support.driver_spark import run_query  # noqa: PLC0415 - half a second that only Spark needs
 
             if not run_query(config, journal, faults):
@@ -83,13 +93,30 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
         )
         driver.recover()
-        for batch in range(faults.batch, config.batches):
+        for batch in _batches(config, faults.batch):
             faults.batch = batch
             work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
             report = driver.write(batch, work)
             journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
+
+
+def _batches(config: DriverConfig, first: int) -> Iterator[int]:
+    """The batches from ``first`` on, each when its file is there."""
+    folder, batch = Path(config.input), first
+
+    def come() -> bool:
+        return batch_file(folder, batch).exists() or (folder / END).exists()
+
+    while batch < config.batches or config.follow:
+        if config.follow:
+            wait_until(come, deadline_s=FOLLOW_DEADLINE_S, what=f"batch {batch} of the input")
+            # Files come before the end of the input does, so what is not there now never comes.
+            if not batch_file(folder, batch).exists():
+                return
+        yield batch
+        batch += 1
 
 
 def batch_driver(

@@ -64,13 +64,25 @@ class DriverProcess:
         self._journal = Path(config.journal)
         self._log = log
         self._faults = config.faults
+        self._orders = config.orders
+        self._events: list[dict[str, Any]] = []
+        self._journal_bytes = 0
         self._deadline_s = SPARK_DEADLINE_S if config.spark else DRIVER_DEADLINE_S
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """What its journal says until now: all events, or those of one name."""
-        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
-        found = [json.loads(line) for line in lines]
-        return [event for event in found if name in (None, event["event"])]
+        self._read_journal()
+        return [event for event in self._events if name in (None, event["event"])]
+
+    def _read_journal(self) -> None:
+        """Read the lines that were appended since the last time."""
+        if self._journal.exists():
+            with self._journal.open("rb") as journal:
+                journal.seek(self._journal_bytes)
+                appended = journal.read()
+            appended = appended[: appended.rfind(b"\n") + 1]
+            self._journal_bytes += len(appended)
+            self._events += map(json.loads, appended.splitlines())
 
     @property
     def recoveries(self) -> list[dict[str, Any]]:
@@ -109,13 +121,20 @@ class DriverProcess:
             reached = bool(self.events("fault"))
             if self.running:
                 return reached and self.stopped
-            assert reached, f"the driver never came to {fault}: it ended with {self._end()}\n{self.log_tail()}"
+            assert reached, f"the driver never came to {fault}: it ended with {self.end()}\n{self.log_tail()}"
             return True
 
         wait_until(happened, deadline_s=self._deadline_s, what=f"{fault}; the log ends:\n{self.log_tail()}")
         assert self.running == (fault.do != KILL)
         if not self.running:
             self._wait_for_group()
+
+    def order_stop(self, place: str) -> None:
+        """Tell it to stop itself when it comes to ``place`` next; see `DriverConfig.orders`."""
+        orders = Path(self._orders)
+        written = orders.with_suffix(".new")
+        written.write_text(place)
+        written.rename(orders)
 
     def go_on(self) -> None:
         """Continue it after SIGSTOP, its whole process group."""
@@ -138,7 +157,7 @@ class DriverProcess:
             deadline_s=self._deadline_s if deadline_s is None else deadline_s,
             what=f"the driver to end; its log ends:\n{self.log_tail()}",
         )
-        end = self._end()
+        end = self.end()
         assert end is not None, f"the driver ended without a word:\n{self.log_tail()}"
         return end
 
@@ -151,13 +170,14 @@ class DriverProcess:
     def close(self) -> None:
         """Kill it and everything it started, if anything is left."""
         own = self.running
-        for pid in self._session():
+        for pid in self.session():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if own:
             wait_until(lambda: not self.running, deadline_s=_GONE_DEADLINE_S, what="the killed driver to be gone")
 
-    def _end(self) -> Outcome | None:
+    def end(self) -> Outcome | None:
+        """How it ended; None when its journal does not tell."""
         ends = [event for event in self.events() if event["event"] in ("finished", "error", "crash")]
         if not ends:
             return None
@@ -172,12 +192,12 @@ class DriverProcess:
     def _wait_for_group(self) -> None:
         """A killed driver's virtual machine takes a moment to give its memory back; until then it may still act."""
         wait_until(
-            lambda: not any(stat[_GROUP] == str(self.pid) for pid in self._session() if (stat := _stat(pid))),
+            lambda: not any(stat[_GROUP] == str(self.pid) for pid in self.session() if (stat := _stat(pid))),
             deadline_s=_GONE_DEADLINE_S,
             what="the process group of the killed driver to be gone",
         )
 
-    def _session(self) -> list[int]:
+    def session(self) -> list[int]:
         """Processes of its session that run: also those that Spark's workers have made groups of their own."""
         if _start_time(self.pid) not in (self._start, ""):
             return []  # the number is somebody else's now

@@ -60,7 +60,7 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
     Raises:
         StreamingQueryException: the query failed for another reason.
     """
-    _stop_inside_copy(faults)
+    stop_inside_copy(faults)
     spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=_ROOT, settings=_SETTINGS)
     journal.write("spark", version=spark.version)
     sink = WatchedSink(journal, faults, **config.sink)
@@ -86,7 +86,7 @@ def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWri
     )
 
 
-def _stop_inside_copy(faults: Faults) -> None:
+def stop_inside_copy(faults: Faults) -> None:
     """Reach the place ``copy`` when COPY asks for more after its first rows."""
     read = CopyReader.read
     reads: Counter[int] = Counter()

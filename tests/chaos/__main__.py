@@ -1,0 +1,9 @@
+"""``python -m tests.chaos``."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.chaos.command import main
+
+sys.exit(main())

@@ -1,0 +1,52 @@
+"""What must be true at the end of a run, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.chaos.jobs import Comparison
+from tests.chaos.watch import Ends, Partition
+
+
+@dataclass
+class Verdict:
+    """The end of one run.
+
+    Attributes:
+        lost: records and rows of the input that are missing on a side.
+        twice: those that are there more often than in the input.
+        complaints: everything that is wrong, as sentences; what is lost and twice too.
+    """
+
+    lost: int = 0
+    twice: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+    def compared(self, job: str, comparison: Comparison) -> None:
+        """Add a job's comparison of both sides with its input."""
+        for side, difference in (("Kafka", comparison.records), ("PostgreSQL", comparison.rows)):
+            self.lost += difference.missing.total()
+            self.twice += difference.duplicated.total()
+            if difference:
+                self.complaints.append(f"{job}, {side}: {difference}")
+            if not difference.expected:
+                self.complaints.append(f"{job}, {side}: nothing was expected, so nothing was shown")
+
+    def at_rest(self, ends: Mapping[Partition, Ends], rows: Mapping[str, str]) -> None:
+        """Add where partitions end and what the state rows say.
+
+        Args:
+            ends: of all partitions.
+            rows: status of the state row by transactional id.
+        """
+        self.complaints += _open(ends)
+        self.complaints += [
+            f"the state row of {name} is {status!r}" for name, status in rows.items() if status != "done"
+        ]
+
+
+def _open(ends: Mapping[Partition, Ends]) -> Iterator[str]:
+    for (topic, number), end in ends.items():
+        if end.stable != end.high:
+            yield f"{topic}-{number}: last stable offset {end.stable}, high watermark {end.high}: a transaction is open"

@@ -1,0 +1,114 @@
+"""Watching how long readers of committed records stand still: the last stable offset, against the high watermark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+_PERIOD_S = 0.05
+_REQUEST_DEADLINE_S = 2.0
+_STOP_DEADLINE_S = 20.0
+#: A partition: its topic and its number.
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a partition ends for the two kinds of readers."""
+
+    stable: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """A time in which records waited in a partition and the last stable offset did not move.
+
+    Attributes:
+        topic: of the partition.
+        since_s: when it was first seen, on the machine's monotonic clock.
+        last_seen_s: when the last look began that still saw it: the true end is not before that.
+    """
+
+    topic: str
+    since_s: float
+    last_seen_s: float
+
+
+class Watch:
+    """A thread that looks some twenty times a second, past all proxies; a context manager.
+
+    Args:
+        bootstrap: of the broker.
+        partitions: those that are watched.
+    """
+
+    def __init__(self, bootstrap: str, partitions: Sequence[Partition]) -> None:
+        self._settings: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "socket.timeout.ms": 2_000,
+        }
+        self._admin = AdminClient(self._settings)
+        self._partitions = partitions
+        self._open: dict[Partition, tuple[int, float, float]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        #: All that have ended.
+        self.standstills: list[Standstill] = []
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_STOP_DEADLINE_S)
+
+    def ends(self) -> dict[Partition, Ends]:
+        """Where the partitions end now.
+
+        Raises:
+            KafkaException: the broker does not answer, or has answered an older client.
+        """
+        # The stable end first: what it misses of the high one only makes a standstill of a moment.
+        stable = self._ask(IsolationLevel.READ_COMMITTED)
+        high = self._ask(IsolationLevel.READ_UNCOMMITTED)
+        return {partition: Ends(stable[partition], high[partition]) for partition in self._partitions}
+
+    def look(self, now_s: float, ends: dict[Partition, Ends]) -> None:
+        """Take note of what was seen by a look that began at ``now_s``."""
+        for partition, end in ends.items():
+            before = self._open.get(partition)
+            if before is not None and (before[0] != end.stable or end.high <= end.stable):
+                self.standstills.append(Standstill(partition[0], before[1], before[2]))
+                del self._open[partition]
+                before = None
+            if end.high > end.stable:
+                since_s = now_s if before is None else before[1]
+                self._open[partition] = (end.stable, since_s, now_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            now_s = time.monotonic()
+            try:
+                ends = self.ends()
+            except KafkaException:
+                # Killed, paused or starting: nobody can read then, and the time is the fault's. The client keeps the
+                # leader epochs that it has seen before, and would go on being refused with them.
+                self._admin = AdminClient(self._settings)
+                continue
+            self.look(now_s, ends)
+
+    def _ask(self, isolation: IsolationLevel) -> dict[Partition, int]:
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(*partition): latest for partition in self._partitions}
+        answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_REQUEST_DEADLINE_S)
+        return {
+            (at.topic, at.partition): answer.result(_REQUEST_DEADLINE_S * 2).offset for at, answer in answers.items()
+        }

@@ -1,0 +1,201 @@
+"""Everything that runs: broker, PostgreSQL, proxies, Spark cluster, the two jobs, and who feeds and watches them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg2
+from sqlalchemy import make_url
+
+from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
+from spark_2pc_sink.testing.local_broker import LocalBroker
+from tests.chaos import orders_job, rows_job
+from tests.chaos.cluster import SparkCluster
+from tests.chaos.jobs import BrokenError, ChaosJob, Sides
+from tests.chaos.orders_job import OrdersJob
+from tests.chaos.rows_job import RowsJob
+from tests.chaos.watch import Watch
+from tests.support.driver_process import Nursery
+
+T = TypeVar("T")
+
+BROKERS: dict[str, Callable[[], LocalBroker]] = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}
+JOBS = (rows_job.NAME, orders_job.NAME)
+_DATABASE = "shop"
+_PARTITIONS = {rows_job.NAME: 3, orders_job.NAME: 4}
+_FEED_PERIOD_S = 0.1
+_STOP_DEADLINE_S = 20.0
+_CONNECT_TIMEOUT_S = 5
+
+
+class World:
+    """One broker, one PostgreSQL, and the jobs between them; a context manager.
+
+    Args:
+        folder: for all files.
+        broker: name in `BROKERS`.
+        jobs: names of those that run.
+        seed: of their input.
+        patience: how many times as long as on a free machine a job may take to come back.
+    """
+
+    def __init__(self, folder: Path, *, broker: str, jobs: tuple[str, ...], seed: int, patience: float = 1.0) -> None:
+        self.folder = folder
+        self.jobs: list[ChaosJob] = []
+        self._broker = broker
+        self._wanted = jobs
+        self._seed = seed
+        self._patience = patience
+        self._stack = ExitStack()
+        self._partitions = [(name, number) for name in jobs for number in range(_PARTITIONS[name])]
+        self._fed = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
+        self._feed_error: BaseException | None = None
+
+    def __enter__(self) -> World:
+        with ExitStack() as stack:
+            self.kafka = stack.enter_context(BROKERS[self._broker]())
+            self.postgres = stack.enter_context(PostgresServer())
+            self.kafka_proxy: TcpProxy = stack.enter_context(self.kafka.proxy())
+            self.postgres_proxy: TcpProxy = stack.enter_context(self.postgres.proxy())
+            self.postgres.create_database(_DATABASE)
+            for name in self._wanted:
+                self.kafka.create_topic(name, partitions=_PARTITIONS[name])
+            self._start_jobs(stack)
+            self._feeder.start()
+            stack.callback(self._end_feeding)
+            self.watch = stack.enter_context(self.watched())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def rows(self) -> RowsJob:
+        """The job without Spark."""
+        return next(job for job in self.jobs if isinstance(job, RowsJob))
+
+    @property
+    def orders(self) -> OrdersJob:
+        """The example."""
+        return next(job for job in self.jobs if isinstance(job, OrdersJob))
+
+    def wait(self, condition: Callable[[], T], *, deadline_s: float, what: str) -> T:
+        """Wait for a condition, and start drivers that die meanwhile.
+
+        Raises:
+            DeadlineError: it was never true.
+            BrokenError: a driver died of something that it must not die of.
+        """
+
+        def tended() -> T:
+            self.tend()
+            return condition()
+
+        return wait_until(tended, deadline_s=deadline_s, what=what)
+
+    def tend(self) -> None:
+        """Start drivers that have died, all but those that have come to the end of their input."""
+        for job in self.jobs:
+            job.tend()
+        if self._feed_error is not None:
+            raise BrokenError("the jobs are not fed any more") from self._feed_error
+
+    def wait_for(self, jobs: tuple[str, ...]) -> None:
+        """Wait until jobs are back from what happened to them last.
+
+        Raises:
+            BrokenError: one did not come back in time.
+        """
+        for job in self.jobs:
+            if job.name not in jobs:
+                continue
+            try:
+                self.wait(lambda job=job: job.back, deadline_s=job.back_deadline_s, what=f"{job.name} to come back")  # type: ignore[misc]
+            except AssertionError as error:
+                raise BrokenError(f"{error}\nits log ends:\n{job.driver.log_tail()}") from error
+
+    def finish(self) -> None:
+        """Let the jobs come to the end of their input."""
+        self._end_feeding()
+        for job in self.jobs:
+            job.finish()
+        for job in self.jobs:
+            try:
+                self.wait(
+                    lambda job=job: job.finished,  # type: ignore[misc]
+                    deadline_s=2 * job.back_deadline_s,
+                    what=f"{job.name} to finish",
+                )
+            except AssertionError as error:
+                raise BrokenError(f"{error}\nits log ends:\n{job.driver.log_tail()}") from error
+
+    def watched(self) -> Watch:
+        """Another look at the partitions that are watched, by a client of its own."""
+        return Watch(self.kafka.bootstrap, self._partitions)
+
+    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run a statement past the proxy, with psycopg2 alone.
+
+        Raises:
+            psycopg2.OperationalError: PostgreSQL does not serve.
+        """
+        url = make_url(self.postgres.database_url(_DATABASE))
+        connection = psycopg2.connect(
+            host=url.host,
+            port=url.port,
+            user=url.username,
+            password=url.password,
+            dbname=url.database,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+        )
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement, values or None)
+                return list(cursor.fetchall()) if cursor.description else []
+        finally:
+            connection.close()
+
+    def _start_jobs(self, stack: ExitStack) -> None:
+        sides = Sides(
+            kafka=self.kafka.bootstrap,
+            database=self.postgres.database_url(_DATABASE),
+            proxied_kafka=self.kafka_proxy.address,
+            proxied_database=self.postgres.database_url(_DATABASE, port=self.postgres_proxy.port),
+        )
+        nursery = stack.enter_context(Nursery(self.folder))
+        if rows_job.NAME in self._wanted:
+            folder = self.folder / rows_job.NAME
+            folder.mkdir()
+            self._add(RowsJob(self.kafka, sides, folder, nursery, self._seed), stack)
+        if orders_job.NAME in self._wanted:
+            folder = self.folder / orders_job.NAME
+            folder.mkdir()
+            self.spark_cluster = stack.enter_context(SparkCluster(folder))
+            self._add(OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster.master), stack)
+
+    def _add(self, job: ChaosJob, stack: ExitStack) -> None:
+        stack.callback(job.close)
+        job.back_deadline_s *= self._patience
+        job.feed()
+        job.start()
+        self.jobs.append(job)
+
+    def _feed(self) -> None:
+        while not self._fed.wait(_FEED_PERIOD_S):
+            try:
+                for job in self.jobs:
+                    job.feed()
+            except BaseException as error:
+                self._feed_error = error
+                raise
+
+    def _end_feeding(self) -> None:
+        self._fed.set()
+        self._feeder.join(_STOP_DEADLINE_S)

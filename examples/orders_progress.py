@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -32,16 +33,26 @@ def print_progress(query: StreamingQuery, *, database: str, transactional_id: st
     Raises:
         StreamingQueryException: the query failed.
     """
-    engine = create_engine(database, isolation_level="AUTOCOMMIT")
+    engine = create_engine(database, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
     try:
         with engine.connect() as connection:
             begun = connection.scalar(text("SELECT clock_timestamp()"))  # the clock by which decided_at is set
-            for progress in _each_batch(query):
-                batch = {"transactional_id": transactional_id, "batch_id": progress.batchId}
-                for record_count, pair, decided_at in connection.execute(_BATCH, batch):
-                    print(_line(progress, record_count, pair, decided_before=decided_at < begun), flush=True)
+        for progress in _each_batch(query):
+            batch = {"transactional_id": transactional_id, "batch_id": progress.batchId}
+            for record_count, pair, decided_at in _settled(engine, batch):
+                print(_line(progress, record_count, pair, decided_before=decided_at < begun), flush=True)
     finally:
         engine.dispose()
+
+
+def _settled(engine: Engine, batch: dict[str, Any]) -> Sequence[Any]:
+    """The history of a batch. The job must outlive a database that restarts, as the sink does: a line is left out."""
+    try:
+        with engine.connect() as connection:
+            return connection.execute(_BATCH, batch).all()
+    except OperationalError as error:
+        print(f"batch {batch['batch_id']:3}: its history cannot be read now: {error.orig}", flush=True)
+        return ()
 
 
 def _each_batch(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from orders_progress import _each_batch, _line
+import pytest
+from sqlalchemy import create_engine
+
+from orders_progress import _each_batch, _line, _settled
+from spark_2pc_sink.testing import free_port
 
 
 class Query:
@@ -43,3 +47,13 @@ def test_a_line_says_rows_time_rate_and_pair() -> None:
     line = _line(progress, 20_000, "17:4", decided_before=False)
     assert line == "batch   3:   20,000 rows in  2.00 s,   10,000 rows/s, pair 17:4"
     assert "not written again" in _line(progress, 20_000, "17:4", decided_before=True)
+
+
+def test_a_database_that_is_not_there_costs_a_line_and_not_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    """A session ended by an administrator, or a server that restarts: the sink survives it, and so does the job."""
+    engine = create_engine(f"postgresql+psycopg2://nobody@127.0.0.1:{free_port()}/shop")
+    try:
+        assert list(_settled(engine, {"transactional_id": "orders", "batch_id": 7})) == []
+    finally:
+        engine.dispose()
+    assert capsys.readouterr().out.startswith("batch   7: its history cannot be read now: ")

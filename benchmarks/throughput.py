@@ -1,165 +1,162 @@
-"""One batch of a million rows: this sink beside Spark's own pair, in one run on one machine.
+"""Throughput and CPU time beside the pair that jobs use today: Spark's Kafka sink, then Spark's JDBC sink.
 
-The pair is what a job does today without exactly once: persist the batch, write it with Spark's Kafka sink, then with
-Spark's JDBC sink (reWriteBatchedInserts=true, batchsize 10 000). Both sides read the same parquet files as a stream,
-both end with the same rows in a table with a primary key and the same records in a topic, compressed with zstd and
-acknowledged by all replicas. Runs alternate, and ratios are of medians.
-
-    make bench                      # or: python -m benchmarks.throughput --rows 1000000 --runs 3
+Both sides read the same parquet files as a stream, in batches of a million rows, and end with the same rows in a table
+with a primary key and the same records in a topic, which is checked. Queries of both sides take turns. Warm figures
+leave the first batch of each query out; cold ones are the first batch of a session that has run nothing before.
 """
 
 from __future__ import annotations
 
-import argparse
-import platform
-import statistics
-import sys
-import tempfile
-import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-import sqlalchemy
-
-from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.testing import KafkaBroker, PostgresServer
-from spark_2pc_sink.testing.spark import start_spark
+from benchmarks import fresh, writers
+from benchmarks.checks import Contents, compare
+from benchmarks.figures import Spread
+from benchmarks.inputs import NARROW, WIDE, Shape, Source, write_source
+from benchmarks.runs import RunFigures, cpu_per_million, run, throughput
+from benchmarks.workbench import Servers, Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from benchmarks.scale import Scale
+    from benchmarks.writers import Task, Writer
 
-PARTITIONS = 8
-COLUMNS = (
-    "id",
-    "concat('customer-', id % 50000) AS customer",
-    "CAST(id % 1000 AS INT) AS quantity",
-    "CAST(id * 0.01 AS DECIMAL(12, 2)) AS amount",
-    "timestamp_micros(1700000000000000 + id * 1000) AS ordered_at",
-    "id % 3 = 0 AS express",
+ROWS = 1_000_000
+#: A batch of wide rows, which are about twenty times as large, has a tenth as many.
+WIDE_SHARE = 10
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table.
+
+    Attributes:
+        name: of it.
+        shape: of the rows.
+        key: of the records.
+        upsert: into a table that has all rows already.
+        share: a batch has this part of the rows.
+    """
+
+    name: str
+    shape: Shape
+    key: str | None
+    upsert: bool = False
+    share: int = 1
+
+
+VARIANTS = (
+    Variant("keyed", NARROW, "id"),
+    Variant("unkeyed", NARROW, None),
+    Variant("upsert", NARROW, "id", upsert=True),
+    Variant("wide", WIDE, "id", share=WIDE_SHARE),
 )
-TABLE = (
-    "id bigint PRIMARY KEY, customer text, quantity integer, amount numeric(12, 2), ordered_at timestamptz, "
-    "express boolean"
-)
 
 
-class Bench:
-    """The servers, the session and the input, shared by all runs."""
-
-    def __init__(self, spark: SparkSession, broker: KafkaBroker, url: str, source: Path, rows: int) -> None:
-        self.spark, self.broker, self.url, self.source, self.rows = spark, broker, url, source, rows
-        self.engine = sqlalchemy.create_engine(url)
-        self.count = 0
-
-    def timed(self, write: Callable[[str, str], Callable[[DataFrame, int], None]]) -> float:
-        """Seconds of one query over the whole input, from start() to its end; both sides are counted afterwards."""
-        self.count += 1
-        topic, table = f"bench-{self.count}", f"bench_{self.count}"
-        self.broker.create_topic(topic, partitions=PARTITIONS)
-        with self.engine.begin() as connection:
-            connection.exec_driver_sql(f"CREATE TABLE {table} ({TABLE})")
-        schema = self.spark.read.parquet(str(self.source)).schema
-        stream = self.spark.readStream.schema(schema).parquet(str(self.source))
-        checkpoint = tempfile.mkdtemp(prefix="spark-2pc-bench-")
-        begun = time.perf_counter()
-        query = (
-            stream.writeStream.foreachBatch(write(topic, table))
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        seconds = time.perf_counter() - begun
-        self._check(table)
-        return seconds
-
-    def _check(self, table: str) -> None:
-        with self.engine.begin() as connection:
-            found = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-        if found != self.rows:
-            message = f"{found} rows arrived, {self.rows} were sent"
-            raise SystemExit(message)
-
-    def ours(self, key: str | None) -> Callable[[str, str], Callable[[DataFrame, int], None]]:
-        """This sink."""
-
-        def write(topic: str, table: str) -> Callable[[DataFrame, int], None]:
-            return DualWriteSink(
-                transactional_id=topic,
-                kafka={"bootstrap.servers": self.broker.bootstrap, "compression.type": "zstd"},
-                database=self.url,
-                topic=topic,
-                key=key,
-                table=table,
+def measure(scale: Scale) -> dict[str, Any]:
+    """Run everything; figures by variant."""
+    rows = scale.batch_rows(ROWS)
+    found: dict[str, Any] = {}
+    with Workbench() as bench:
+        for variant in VARIANTS:
+            source = write_source(
+                bench.spark,
+                bench.directory / variant.name,
+                variant.shape,
+                rows=max(1, rows // variant.share),
+                batches=1 + scale.pick(full=3, quick=2),
+                same_ids=variant.upsert,
             )
-
-        return write
-
-    def pair(self, key: str | None) -> Callable[[str, str], Callable[[DataFrame, int], None]]:
-        """Spark's Kafka sink, then Spark's JDBC sink, on a persisted frame."""
-        parsed = sqlalchemy.make_url(self.url)
-        jdbc = f"jdbc:postgresql://{parsed.host}:{parsed.port}/{parsed.database}?reWriteBatchedInserts=true"
-
-        def write(topic: str, table: str) -> Callable[[DataFrame, int], None]:
-            def both(batch: DataFrame, _: int) -> None:
-                batch.persist()
-                keyed = [] if key is None else [f"CAST({key} AS STRING) AS key"]
-                records = batch.selectExpr(*keyed, "to_json(struct(*)) AS value")
-                kafka: dict[str, Any] = {
-                    "kafka.bootstrap.servers": self.broker.bootstrap,
-                    "kafka.compression.type": "zstd",
-                    "kafka.acks": "all",
-                    "kafka.linger.ms": "50",
-                    "kafka.batch.size": "524288",
-                    "topic": topic,
-                }
-                records.write.format("kafka").options(**kafka).save()
-                (
-                    batch.write.format("jdbc")
-                    .options(url=jdbc, driver="org.postgresql.Driver", dbtable=table, batchsize="10000")
-                    .options(user=parsed.username, password=parsed.password)
-                    .mode("append")
-                    .save()
-                )
-                batch.unpersist()
-
-            return both
-
-        return write
+            found[variant.name] = _compare(bench, source, variant, runs=scale.pick(full=5, quick=2))
+            print(_line(variant.name, found[variant.name]), flush=True)
+        found["cold"] = _cold(bench, rows, runs=scale.pick(full=5, quick=2))
+        print(f"{'cold, keyed':14}{found['cold']['ratio']['median']:6.2f} x the pair", flush=True)
+    return found
 
 
-def main() -> None:
-    """Run, and print one line per variant."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3, help="counted runs of each side, after one warm-up")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="spark-2pc-bench-") as directory:
-        root = Path(directory)
-        spark = start_spark(root, settings={"spark.driver.memory": "3g"})
-        source = root / "input"
-        spark.range(0, given.rows, 1, 4).selectExpr(*COLUMNS).write.parquet(str(source))
-        with KafkaBroker(jvm_options=("-Xmx1g",)) as broker, PostgresServer(settings={"max_wal_size": "4GB"}) as server:
-            bench = Bench(spark, broker, server.create_database("bench"), source, given.rows)
-            sys.stdout.write(
-                f"{given.rows} rows, {platform.machine()}, Python {platform.python_version()}, "
-                f"Spark {pyspark.__version__}\n"
-            )
-            for name, key in (("keyed", "id"), ("unkeyed", None)):
-                ours, pair = bench.ours(key), bench.pair(key)
-                bench.timed(ours), bench.timed(pair)
-                runs = [(bench.timed(ours), bench.timed(pair)) for _ in range(given.runs)]
-                first, second = (statistics.median(side) for side in zip(*runs, strict=True))
-                sys.stdout.write(
-                    f"append, {name}: ours {first:.2f} s, the pair {second:.2f} s, "
-                    f"throughput ratio {second / first:.2f} ({', '.join(f'{b / a:.2f}' for a, b in runs)})\n"
-                )
-        spark.stop()
+def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -> dict[str, Any]:
+    def once(make_writer: Callable[[Workbench, Task], Writer], *, look: bool = False) -> RunFigures:
+        return run(bench, source, make_writer, key=variant.key, upsert=variant.upsert, look=look)
+
+    kept, again = partial(writers.pair, persist=True), partial(writers.pair, persist=False)
+    # To warm up, and to choose: the first query of each warms the virtual machine for the rest.
+    warm_up = once(writers.ours, look=True)
+    choices = {True: once(kept, look=True), False: once(again)}
+    same = compare(warm_up.contents, choices[True].contents)
+    rates = {persist: throughput([figures], source.rows).median for persist, figures in choices.items()}
+    persist = rates[True] >= rates[False]
+    ours: list[RunFigures] = []
+    theirs: list[RunFigures] = []
+    for _ in range(runs):
+        ours.append(once(writers.ours))
+        theirs.append(once(kept if persist else again))
+    return {
+        **_figures(ours, theirs, source.rows),
+        "rows": source.rows,
+        "pair_persists": persist,
+        "pair_rows_per_s_persisted": rates[True],
+        "pair_rows_per_s_not_persisted": rates[False],
+        "same": vars(same),
+    }
 
 
-if __name__ == "__main__":
-    main()
+def _figures(ours: list[RunFigures], theirs: list[RunFigures], rows: int) -> dict[str, Any]:
+    our_rate, their_rate = throughput(ours, rows), throughput(theirs, rows)
+    paired = [
+        throughput([first], rows).median / throughput([second], rows).median
+        for first, second in zip(ours, theirs, strict=True)
+    ]
+    our_cpu, their_cpu = cpu_per_million(ours, rows), cpu_per_million(theirs, rows)
+    return {
+        "ours_rows_per_s": our_rate.json(),
+        "pair_rows_per_s": their_rate.json(),
+        "ratio": {**Spread.of(paired).json(), "median": our_rate.median / their_rate.median},
+        "ours_cpu_s": our_cpu,
+        "pair_cpu_s": their_cpu,
+        "cpu_ratio": our_cpu["all"] / their_cpu["all"],
+    }
+
+
+def _cold(bench: Workbench, rows: int, *, runs: int) -> dict[str, Any]:
+    """The first batch of sessions of their own, in turns, on servers that are warm."""
+    source = write_source(bench.spark, bench.directory / "cold", NARROW, rows=rows, batches=1)
+    arguments = {"servers": bench.servers.json(), "path": str(source.path), "rows": rows}
+    seconds: dict[str, list[float]] = {"ours": [], "pair": []}
+    contents: dict[str, Contents] = {}
+    for _ in range(runs):
+        for side, times in seconds.items():
+            found = fresh.call("benchmarks.throughput", "first_batch", {**arguments, "side": side})
+            times.append(found["seconds"])
+            contents[side] = Contents(**found["contents"])
+            compare(contents["ours"], contents[side])
+    ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["pair"], strict=True)]
+    return {
+        "ours_s": Spread.of(seconds["ours"]).json(),
+        "pair_s": Spread.of(seconds["pair"]).json(),
+        "ratio": {
+            **Spread.of(ratios).json(),
+            "median": Spread.of(seconds["pair"]).median / Spread.of(seconds["ours"]).median,
+        },
+    }
+
+
+def first_batch(servers: dict[str, Any], path: str, rows: int, side: str) -> dict[str, Any]:
+    """Called in a process of its own: the time of its first batch."""
+    make_writer = writers.ours if side == "ours" else partial(writers.pair, persist=True)
+    with Workbench(servers=Servers(**servers)) as bench:
+        found = run(bench, Source(Path(path), NARROW, rows, batches=1), make_writer, key="id", look=True)
+    return {"seconds": found.cold.seconds, "contents": vars(found.contents)}
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    ratio = found["ratio"]
+    return (
+        f"{name:14}{ratio['median']:6.2f} x the pair ({ratio['low']:.2f} to {ratio['high']:.2f}), "
+        f"{found['ours_rows_per_s']['median'] / 1e3:.0f} against {found['pair_rows_per_s']['median'] / 1e3:.0f} "
+        f"thousand rows/s; CPU {found['ours_cpu_s']['all']:.1f} against {found['pair_cpu_s']['all']:.1f} s per million "
+        f"rows ({found['cpu_ratio']:.2f} x); the pair {'persists' if found['pair_persists'] else 'does not persist'}"
+    )

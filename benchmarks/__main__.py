@@ -1,0 +1,81 @@
+"""Run benchmarks: all of them, or those that are named, each in a process of its own.
+
+    make bench                                        # everything, then RESULTS.md
+    python -m benchmarks --quick                      # the same in about twenty minutes
+    python -m benchmarks throughput price --rows 300000
+    python -m benchmarks.report                       # RESULTS.md from the newest results
+
+Each prints its figures and appends them as one line of JSON to the results file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from benchmarks import fresh, results
+from benchmarks.machine import facts
+from benchmarks.scale import Scale
+
+#: In the order in which they run: name and what it is about.
+BENCHMARKS = {
+    "encoding": "encoding of records alone, on one core",
+    "throughput": "throughput and CPU time beside Spark's own Kafka and JDBC sinks",
+    "price": "with the transaction, the state row and the generation check, and without",
+    "small_batches": "batches of 1, 100 and 1 000 rows",
+    "latency": "creation to visible at 5 000 rows/s",
+    "growth": "batches of 0.1, 1 and 10 million rows: time and memory",
+    "curves": "tasks 1 to 8, Kafka partitions 1 to 64",
+}
+
+
+def main() -> None:
+    """Run, and say where the figures are."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--rows", type=int, help="in each batch, where throughput is compared; default: 1 million")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions: ratios in about twenty minutes")
+    parser.add_argument("--results", type=Path, default=results.DEFAULT_FILE, help="default: %(default)s")
+    given = parser.parse_args()
+    unknown = sorted(set(given.names) - BENCHMARKS.keys())
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    scale = Scale(quick=given.quick, rows=given.rows)
+    failed = [name for name in given.names or BENCHMARKS if not _run(name, scale, given.results)]
+    print(f"results are in {given.results}; `python -m benchmarks.report` makes RESULTS.md from the newest of each")
+    if failed:
+        message = f"failed: {', '.join(failed)}"
+        raise SystemExit(message)
+
+
+def _run(name: str, scale: Scale, file: Path) -> bool:
+    """Run one benchmark; False when it failed, which must not lose the others."""
+    print(f"=== {name}: {BENCHMARKS[name]}", flush=True)
+    machine = facts(Path.cwd())
+    begun = time.perf_counter()
+    try:
+        figures = fresh.call("benchmarks.scale", "measure", {"name": name, "quick": scale.quick, "rows": scale.rows})
+    except SystemExit as error:
+        print(f"=== {name}: {error}", flush=True)
+        return False
+    seconds = time.perf_counter() - begun
+    results.append(
+        file,
+        results.Result(
+            benchmark=name,
+            at=results.now(),
+            seconds=round(seconds, 1),
+            quick=scale.quick or scale.rows is not None,
+            machine=machine,
+            figures=figures,
+        ),
+    )
+    print(f"=== {name}: {seconds:.0f} s", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    main()

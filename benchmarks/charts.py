@@ -1,0 +1,76 @@
+"""Pictures of the curves, as SVG; needs matplotlib (the extra ``bench``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+#: Text stays text and ids do not change, so that pictures of the same figures are the same files.
+_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 9}
+_SIZE_INCHES = (5.5, 3.2)
+
+
+def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Draw what there are figures for, and name the files.
+
+    Args:
+        figures: by benchmark.
+        folder: where the pictures go.
+
+    Raises:
+        ImportError: there is no matplotlib.
+    """
+    # Loaded here: tests and the text of RESULTS.md need no pictures.
+    library: Any = import_module("matplotlib")
+    library.use("svg")
+    drawn = []
+    with library.rc_context(_STYLE):
+        if "curves" in figures:
+            curves = figures["curves"]
+            drawn += [_curve(name, curves[name], folder / f"curve_{name}.svg") for name in ("tasks", "partitions")]
+        if "growth" in figures:
+            drawn.append(_growth(figures["growth"], folder / "curve_growth.svg"))
+    return drawn
+
+
+def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> Path:
+    figure, axes = _axes()
+    counts = [int(count) for count in points]
+    middle = [point["median"] / 1e3 for point in points.values()]
+    below = [(point["median"] - point["low"]) / 1e3 for point in points.values()]
+    above = [(point["high"] - point["median"]) / 1e3 for point in points.values()]
+    axes.errorbar(counts, middle, yerr=[below, above], marker="o", capsize=3)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel({"tasks": "tasks at a time", "partitions": "partitions of the topic"}[name])
+    axes.set_ylabel("thousand rows/s")
+    return _saved(figure, axes, file)
+
+
+def _growth(figures: Mapping[str, Any], file: Path) -> Path:
+    figure, axes = _axes()
+    rows = [int(size) / 1e6 for size in figures["sizes"]]
+    seconds = [size["seconds"]["median"] for size in figures["sizes"].values()]
+    axes.plot(rows, seconds, marker="o", label="measured")
+    straight = [seconds[1] + figures["s_per_million_first"] * (millions - rows[1]) for millions in rows]
+    axes.plot(rows, straight, linestyle=":", label="as from the first to the second point")
+    axes.set_xlabel("million rows in one batch")
+    axes.set_ylabel("seconds")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return _saved(figure, axes, file)
+
+
+def _axes() -> tuple[Any, Any]:
+    figure, axes = import_module("matplotlib.pyplot").subplots(figsize=_SIZE_INCHES, layout="constrained")
+    return figure, axes
+
+
+def _saved(figure: Any, axes: Any, file: Path) -> Path:
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(file, metadata={"Date": None})
+    import_module("matplotlib.pyplot").close(figure)
+    return file

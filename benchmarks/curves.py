@@ -1,0 +1,57 @@
+"""Curves: throughput by number of tasks, and by number of Kafka partitions. Neither may have a cliff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import fresh, writers
+from benchmarks.figures import falls
+from benchmarks.inputs import NARROW, write_source
+from benchmarks.runs import PARTITIONS, run, throughput
+from benchmarks.workbench import Servers, Workbench
+
+if TYPE_CHECKING:
+    from benchmarks.scale import Scale
+
+ROWS = 1_000_000
+QUICK_ROWS = 300_000
+TASKS = (1, 2, 4, 8)
+KAFKA_PARTITIONS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def measure(scale: Scale) -> dict[str, Any]:
+    """Two curves; tasks are measured in sessions of their own, since Spark fixes their number at its start."""
+    size = {"rows": scale.batch_rows(scale.pick(full=ROWS, quick=QUICK_ROWS)), "batches": scale.pick(full=6, quick=4)}
+    tasks: dict[str, Any] = {}
+    with Workbench() as bench:
+        partitions = _curve(bench, list(KAFKA_PARTITIONS), **size)
+        servers = bench.servers.json()
+        for cores in TASKS:
+            arguments = {"servers": servers, "cores": cores, **size}
+            tasks |= fresh.call("benchmarks.curves", "with_tasks", arguments)
+            print(f"{cores:3} tasks: {tasks[str(cores)]['median'] / 1e3:6.0f} thousand rows/s", flush=True)
+    return {
+        "tasks": tasks,
+        "partitions": partitions,
+        "tasks_steepest_fall": min(falls([point["median"] for point in tasks.values()])),
+        "partitions_steepest_fall": min(falls([point["median"] for point in partitions.values()])),
+        **size,
+    }
+
+
+def with_tasks(servers: dict[str, Any], cores: int, rows: int, batches: int) -> dict[str, Any]:
+    """Called in a process of its own: throughput with that many tasks at a time."""
+    with Workbench(cores=cores, servers=Servers(**servers)) as bench:
+        found = _curve(bench, [PARTITIONS], rows=rows, batches=batches)
+    return {str(cores): found[str(PARTITIONS)]}
+
+
+def _curve(bench: Workbench, counts: list[int], *, rows: int, batches: int) -> dict[str, Any]:
+    """Throughput by number of Kafka partitions, after one query to warm up."""
+    source = write_source(bench.spark, bench.directory / "curve", NARROW, rows=rows, batches=batches)
+    run(bench, source, writers.ours, key="id")
+    found: dict[str, Any] = {}
+    for count in counts:
+        found[str(count)] = throughput([run(bench, source, writers.ours, key="id", partitions=count)], rows).json()
+        print(f"{count:3} partitions: {found[str(count)]['median'] / 1e3:6.0f} thousand rows/s", flush=True)
+    return found

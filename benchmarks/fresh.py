@@ -1,0 +1,48 @@
+"""Calling a function in a Python process of its own: another Spark session, with nothing warm.
+
+Arguments and answer are JSON. What the process prints goes where ours goes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workbench import ROOT
+
+#: The longest that one call may take, s: the whole of a benchmark in full on a slow machine.
+CALL_DEADLINE_S = 3 * 3600.0
+
+
+def call(module: str, function: str, arguments: dict[str, Any]) -> Any:
+    """Call ``module.function(**arguments)`` in a new process and return what it returned.
+
+    Raises:
+        SystemExit: the process failed; it has said why.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-2pc-bench-") as directory:
+        answer = Path(directory) / "answer.json"
+        command = [sys.executable, "-m", "benchmarks.fresh", module, function, json.dumps(arguments), str(answer)]
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        done = subprocess.run(command, check=False, timeout=CALL_DEADLINE_S, env={**os.environ, "PYTHONPATH": path})
+        if done.returncode != 0 or not answer.exists():
+            message = f"{module}.{function} failed with exit status {done.returncode}"
+            raise SystemExit(message)
+        return json.loads(answer.read_text())
+
+
+def main() -> None:
+    """The other end of `call`."""
+    module, function, arguments, answer = sys.argv[1:]
+    found = getattr(importlib.import_module(module), function)(**json.loads(arguments))
+    Path(answer).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Growth: 0.1, 1 and 10 million rows in one batch. Time must grow with the rows, memory must not.
+
+The cost of a row is compared where it is all that differs: seconds added from 0.1 to 1 million rows, and from 1 to 10
+million, each for a million rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import writers
+from benchmarks.figures import Spread, slope
+from benchmarks.inputs import NARROW, write_source
+from benchmarks.processes import PeakMemory
+from benchmarks.runs import run
+from benchmarks.workbench import DRIVER_MEMORY, Workbench
+
+if TYPE_CHECKING:
+    from benchmarks.scale import Scale
+
+LARGEST_ROWS = 10_000_000
+SHARES = (100, 10, 1)
+
+
+def measure(scale: Scale) -> dict[str, Any]:
+    """Figures by number of rows."""
+    sizes = [max(1, scale.batch_rows(LARGEST_ROWS) // share) for share in SHARES]
+    runs = dict(zip(sizes, scale.pick(full=(9, 5, 3), quick=(5, 3, 1)), strict=True))
+    seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
+    peaks: dict[int, dict[str, int]] = {rows: {} for rows in sizes}
+    with Workbench() as bench:
+        warm_up = write_source(bench.spark, bench.directory / "warm-up", NARROW, rows=sizes[1], batches=3)
+        run(bench, warm_up, writers.ours, key="id")
+        for rows in sizes:
+            source = write_source(bench.spark, bench.directory / str(rows), NARROW, rows=rows, batches=1)
+            for _ in range(runs[rows]):
+                with PeakMemory(bench.tree) as memory:
+                    found = run(bench, source, writers.ours, key="id")
+                seconds[rows].append(found.cold.seconds)
+                peaks[rows] = {kind: max(size, peaks[rows].get(kind, 0)) for kind, size in memory.peaks.items()}
+            print(_line(rows, seconds[rows], peaks[rows]), flush=True)
+    return _figures(seconds, peaks)
+
+
+def _figures(seconds: dict[int, list[float]], peaks: dict[int, dict[str, int]]) -> dict[str, Any]:
+    small, middle, large = ((rows / 1e6, Spread.of(times).median) for rows, times in seconds.items())
+    first, second = slope(small, middle), slope(middle, large)
+    print(f"seconds for each million rows more: {first:.2f} up to 1 million, {second:.2f} up to 10 million")
+    return {
+        "sizes": {
+            str(rows): {
+                "seconds": Spread.of(times).json(),
+                "peak_mb": {kind: size / 1e6 for kind, size in peaks[rows].items()},
+            }
+            for rows, times in seconds.items()
+        },
+        "s_per_million_first": first,
+        "s_per_million_second": second,
+        "growth": second / first,
+        "driver_heap": DRIVER_MEMORY,
+    }
+
+
+def _line(rows: int, seconds: list[float], peaks: dict[str, int]) -> str:
+    memory = ", ".join(f"{kind} {peaks.get(kind, 0) / 1e6:.0f} MB" for kind in ("driver", "spark", "workers"))
+    return f"{rows:9} rows: {Spread.of(seconds)} s; peak of the largest process: {memory}"

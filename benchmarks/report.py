@@ -1,0 +1,234 @@
+"""RESULTS.md and its pictures, from the newest result of each benchmark.
+
+    python -m benchmarks.report
+
+Everything in it but the headings is taken from results, and `tried.md`, which is kept by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from benchmarks.charts import draw
+from benchmarks.results import Result
+from benchmarks.targets import TARGETS
+
+_FOLDER = Path(__file__).parent
+_INTRODUCTION = (
+    "`make bench` measures, and `python -m benchmarks.report` writes this file from the newest results. All ratios are "
+    "of runs that took turns on one machine."
+)
+_KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
+_VARIANTS = ("keyed", "unkeyed", "upsert", "wide")
+
+
+def main() -> None:
+    """Write RESULTS.md and the pictures beside it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=results.DEFAULT_FILE, help="default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help="for RESULTS.md and the pictures")
+    given = parser.parse_args()
+    found = results.newest(given.results)
+    if not found:
+        parser.error(f"there are no results in {given.results}: run `make bench`, or `python -m benchmarks`")
+    try:
+        pictures = draw({name: result.figures for name, result in found.items()}, given.folder)
+    except ImportError as error:
+        parser.error(f"{error}: pip install 'spark-2pc-sink[bench]' brings what draws the pictures")
+    text = render(found, pictures=[path.name for path in pictures], tried=(_FOLDER / "tried.md").read_text())
+    (given.folder / "RESULTS.md").write_text(text)
+    print(f"wrote {given.folder / 'RESULTS.md'} and {len(pictures)} pictures")
+
+
+def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> str:
+    """The text of RESULTS.md.
+
+    Args:
+        found: the newest result of each benchmark.
+        pictures: file names.
+        tried: the section that is kept by hand, without its heading.
+    """
+    sections = [
+        "# Results of the benchmarks",
+        _INTRODUCTION,
+        "## Machine",
+        *_machines(found),
+        "## Targets",
+        _targets(found),
+        *_details(found),
+        *(f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in pictures),
+        "## What was tried and what it gave",
+        tried.strip(),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _targets(found: Mapping[str, Result]) -> str:
+    rows = []
+    for target in TARGETS:
+        result = found.get(target.benchmark)
+        measured, verdict = target.verdict(None if result is None else result.figures)
+        rows.append((target.what, target.wanted, measured, verdict))
+    return table(("what", "target", "measured", ""), rows)
+
+
+def _machines(found: Mapping[str, Result]) -> Iterator[str]:
+    """The machine of the last result, and when each benchmark ran; another machine or version is said."""
+    last = max(found.values(), key=lambda result: result.at)
+    machine = last.machine
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    yield (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB of memory, {machine['disk']}, "
+        f"{machine['system']}.\n{versions}."
+    )
+    rows = []
+    for name, result in found.items():
+        same = _fixed(result.machine) == _fixed(machine)
+        rows.append(
+            (
+                name,
+                result.at,
+                f"{result.seconds:.0f} s",
+                "quick or other sizes" if result.quick else "full",
+                str(result.machine["load_before"]),
+                result.machine["versions"]["commit"] + ("" if same else ", on another machine or other versions"),
+            )
+        )
+    yield table(("benchmark", "ended", "took", "sizes", "load before it", "commit"), rows)
+
+
+def _fixed(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """What must not differ between results that stand in one table."""
+    versions = {name: number for name, number in machine["versions"].items() if name != "commit"}
+    return {**{name: value for name, value in machine.items() if name not in {"load_before", "cpu"}}, **versions}
+
+
+def _details(found: Mapping[str, Result]) -> Iterator[str]:
+    for name, section in _SECTIONS.items():
+        if name in found:
+            yield from section(found[name].figures)
+
+
+def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Throughput and CPU time, warm"
+    rows = []
+    for name in _VARIANTS:
+        row = figures[name]
+        rows.append(
+            (
+                name,
+                f"{row['rows']:,}",
+                _thousands(row["ours_rows_per_s"]),
+                _thousands(row["pair_rows_per_s"]),
+                f"{row['ratio']['median']:.2f}",
+                "persisted" if row["pair_persists"] else "not persisted",
+            )
+        )
+    head = ("", "rows in a batch", "ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
+    yield table(head, rows)
+    cold = figures["cold"]
+    yield (
+        f"Cold (the first batch of a new session, keyed): ours {_seconds(cold['ours_s'])}, the pair "
+        f"{_seconds(cold['pair_s'])}, ratio {cold['ratio']['median']:.2f}."
+    )
+    cpu = [
+        (name, side, *(f"{figures[name][f'{side}_cpu_s'].get(kind, 0):.2f}" for kind in _KINDS))
+        for name in _VARIANTS
+        for side in ("ours", "pair")
+    ]
+    yield "CPU seconds per million rows, by kind of process:"
+    yield table(("", "", *_KINDS), cpu)
+
+
+def _price(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Price of exactly once"
+    rows = [
+        (side, _thousands(figures[f"{side}_rows_per_s"]), f"{figures[f'{side}_cpu_s']['all']:.2f}")
+        for side in ("with", "without")
+    ]
+    yield table(("transaction, state row, generation check", "thousand rows/s", "CPU s per million rows"), rows)
+
+
+def _small_batches(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Small batches, ms"
+    names = ("beyond_p50_ms", "beyond_p99_ms", "sink_p50_ms", "sink_p99_ms", "count_p50_ms", "count_p99_ms")
+    rows = [(size, str(row["batches"]), *(f"{row[name]:.0f}" for name in names)) for size, row in figures.items()]
+    yield table(("rows", "batches", *(name.removesuffix("_ms").replace("_", " ") for name in names)), rows)
+
+
+def _encoding(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Encoding, one core"
+    rows = [
+        (f"{figures['value_bytes']:.0f}-byte values, zstd", _millions(figures["zstd_records_per_s"])),
+        (f"{figures['value_bytes']:.0f}-byte values, uncompressed", _millions(figures["none_records_per_s"])),
+        ("1 KB values, uncompressed", f"{figures['large_encode_mb_per_s']:.0f} MB/s"),
+        ("a copy of the same bytes", f"{figures['large_copy_mb_per_s']:.0f} MB/s"),
+    ]
+    yield table(("", ""), rows)
+
+
+def _latency(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Latency at {figures['rows_per_s']:,} rows/s, s"
+    rows = [
+        (name, f"{figures[f'{name}_p50_s']:.3f}", f"{figures[f'{name}_p99_s']:.3f}")
+        for name in ("visible", "kafka", "table", "apart")
+    ]
+    yield table(("", "p50", "p99"), rows)
+
+
+def _growth(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Growth of one batch"
+    kinds = ("driver", "spark", "workers")
+    rows = [
+        (f"{int(size):,}", _seconds(row["seconds"]), *(f"{row['peak_mb'].get(kind, 0):.0f}" for kind in kinds))
+        for size, row in figures["sizes"].items()
+    ]
+    yield table(("rows", "time", *(f"peak of {kind}, MB" for kind in kinds)), rows)
+    yield f"Spark's virtual machine has a heap of {figures['driver_heap']}."
+
+
+def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Curves, batches of {figures['rows']:,} rows"
+    for name in ("tasks", "partitions"):
+        yield table(
+            (name, *figures[name]),
+            [("thousand rows/s", *(f"{point['median'] / 1e3:.0f}" for point in figures[name].values()))],
+        )
+
+
+_SECTIONS = {
+    "throughput": _throughput,
+    "price": _price,
+    "small_batches": _small_batches,
+    "encoding": _encoding,
+    "latency": _latency,
+    "growth": _growth,
+    "curves": _curves,
+}
+
+
+def _thousands(spread: Mapping[str, float]) -> str:
+    return f"{spread['median'] / 1e3:.0f} ({spread['low'] / 1e3:.0f} to {spread['high'] / 1e3:.0f})"
+
+
+def _millions(spread: Mapping[str, float]) -> str:
+    low, high = spread["low"] / 1e6, spread["high"] / 1e6
+    return f"{spread['median'] / 1e6:.2f} ({low:.2f} to {high:.2f}) million records/s"
+
+
+def _seconds(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.2f} s ({spread['low']:.2f} to {spread['high']:.2f})"
+
+
+if __name__ == "__main__":
+    main()

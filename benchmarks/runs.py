@@ -1,0 +1,159 @@
+"""Running a stream into a writer, and what each batch took."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.checks import Contents, contents
+from benchmarks.figures import Spread
+from benchmarks.processes import per_million, spent
+from benchmarks.writers import Task, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from benchmarks.inputs import Source
+    from benchmarks.workbench import Workbench
+
+PARTITIONS = 8
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """One batch, from the end of the one before it to its own end: planning and Spark's logs are in it.
+
+    Attributes:
+        seconds: of the clock.
+        cpu_s: CPU seconds by kind of process.
+    """
+
+    seconds: float
+    cpu_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """One query.
+
+    Attributes:
+        cold: the first batch, with the start of the query.
+        warm: the others.
+        contents: what lies in both sides at the end; None when nobody looked.
+    """
+
+    cold: BatchFigures
+    warm: tuple[BatchFigures, ...]
+    contents: Contents | None
+
+    def rows_per_s(self, rows: int) -> list[float]:
+        """Throughput of each warm batch."""
+        return [rows / batch.seconds for batch in self.warm]
+
+
+class _Observer:
+    """Calls the writer, and notes when each batch ended and what was spent until then."""
+
+    def __init__(self, bench: Workbench, writer: Writer) -> None:
+        self._bench = bench
+        self._writer = writer
+        self.batches: list[BatchFigures] = []
+        self._resume()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self._writer(batch, batch_id)
+        seconds = time.perf_counter() - self._begun
+        before = self._cpu_s
+        self._resume()
+        self.batches.append(BatchFigures(seconds, spent(before, self._cpu_s)))
+
+    def _resume(self) -> None:
+        # The look at all processes is not in any batch's time.
+        self._cpu_s = self._bench.tree.cpu_s()
+        self._begun = time.perf_counter()
+
+
+def run(
+    bench: Workbench,
+    source: Source,
+    make_writer: Callable[[Workbench, Task], Writer],
+    *,
+    key: str | None,
+    upsert: bool = False,
+    partitions: int = PARTITIONS,
+    look: bool = False,
+) -> RunFigures:
+    """Run a query over the whole source into a new topic and a new table, and remove the table.
+
+    Args:
+        bench: servers and session.
+        source: the input.
+        make_writer: makes the writer.
+        key: of the records.
+        upsert: the table has all rows of the first batch before, and each batch replaces them.
+        partitions: of the topic.
+        look: read both sides at the end.
+
+    Raises:
+        SystemExit: the table has not all rows afterwards.
+    """
+    name = bench.new_name()
+    task = Task(topic=name, table=name, key=key, upsert=upsert)
+    bench.new_topic(name, partitions=partitions)
+    bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
+    if upsert:
+        _fill(bench, name, source)
+    writer = make_writer(bench, task)
+    bench.settle()
+    observer = _Observer(bench, writer)
+    query = (
+        source.stream(bench.spark)
+        .writeStream.foreachBatch(observer)
+        .option("checkpointLocation", str(bench.directory / f"checkpoint-{name}"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    _check_count(bench, task, source, len(observer.batches))
+    found = contents(bench, task) if look else None
+    bench.execute(f"DROP TABLE {name}", f"DROP TABLE IF EXISTS {name}_staging")
+    batches = ", ".join(f"{batch.seconds:.2f}" for batch in observer.batches)
+    print(f"    {type(writer).__name__}: batches of {source.rows} rows took {batches} s", flush=True)
+    cold, *warm = observer.batches
+    return RunFigures(cold, tuple(warm), found)
+
+
+def throughput(runs: list[RunFigures], rows: int) -> Spread:
+    """Rows each second over the warm batches of several runs."""
+    return Spread.of([rate for found in runs for rate in found.rows_per_s(rows)])
+
+
+def cpu_per_million(runs: list[RunFigures], rows: int) -> dict[str, float]:
+    """CPU seconds for a million rows over the warm batches of several runs, by kind of process and for all."""
+    sums: dict[str, float] = {}
+    batches = [batch for found in runs for batch in found.warm]
+    for batch in batches:
+        for kind, seconds in batch.cpu_s.items():
+            sums[kind] = sums.get(kind, 0.0) + seconds
+    return per_million(sums, rows * len(batches))
+
+
+def _fill(bench: Workbench, table: str, source: Source) -> None:
+    """Rows that the batches replace: their ids, and nothing that a batch would leave as it is."""
+    bench.execute(
+        f"INSERT INTO {table} SELECT id, 'c-' || id % 50000, -1, id * 0.01, "
+        f"to_timestamp(1600000000 + id / 1000.0), id % 3 = 0 FROM generate_series(0, {source.rows - 1}) AS id",
+        f"VACUUM ANALYZE {table}",
+    )
+
+
+def _check_count(bench: Workbench, task: Task, source: Source, batches: int) -> None:
+    expected = source.rows * (1 if task.upsert else source.batches)
+    with bench.engine.connect() as connection:
+        found = connection.exec_driver_sql(f"SELECT count(*) FROM {task.table}").scalar()
+    if found != expected or batches != source.batches:
+        message = f"{found} rows in {batches} batches arrived, {expected} in {source.batches} were sent"
+        raise SystemExit(message)

@@ -1,0 +1,153 @@
+"""The targets, and what the newest results say of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: A curve has a cliff where less than this share is left of the point before.
+CLIFF_SHARE = 0.75
+#: Driver memory is bounded: at 10 million rows not more than this above what 1 million rows take, MB.
+DRIVER_GROWTH_MB = 200.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row of the table.
+
+    Attributes:
+        what: is measured.
+        wanted: the target in words.
+        benchmark: which one measures it.
+        measured: the figure in words, from that benchmark's figures.
+        met: whether it meets the target.
+    """
+
+    what: str
+    wanted: str
+    benchmark: str
+    measured: Callable[[Mapping[str, Any]], str]
+    met: Callable[[Mapping[str, Any]], bool]
+
+    def verdict(self, figures: Mapping[str, Any] | None) -> tuple[str, str]:
+        """What was measured, and ``met``, ``MISSED`` or ``not measured``."""
+        if figures is None:
+            return "", "not measured"
+        return self.measured(figures), "met" if self.met(figures) else "MISSED"
+
+
+def _times(variant: str, what: str, least: float) -> Target:
+    def shown(found: Mapping[str, Any]) -> str:
+        ratio = found[variant]["ratio"]
+        return f"{ratio['median']:.2f} x ({ratio['low']:.2f} to {ratio['high']:.2f})"
+
+    def met(found: Mapping[str, Any]) -> bool:
+        return bool(found[variant]["ratio"]["median"] >= least)
+
+    return Target(what, f">= {least:g} x the pair's throughput", "throughput", shown, met)
+
+
+def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, factor: float = 1.0) -> Target:
+    """Each of some figures, times ``factor``, is at most its limit."""
+    names = {name: name.split("_")[-2] if "_p" in name else "" for name in limits}
+    return Target(
+        what,
+        ", ".join(f"{names[name]} <= {limit:g} {unit}".strip() for name, limit in limits.items()),
+        benchmark,
+        lambda found: ", ".join(f"{names[name]} {found[name] * factor:.3g} {unit}".strip() for name in limits),
+        lambda found: all(found[name] * factor <= limit for name, limit in limits.items()),
+    )
+
+
+def _worst_small_batch(found: Mapping[str, Any]) -> tuple[float, float]:
+    return max(size["beyond_p50_ms"] for size in found.values()), max(size["beyond_p99_ms"] for size in found.values())
+
+
+def _driver_mb(found: Mapping[str, Any]) -> list[float]:
+    """Peaks of the driver's Python process, by growing number of rows."""
+    return [found["sizes"][rows]["peak_mb"]["driver"] for rows in sorted(found["sizes"], key=int)]
+
+
+def _worker_mb(found: Mapping[str, Any]) -> float:
+    return max(float(size["peak_mb"]["workers"]) for size in found["sizes"].values())
+
+
+def _curve(name: str, what: str) -> Target:
+    return Target(
+        what,
+        f"no cliff: no point below {CLIFF_SHARE:g} x the one before",
+        "curves",
+        lambda found: f"lowest {found[f'{name}_steepest_fall']:.2f} x the one before",
+        lambda found: bool(found[f"{name}_steepest_fall"] >= CLIFF_SHARE),
+    )
+
+
+TARGETS = (
+    _times("keyed", "rows of 6 columns, keyed, append", 1.6),
+    _times("unkeyed", "the same, unkeyed", 2.0),
+    _times("upsert", "the same, upsert into a table that has all rows", 3.0),
+    _times("wide", "wide rows (30 columns, 2 KB values)", 1.3),
+    Target(
+        "price of exactly once",
+        "<= 3 % throughput",
+        "price",
+        lambda found: f"{found['price']['median'] * 100:.1f} %",
+        lambda found: bool(found["price"]["median"] <= 0.03),
+    ),
+    Target(
+        "small batches (1, 100, 1 000 rows): time inside foreachBatch beyond a counting job",
+        "p50 <= 40 ms, p99 <= 120 ms",
+        "small_batches",
+        lambda found: "worst size: p50 {:.0f} ms, p99 {:.0f} ms".format(*_worst_small_batch(found)),
+        lambda found: _worst_small_batch(found)[0] <= 40 and _worst_small_batch(found)[1] <= 120,
+    ),
+    Target(
+        "encoding alone, one core, zstd",
+        ">= 4 million records/s",
+        "encoding",
+        lambda found: f"{found['zstd_records_per_s']['median'] / 1e6:.2f} million records/s",
+        lambda found: bool(found["zstd_records_per_s"]["median"] >= 4e6),
+    ),
+    _at_most("encoding of 1 KB values, uncompressed, beside a copy", "encoding", {"large_times_copy": 2}, "x its time"),
+    Target(
+        "CPU seconds per million rows, all processes, warm (keyed append)",
+        "<= 0.8 x the pair's",
+        "throughput",
+        lambda found: (
+            f"{found['keyed']['cpu_ratio']:.2f} x ({found['keyed']['ours_cpu_s']['all']:.1f} s against "
+            f"{found['keyed']['pair_cpu_s']['all']:.1f} s)"
+        ),
+        lambda found: bool(found["keyed"]["cpu_ratio"] <= 0.8),
+    ),
+    _at_most(
+        "5 000 rows/s, default trigger: creation to visible in both",
+        "latency",
+        {"visible_p50_s": 0.45, "visible_p99_s": 0.9},
+        "s",
+    ),
+    _at_most("the same: how far both sides are apart", "latency", {"apart_p99_s": 50}, "ms", 1000),
+    Target(
+        "growth: 0.1, 1, 10 million rows in one batch",
+        "linear within 10 %",
+        "growth",
+        lambda found: f"a row beyond 1 million takes {found['growth']:.2f} x the time of one below",
+        lambda found: abs(found["growth"] - 1) <= 0.1,
+    ),
+    Target(
+        "driver memory at 10 million rows",
+        f"at most {DRIVER_GROWTH_MB:g} MB above that at 1 million",
+        "growth",
+        lambda found: "{:.0f} MB, at 1 million {:.0f} MB".format(*_driver_mb(found)[:0:-1]),
+        lambda found: _driver_mb(found)[-1] - _driver_mb(found)[-2] <= DRIVER_GROWTH_MB,
+    ),
+    Target(
+        "Python workers' memory at 10 million rows",
+        "<= 400 MB each",
+        "growth",
+        lambda found: f"{_worker_mb(found):.0f} MB the largest",
+        lambda found: _worker_mb(found) <= 400,
+    ),
+    _curve("tasks", "tasks 1, 2, 4, 8"),
+    _curve("partitions", "Kafka partitions 1 to 64"),
+)

@@ -1,0 +1,120 @@
+"""Who writes a batch: this sink, or the pair that a job uses today without exactly once.
+
+The pair is Spark's Kafka sink, then Spark's JDBC sink, at their best settings: ``reWriteBatchedInserts=true`` and
+batches of 10 000 rows for JDBC; linger and batch size for Kafka. For upserts, which Spark's JDBC sink does not know,
+it writes to an unlogged staging table without an index, and moves the rows by one INSERT … ON CONFLICT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy
+
+from spark_2pc_sink import DualWriteSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from benchmarks.workbench import Workbench
+
+Writer = Callable[["DataFrame", int], None]
+
+#: Of the pair's Kafka producer.
+KAFKA_TUNED = {"linger.ms": "50", "batch.size": "524288", "buffer.memory": "67108864"}
+JDBC_BATCH_ROWS = "10000"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be written where.
+
+    Attributes:
+        topic: exists already.
+        table: exists already; its first column is ``id``, the primary key.
+        key: SQL expression of the record's key, None for records without one.
+        upsert: rows replace those with the same id.
+    """
+
+    topic: str
+    table: str
+    key: str | None
+    upsert: bool = False
+
+
+def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
+    """This sink, with its defaults and zstd."""
+    upsert = {"mode": "upsert", "upsert_keys": ["id"]} if task.upsert else {}
+    return DualWriteSink(
+        transactional_id=task.topic,
+        kafka={"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd"},
+        database=bench.servers.url,
+        topic=task.topic,
+        key=task.key,
+        table=task.table,
+        **upsert,
+        **options,
+    )
+
+
+def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
+    """Spark's Kafka sink, then Spark's JDBC sink.
+
+    Args:
+        bench: the servers.
+        task: what and where.
+        persist: keep the batch between the two, instead of reading it again.
+    """
+    staging = f"{task.table}_staging" if task.upsert else None
+    if staging is not None:
+        bench.execute(f"CREATE UNLOGGED TABLE {staging} (LIKE {task.table})")
+
+    def write(batch: DataFrame, _: int) -> None:
+        if persist:
+            batch.persist()
+        _write_kafka(bench, task, batch)
+        if staging is None:
+            _write_jdbc(bench, task.table, batch)
+        else:
+            bench.execute(f"TRUNCATE {staging}")
+            _write_jdbc(bench, staging, batch)
+            bench.execute(_merge(task.table, staging, batch.columns))
+        if persist:
+            batch.unpersist()
+
+    return write
+
+
+def _write_kafka(bench: Workbench, task: Task, batch: DataFrame) -> None:
+    key = [] if task.key is None else [f"CAST({task.key} AS STRING) AS key"]
+    settings = {"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd", "acks": "all", **KAFKA_TUNED}
+    (
+        batch.selectExpr(*key, "to_json(struct(*)) AS value")
+        .write.format("kafka")
+        .options(**{f"kafka.{name}": value for name, value in settings.items()})
+        .option("topic", task.topic)
+        .save()
+    )
+
+
+def _write_jdbc(bench: Workbench, table: str, batch: DataFrame) -> None:
+    url = sqlalchemy.make_url(bench.servers.url)
+    (
+        batch.write.format("jdbc")
+        .option("url", f"jdbc:postgresql://{url.host}:{url.port}/{url.database}?reWriteBatchedInserts=true")
+        .option("driver", "org.postgresql.Driver")
+        .option("dbtable", table)
+        .option("batchsize", JDBC_BATCH_ROWS)
+        .option("user", str(url.username))
+        .option("password", str(url.password))
+        .mode("append")
+        .save()
+    )
+
+
+def _merge(table: str, staging: str, columns: list[str]) -> str:
+    names = ", ".join(columns)
+    updates = ", ".join(f"{name} = EXCLUDED.{name}" for name in columns if name != "id")
+    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {staging} ON CONFLICT (id) DO UPDATE SET {updates}"

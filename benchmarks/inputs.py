@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,11 @@ class Source:
     rows: int
     batches: int
     files: int = FILES_PER_BATCH
+
+    def first(self, batches: int) -> Source:
+        """The first batches only."""
+        turns = ",".join(f"{turn:04}" for turn in range(batches))
+        return replace(self, path=self.path / f"turn-{{{turns}}}-*", batches=batches)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The files as a stream, one batch at a time in their order."""

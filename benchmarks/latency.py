@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ROWS_PER_S = 5_000
 WARM_UP_S = 15
+FULL_S = 120
+QUICK_S = 40
 #: Beyond what it measures, the probe may take so long to see the last rows.
 _PROBE_GRACE_S = 120.0
 _TABLE = "id bigint PRIMARY KEY, customer text, quantity integer, created_us bigint"
@@ -32,7 +34,7 @@ _COLUMNS = "id bigint, customer string, quantity int, created_us bigint"
 
 def measure(scale: Scale) -> dict[str, Any]:
     """Figures of the rows that were created after the warm-up."""
-    seconds = scale.pick(full=120, quick=40)
+    seconds = scale.pick(full=FULL_S, quick=QUICK_S)
     with Workbench() as bench:
         name = bench.new_name()
         source = f"{name}_in"

@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from jdbc_state import DecidingTransaction, Decision, StoreSettings
 
 ROWS = 1_000_000
-#: The name under which the tasks' code calls the encoder of record batches.
-_ENCODER = "encode_record_batch"
+#: The names under which the product calls what writes the pair into a batch.
+_CALLED_WITH_PAIR = ("encode_record_batch", "assign_producer")
+#: The low byte of the attributes of a record batch, and its transactional bit (KIP-98, "Message Format").
+_ATTRIBUTES_POSITION = 22
+_TRANSACTIONAL_BIT = 0x10
 _WATERMARK_DEADLINE_S = 10.0
 
 
@@ -54,13 +57,32 @@ class UntransactionalPair(ProducerIdAndEpoch):
 
 def _unpickled(producer_id: int, epoch: int) -> UntransactionalPair:
     """In a worker: from now on it writes the batches of such pairs outside of transactions."""
-    setattr(produce_session, _ENCODER, _encode_record_batch)
+    for name in _CALLED_WITH_PAIR:
+        product = getattr(produce_session, name, None)
+        if product is not None and not isinstance(product, _Untransactional):
+            setattr(produce_session, name, _Untransactional(product))
     return UntransactionalPair(producer_id, epoch)
 
 
-def _encode_record_batch(section: Any, *, producer: ProducerIdAndEpoch, **others: Any) -> bytes:
-    transactional = not isinstance(producer, UntransactionalPair)
-    return encode_record_batch(section, producer=producer, transactional=transactional, **others)
+@dataclass(frozen=True)
+class _Untransactional:
+    """Stands in for a function that makes a batch of ``producer``: clears the transactional bit for our pairs.
+
+    Args:
+        product: the product's own function.
+    """
+
+    product: Callable[..., bytes]
+
+    def __call__(self, content: Any, *, producer: ProducerIdAndEpoch, **others: Any) -> bytes:
+        if not isinstance(producer, UntransactionalPair):
+            return self.product(content, producer=producer, **others)
+        if self.product is encode_record_batch:
+            return encode_record_batch(content, producer=producer, transactional=False, **others)
+        # An encoded batch without its pair. One copy more than the product makes: of compressed bytes, so it is small.
+        batch = bytearray(content)
+        batch[_ATTRIBUTES_POSITION] &= ~_TRANSACTIONAL_BIT
+        return self.product(memoryview(batch), producer=producer, **others)
 
 
 class _NoTransactions(TransactionClient):

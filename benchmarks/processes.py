@@ -42,11 +42,6 @@ class ProcessFacts:
     command: str
 
 
-def total_cpu_s(processes: Mapping[int, ProcessFacts]) -> float:
-    """CPU seconds of all, with those of their children that are gone."""
-    return sum(found.cpu_s + found.gone_cpu_s for found in processes.values())
-
-
 def kinds_of(processes: Mapping[int, ProcessFacts], servers: Mapping[int, str], driver: int) -> dict[int, str]:
     """What each process is: ``driver``, ``spark`` (the JVM), ``workers``, or as a server among its ancestors is named.
 

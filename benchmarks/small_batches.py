@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 SIZES = (1, 100, 1_000)
 WARM_UP_BATCHES = 40
+FULL_BATCHES = 600
+QUICK_BATCHES = 200
 COUNT_EVERY = 4
 
 
 def measure(scale: Scale) -> dict[str, Any]:
     """Figures by number of rows."""
-    batches = WARM_UP_BATCHES + scale.pick(full=600, quick=200)
+    batches = WARM_UP_BATCHES + scale.pick(full=FULL_BATCHES, quick=QUICK_BATCHES)
     found: dict[str, Any] = {}
     with Workbench() as bench:
         for rows in SIZES:

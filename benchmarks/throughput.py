@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.writers import Task, Writer
 
 ROWS = 1_000_000
+WARM_UP_BATCHES = 2
 #: A batch of wide rows, which are about twenty times as large, has a tenth as many.
 WIDE_SHARE = 10
 
@@ -73,20 +74,22 @@ def measure(scale: Scale) -> dict[str, Any]:
             )
             found[variant.name] = _compare(bench, source, variant, runs=scale.pick(full=5, quick=2))
             print(_line(variant.name, found[variant.name]), flush=True)
-        found["cold"] = _cold(bench, rows, runs=scale.pick(full=5, quick=2))
+        found["cold"] = _cold(bench, rows, persist=found["keyed"]["pair_persists"], runs=scale.pick(full=5, quick=2))
         print(f"{'cold, keyed':14}{found['cold']['ratio']['median']:6.2f} x the pair", flush=True)
     return found
 
 
 def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -> dict[str, Any]:
-    def once(make_writer: Callable[[Workbench, Task], Writer], *, look: bool = False) -> RunFigures:
-        return run(bench, source, make_writer, key=variant.key, upsert=variant.upsert, look=look)
+    def once(make_writer: Callable[[Workbench, Task], Writer], *, warm_up: bool = False) -> RunFigures:
+        taken = source.first(WARM_UP_BATCHES) if warm_up else source
+        return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=warm_up)
 
     kept, again = partial(writers.pair, persist=True), partial(writers.pair, persist=False)
-    # To warm up, and to choose: the first query of each warms the virtual machine for the rest.
-    warm_up = once(writers.ours, look=True)
-    choices = {True: once(kept, look=True), False: once(again)}
+    # To warm up, to check, and to choose how the pair does best.
+    warm_up = once(writers.ours, warm_up=True)
+    choices = {persist: once(kept if persist else again, warm_up=True) for persist in (True, False)}
     same = compare(warm_up.contents, choices[True].contents)
+    compare(same, choices[False].contents)
     rates = {persist: throughput([figures], source.rows).median for persist, figures in choices.items()}
     persist = rates[True] >= rates[False]
     ours: list[RunFigures] = []
@@ -121,10 +124,10 @@ def _figures(ours: list[RunFigures], theirs: list[RunFigures], rows: int) -> dic
     }
 
 
-def _cold(bench: Workbench, rows: int, *, runs: int) -> dict[str, Any]:
+def _cold(bench: Workbench, rows: int, *, persist: bool, runs: int) -> dict[str, Any]:
     """The first batch of sessions of their own, in turns, on servers that are warm."""
     source = write_source(bench.spark, bench.directory / "cold", NARROW, rows=rows, batches=1)
-    arguments = {"servers": bench.servers.json(), "path": str(source.path), "rows": rows}
+    arguments = {"servers": bench.servers.json(), "path": str(source.path), "rows": rows, "persist": persist}
     seconds: dict[str, list[float]] = {"ours": [], "pair": []}
     contents: dict[str, Contents] = {}
     for _ in range(runs):
@@ -144,9 +147,9 @@ def _cold(bench: Workbench, rows: int, *, runs: int) -> dict[str, Any]:
     }
 
 
-def first_batch(servers: dict[str, Any], path: str, rows: int, side: str) -> dict[str, Any]:
+def first_batch(*, servers: dict[str, Any], path: str, rows: int, persist: bool, side: str) -> dict[str, Any]:
     """Called in a process of its own: the time of its first batch."""
-    make_writer = writers.ours if side == "ours" else partial(writers.pair, persist=True)
+    make_writer = writers.ours if side == "ours" else partial(writers.pair, persist=persist)
     with Workbench(servers=Servers(**servers)) as bench:
         found = run(bench, Source(Path(path), NARROW, rows, batches=1), make_writer, key="id", look=True)
     return {"seconds": found.cold.seconds, "contents": vars(found.contents)}

@@ -1,0 +1,57 @@
+"""CPU time of a tree of processes: whose it is, and that nothing of it is lost when a process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.processes import PeakMemory, ProcessFacts, ProcessTree, kinds_of, per_million, spent
+from spark_2pc_sink.testing import wait_until
+
+_BURN = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def facts(pid: int, parent: int, command: str = "") -> ProcessFacts:
+    return ProcessFacts(pid=pid, parent=parent, cpu_s=1.0, gone_cpu_s=0.0, rss_bytes=0, command=command)
+
+
+def test_each_process_is_of_the_nearest_kind_above_it() -> None:
+    """The workers are children of Spark's virtual machine, and the servers are children of the driver."""
+    processes = [
+        facts(1, 0, "python -m benchmarks"),
+        facts(2, 1, "java org.apache.spark.deploy.SparkSubmit"),
+        facts(3, 2, "python -m pyspark.daemon pyspark.worker"),
+        facts(4, 3, "python -m pyspark.daemon pyspark.worker"),
+        facts(5, 1, "java kafka.Kafka"),
+        facts(6, 1, "postgres -D data"),
+        facts(7, 6, "postgres: checkpointer"),
+    ]
+    kinds = kinds_of({found.pid: found for found in processes}, {5: "kafka", 6: "postgresql"}, driver=1)
+    assert list(kinds.values()) == ["driver", "spark", "workers", "workers", "kafka", "postgresql", "postgresql"]
+
+
+def test_time_of_a_child_that_has_ended_is_counted() -> None:
+    tree = ProcessTree({})
+    before = tree.cpu_s()
+    subprocess.run([sys.executable, "-c", _BURN], check=True, timeout=60)
+    assert sum(spent(before, tree.cpu_s()).values()) >= 0.25
+
+
+def test_memory_of_a_child_is_its_peak_while_the_block_runs() -> None:
+    held = 200_000_000
+    with PeakMemory(ProcessTree({})) as memory:
+        child = subprocess.Popen(
+            [sys.executable, "-c", f"held = b'x' * {held}; input()"], stdin=subprocess.PIPE, text=True
+        )
+        try:
+            wait_until(lambda: memory.peaks.get("spark", 0) >= held, deadline_s=60, what="the child's memory")
+        finally:
+            child.communicate("\n", timeout=60)
+    assert memory.peaks["driver"] > 0
+
+
+def test_seconds_are_given_for_a_million_rows_and_summed() -> None:
+    found = per_million({"spark": 3.0, "kafka": 1.0}, 2_000_000)
+    assert found == pytest.approx({"spark": 1.5, "kafka": 0.5, "all": 2.0})

@@ -57,6 +57,9 @@ def measure(scale: Scale) -> dict[str, Any]:
         )
         try:
             seen = _probe(bench, source, name, seconds)
+        except subprocess.CalledProcessError as error:
+            message = f"not all rows became visible; the query says: {query.exception()}"
+            raise SystemExit(message) from error
         finally:
             query.stop()
         return _figures(seen)
@@ -70,6 +73,7 @@ def _probe(bench: Workbench, source: str, name: str, seconds: int) -> dict[str, 
         "source": source,
         "topic": name,
         "table": name,
+        "partitions": PARTITIONS,
         "rows_per_s": ROWS_PER_S,
         "warm_up_s": WARM_UP_S,
         "seconds": seconds,

@@ -17,8 +17,6 @@ import psycopg2
 import sqlalchemy
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.runs import PARTITIONS
-
 _PACE_S = 0.01
 _TABLE_POLL_S = 0.003
 _CONSUME_MAX = 10_000
@@ -107,7 +105,7 @@ def _watch_topic(given: dict[str, Any], seen_at: dict[int, float], total: int, d
             "fetch.wait.max.ms": 100,
         }
     )
-    consumer.assign([TopicPartition(given["topic"], partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([TopicPartition(given["topic"], partition, 0) for partition in range(given["partitions"])])
     try:
         while len(seen_at) < total and not done.is_set():
             messages = consumer.consume(_CONSUME_MAX, timeout=_TABLE_POLL_S)

@@ -58,8 +58,9 @@ def _disk(directory: Path) -> str:
     if not mounts:
         return "unknown"
     mount = max(mounts, key=lambda part: len(part.mountpoint))
-    name = re.sub(r"p?\d+$", "", Path(mount.device).name) if "nvme" in mount.device else Path(mount.device).name
-    rotational = Path(f"/sys/block/{name.rstrip('0123456789') if 'nvme' not in name else name}/queue/rotational")
+    # vda1 is a part of vda, nvme0n1p2 of nvme0n1; what is neither has no folder of its own and tells nothing.
+    name = re.sub(r"(?<=\dp)\d+$|(?<=[a-z])\d+$", "", Path(mount.device).name).removesuffix("p")
+    rotational = Path(f"/sys/block/{name}/queue/rotational")
     kind = "kind not told"
     if rotational.exists():
         kind = "reported as rotating" if rotational.read_text().strip() == "1" else "reported as not rotating"

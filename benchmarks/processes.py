@@ -16,7 +16,8 @@ import psutil
 
 #: Looks at the process table until two looks agree, so that nobody ends between the two halves of one.
 _LOOKS_MAX = 10
-_SAMPLE_INTERVAL_S = 0.05
+#: Often enough for a batch of some seconds; a look takes some milliseconds of one core.
+_SAMPLE_INTERVAL_S = 0.2
 #: Spark's JVM forks one daemon, which forks the workers; all of them carry one of these modules in their command.
 _WORKER_MODULES = ("pyspark.daemon", "pyspark.worker")
 
@@ -100,7 +101,7 @@ class ProcessTree:
 
     def rss_bytes(self) -> dict[str, int]:
         """The resident memory of the largest process of each kind."""
-        found = self.look()
+        found = self._look_once()
         kinds = kinds_of(found, self._servers, self._root.pid)
         largest: dict[str, int] = {}
         for pid, facts in found.items():

@@ -129,12 +129,21 @@ def _write_source(bench: Workbench, rows: int, batches: int) -> Source:
     whole = bench.directory / f"whole-{rows}"
     frame = bench.spark.range(0, rows * batches, 1, 1).selectExpr("id", "0 AS turn")
     frame.selectExpr(*NARROW.select).write.parquet(str(whole))
-    table = pq.read_table(next(whole.glob("*.parquet")))
+    table = _with_zones(pq.read_table(next(whole.glob("*.parquet"))))
     for turn in range(batches):
         file: Path = path / f"turn-{turn:04}.parquet"
         pq.write_table(table.slice(turn * rows, rows), file)
         date_file(file, turn)
     return Source(path, NARROW, rows, batches, files=1)
+
+
+def _with_zones(table: pa.Table) -> pa.Table:
+    """Spark's timestamps as instants in microseconds; as they come back from its files they lack the zone."""
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def _line(rows: int, found: dict[str, Any]) -> str:

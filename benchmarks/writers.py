@@ -7,7 +7,7 @@ it writes to an unlogged staging table without an index, and moves the rows by o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Writer = Callable[["DataFrame", int], None]
 
-#: Of the pair's Kafka producer.
+#: Of the pair's Kafka producer; `tuning` compares them with others.
 KAFKA_TUNED = {"linger.ms": "50", "batch.size": "524288", "buffer.memory": "67108864"}
 JDBC_BATCH_ROWS = "10000"
 
@@ -74,7 +74,7 @@ def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
     def write(batch: DataFrame, _: int) -> None:
         if persist:
             batch.persist()
-        _write_kafka(bench, task, batch)
+        write_kafka(bench, task, batch, KAFKA_TUNED)
         if staging is None:
             _write_jdbc(bench, task.table, batch)
         else:
@@ -87,9 +87,10 @@ def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
     return write
 
 
-def _write_kafka(bench: Workbench, task: Task, batch: DataFrame) -> None:
+def write_kafka(bench: Workbench, task: Task, batch: DataFrame, tuned: Mapping[str, str]) -> None:
+    """Write a batch by Spark's Kafka sink, with some settings of its producer."""
     key = [] if task.key is None else [f"CAST({task.key} AS STRING) AS key"]
-    settings = {"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd", "acks": "all", **KAFKA_TUNED}
+    settings = {"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd", "acks": "all", **tuned}
     (
         batch.selectExpr(*key, "to_json(struct(*)) AS value")
         .write.format("kafka")

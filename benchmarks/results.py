@@ -36,7 +36,7 @@ def append(file: Path, result: Result) -> None:
     """Write a result behind the others."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
-        lines.write(json.dumps(vars(result), sort_keys=True) + "\n")
+        lines.write(json.dumps(vars(result)) + "\n")
 
 
 def newest(file: Path) -> dict[str, Result]:

@@ -147,3 +147,12 @@ def test_the_newest_result_of_each_benchmark_counts(tmp_path: Path) -> None:
     for seconds in (1.0, 2.0):
         results.append(file, result("price", seconds=seconds))
     assert results.newest(file)["price"].seconds == 2.0
+
+
+def test_the_points_of_a_curve_keep_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    points = {str(count): spread(count * 1e3) for count in (1, 2, 4, 16, 8)}
+    curves = {**figures(1.0)["curves"], "partitions": points}
+    results.append(file, result("curves", figures=curves))
+    text = render(results.newest(file), pictures=[], tried="")
+    assert "| partitions | 1 | 2 | 4 | 16 | 8 |" in text

@@ -57,7 +57,7 @@ def measure(scale: Scale) -> dict[str, Any]:
         )
         try:
             seen = _probe(bench, source, name, seconds)
-        except subprocess.CalledProcessError as error:
+        except subprocess.SubprocessError as error:
             message = f"not all rows became visible; the query says: {query.exception()}"
             raise SystemExit(message) from error
         finally:

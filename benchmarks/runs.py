@@ -144,8 +144,8 @@ def cpu_per_million(runs: list[RunFigures], rows: int) -> dict[str, float]:
 def _fill(bench: Workbench, table: str, source: Source) -> None:
     """Rows that the batches replace: their ids, and nothing that a batch would leave as it is."""
     bench.execute(
-        f"INSERT INTO {table} SELECT id, 'c-' || id % 50000, -1, id * 0.01, "
-        f"to_timestamp(1600000000 + id / 1000.0), id % 3 = 0 FROM generate_series(0, {source.rows - 1}) AS id",
+        f"INSERT INTO {table} SELECT id, 'c-' || mod(id, 50000), -1, id * 0.01, "
+        f"to_timestamp(1600000000 + id / 1000.0), mod(id, 3) = 0 FROM generate_series(0, {source.rows - 1}) AS id",
         f"VACUUM ANALYZE {table}",
     )
 

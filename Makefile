@@ -34,7 +34,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo test reference simulate bench coverage lint types format clean
+.PHONY: help setup demo test reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,8 +61,18 @@ reference: setup ## Run the tests that need a broker on the reference coordinato
 simulate: setup ## Explore crashes, lost replies and second drivers exhaustively, then at random; then the mutants
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-bench: setup ## Time a batch of a million rows beside Spark's own Kafka and JDBC sinks
-	@$(BIN)/python -m benchmarks.throughput $(ARGS)
+chaos: setup ## Kill, stop and cut off real processes for three minutes, and compare both sides (ARGS=--kills=200)
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: setup ## Write small batches for ten minutes, and see that nothing grows (ARGS=--minutes=1)
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+containers: setup ## Run the tests that need containers; an engine is started where none answers
+	@tools/containers.sh test $(TESTS) $(ARGS)
+
+bench: setup ## Measure every target, and write benchmarks/RESULTS.md (ARGS=--quick: 20 minutes)
+	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks.report
 
 coverage: setup ## Check that tests reach every branch of the pure packages
 	@mkdir -p .cache/coverage
@@ -86,6 +96,7 @@ format: .venv/stamp ## Format the source and mend what can be mended
 	$(BIN)/ruff format .
 
 clean: ## Remove everything that was made
+	@tools/containers.sh down
 	rm -rf .venv .cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""Append: the rows of all tasks by one COPY, in the caller's transaction. FAILURES C8, C12 (constraint error)."""
+"""Append: the rows of all tasks by one COPY, in the caller's transaction. C8, C12 (constraint error)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_identity_by_default_keeps_what_the_batch_brings(database: str) -> No
 
 
 def test_streams_are_not_put_together_in_memory(database: str) -> None:
-    """FAILURES C11: each stream is asked for when the one before has been sent."""
+    """C11: each stream is asked for when the one before has been sent."""
     create(database, ORDERS)
     plan = plan_of(database)
     alive: list[int] = []
@@ -126,7 +126,7 @@ def test_row_that_the_table_refuses_is_named(database: str, ddl: str, values: An
 
 
 def test_errors_that_say_nothing_about_rows_pass_unchanged(database: str) -> None:
-    """FAILURES C7: whoever owns the transaction sees what it was."""
+    """C7: whoever owns the transaction sees what it was."""
     create(database, ORDERS)
     plan = plan_of(database)
     run(database, "DROP TABLE orders")
@@ -150,7 +150,7 @@ def test_errors_that_say_nothing_about_rows_pass_unchanged(database: str) -> Non
     ],
 )
 def test_table_that_was_altered_since_it_was_planned_takes_no_rows(database: str, ddl: str, said: str) -> None:
-    """COPY BINARY has no types: a bigint's eight bytes would be read as a double without any error. FAILURES C12."""
+    """COPY BINARY has no types: a bigint's eight bytes would be read as a double without any error. C12."""
     create(database, ORDERS)
     plan = plan_of(database)
     streams = [orders(plan, (1, "long"))]

@@ -1,4 +1,4 @@
-"""Staging tables: filled by tasks, emptied by the deciding transaction. FAILURES C10 (leftovers, crash), C11, C12."""
+"""Staging tables: filled by tasks, emptied by the deciding transaction. C10 (leftovers, crash), C11, C12."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_task_that_fails_leaves_nothing(database: str, plan: ColumnPlan) -> None
 
 
 def test_name_that_is_taken_throws_the_attempt_away(database: str, plan: ColumnPlan) -> None:
-    """FAILURES C10: rows of an earlier attempt are never taken for those of this one."""
+    """C10: rows of an earlier attempt are never taken for those of this one."""
     first = staged(database, plan, (1, "first"))
     with pytest.raises(BatchRetryError, match="is there already"):
         staged(database, plan, (2, "second"))
@@ -206,7 +206,7 @@ def load_upsert(connection: Any, plan: ColumnPlan, receipts: list[StagedRows]) -
 def test_crash_of_the_server_empties_staging_and_is_noticed(
     start_postgres: Callable[..., Any], load: Callable[..., None]
 ) -> None:
-    """FAILURES C10: "UNLOGGED staging is emptied by crash recovery: never commit an empty stage silently"."""
+    """C10: "UNLOGGED staging is emptied by crash recovery: never commit an empty stage silently"."""
     server = start_postgres()
     url = server.create_database("crash")
     create(url, ORDERS, keys=["id"])
@@ -319,7 +319,7 @@ def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
 
 
 def test_session_is_known_by_its_name_and_ends_with_its_task(database: str, plan: ColumnPlan) -> None:
-    """FAILURES C11: one short connection, and none that stays."""
+    """C11: one short connection, and none that stays."""
     with StagingTable(session(database), plan, name=name(), schema="public") as stage:
         assert rows(database, SESSIONS) == [(1,)]
         stage.commit(CopyEncoder(plan).finish())
@@ -327,7 +327,7 @@ def test_session_is_known_by_its_name_and_ends_with_its_task(database: str, plan
 
 
 def test_waits_of_a_session_are_bounded(database: str, plan: ColumnPlan) -> None:
-    """FAILURES C12: the bounds are ours, not the server's defaults."""
+    """C12: the bounds are ours, not the server's defaults."""
     with transaction(database) as blocker:
         blocker.exec_driver_sql("LOCK TABLE orders")
         bounds = session(database, lock_timeout_ms=100, statement_timeout_ms=10_000)

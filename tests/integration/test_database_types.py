@@ -1,4 +1,4 @@
-"""Values of every type through PostgreSQL and back: what a table shows is what the batch had. FAILURES C8."""
+"""Values of every type through PostgreSQL and back: what a table shows is what the batch had. C8."""
 
 from __future__ import annotations
 

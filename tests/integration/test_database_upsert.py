@@ -1,4 +1,4 @@
-"""Upsert: each key once, whatever the batch holds. FAILURES C6 (poolers), C7 (deadlocks), C9 (one key twice)."""
+"""Upsert: each key once, whatever the batch holds. C6 (poolers), C7 (deadlocks), C9 (one key twice)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_cardinality_error_of_a_trigger_is_not_taken_for_a_key(database: str) ->
 
 
 def test_rows_belong_to_the_caller_s_transaction(database: str) -> None:
-    """FAILURES C6: and nothing of the session is left for the next transaction, which a pooler may give to another."""
+    """C6: and nothing of the session is left for the next transaction, which a pooler may give to another."""
     plan = keyed(database)
     engine = sa.create_engine(database, poolclass=sa.NullPool)
     with engine.connect() as connection:

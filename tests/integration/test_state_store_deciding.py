@@ -414,7 +414,7 @@ def test_a_password_is_cut_out_of_what_the_driver_says(monkeypatch: pytest.Monke
 
 
 def test_a_database_that_was_there_is_waited_for(start_postgres: object) -> None:
-    """PEERS: a failover takes 10 to 20 seconds, and the sink survives it."""
+    """A failover takes 10 to 20 seconds, and the sink survives it."""
     server = start_postgres()  # type: ignore[operator]
     url = server.create_database("shop")
     with sql_store(url) as store, sql_store(url, connect_deadline_ms=300) as hasty:

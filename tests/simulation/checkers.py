@@ -103,7 +103,7 @@ def progress(world: World) -> Iterator[str]:
 
 
 def halt(world: World) -> Iterator[str]:
-    """A halt comes only where Spark replays another batch than the one that is owed (DESIGN, D6)."""
+    """A halt comes only where Spark replays another batch than the one that is owed."""
     for error in world.halts:
         if not (world.profile.drifts and halted_for_replay(error)):
             yield f"halted: {error.reason} (database: {error.database_side}; Kafka: {error.kafka_side})"

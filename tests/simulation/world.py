@@ -37,7 +37,7 @@ class StuckError(Exception):
 
 
 def halted_for_replay(error: HaltError) -> bool:
-    """Whether it halted because Spark replays another batch than the one that is owed (DESIGN, D6)."""
+    """Whether it halted because Spark replays another batch than the one that is owed."""
     return "not the batch that the database has" in error.reason
 
 

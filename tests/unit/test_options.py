@@ -107,7 +107,7 @@ def test_no_secret_is_shown() -> None:
     ],
 )
 def test_an_unknown_option_names_the_nearest(options: dict[str, object], said: str) -> None:
-    """PEERS section 5: users bring the names of other sinks. The value is not shown: it may be a secret."""
+    """Users bring the names of other sinks. The value is not shown: it may be a secret."""
     with pytest.raises(ConfigurationError, match="there is no such option") as raised:
         SinkOptions.parse(**options, kafka="wrong too, but that is not the first thing to say")
     assert said in str(raised.value)

@@ -17,8 +17,8 @@ A commit that Kafka shows belongs to a decision of the newest claim, because eve
 InitProducerId, which takes the commits before it from view. A row that knows no such decision is therefore behind
 Kafka, in every status, and halts. Counter-example without that rule: the first batch is decided and committed in
 Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
-batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be older than Kafka too:
-its marker in the log says COMMIT, and the decision after it is the one that was lost.
+batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be
+older than Kafka too: its marker in the log says COMMIT, and the decision after it is the one that was lost.
 """
 
 from __future__ import annotations

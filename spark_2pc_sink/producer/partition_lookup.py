@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -174,6 +174,40 @@ def end_offset(
     if code != Code.NONE:
         raise kafka_error("ListOffsets", code, f"partition {partition}")
     return offset
+
+
+def end_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], end: OffsetSpec, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """`end_offset` of several partitions, with one request to each leader that is known and answers.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: as `end_offset`.
+    """
+    wanted = list(partitions)
+    missing = {partition.topic for partition in wanted if cluster.leader(partition) is None}
+    if missing:
+        cluster.refresh(missing, deadline)
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in wanted:
+        leader = cluster.leader(partition)
+        if leader is not None:
+            by_leader.setdefault(leader, []).append(partition)
+    found: dict[TopicPartition, int] = {}
+    for leader, led in by_leader.items():
+        try:
+            version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
+            request = messages.list_offsets_request(
+                dict.fromkeys(led, end), version=version, isolation=IsolationLevel.READ_UNCOMMITTED
+            )
+            answers = messages.read_list_offsets(cluster.request(leader, request, deadline))
+        except NodeUnavailableError:
+            continue  # asked again below, one by one, until the deadline
+        found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
+    return {
+        partition: found[partition] if partition in found else end_offset(cluster, partition, end, deadline)
+        for partition in wanted
+    }
 
 
 def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:

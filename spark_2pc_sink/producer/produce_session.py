@@ -10,7 +10,7 @@ Everything happens on the caller's thread, inside `ProduceSession.append` and `P
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,35 +21,24 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
 from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits, end_offset, topic_limits
+from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
-from spark_2pc_sink.producer.produce_answers import record_too_large
-from spark_2pc_sink.producer.row_buffer import RowBuffer, Rows
+from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-from spark_2pc_sink.wire.arrow_records import encode_records
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import BATCH_HEADER_BYTES, encode_record_batch, next_sequence
+from spark_2pc_sink.wire.record_batch import assign_producer, next_sequence
 
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Bytes of rows that wait for more rows, per session; above it batches are sent as they are.
-KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Compression makes data that does not compress a little larger. Of the five snappy's framing adds most, less than one
-#: byte in sixty-four and a header, so so much room is left below max.message.bytes.
-_COMPRESSION_LOSS: Final = 1 / 64
-_COMPRESSION_LOSS_BYTES: Final = 512
-#: Characters of a row's key in an error.
-_KEY_CHARACTERS_MAX: Final = 80
 
 
 @dataclass(eq=False)
 class _Partition:
-    """One partition of the session: what is kept, what comes next, and the way out."""
+    """One partition of the session: what comes next, and the way out."""
 
     lane: Lane
-    rows: RowBuffer
     sequence: int = 0
 
 
@@ -63,7 +52,8 @@ class ProduceSession:
         transaction_version: of the cluster. Below 2 the partitions must have been added to the transaction before
             (`TransactionClient.add_partitions`).
         options: batch sizes, compression, time-outs.
-        timestamp_ms: of every record, milliseconds since 1970.
+        timestamp_ms: of every record that is appended as a row, milliseconds since 1970.
+        limits: what topics allow, where that is known; others are asked for.
     """
 
     def __init__(
@@ -75,11 +65,12 @@ class ProduceSession:
         transaction_version: int,
         options: KafkaOptions,
         timestamp_ms: int,
+        limits: Mapping[str, TopicLimits] | None = None,
     ) -> None:
         self._cluster = cluster
         self._producer = producer
         self._options = options
-        self._timestamp_ms = timestamp_ms
+        self._encoder = RecordEncoder(options, timestamp_ms=timestamp_ms, limits=self._limits_of)
         self._sender = BatchSender(
             cluster,
             transactional_id=transactional_id,
@@ -88,8 +79,7 @@ class ProduceSession:
             options=options,
         )
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._limits: dict[str, TopicLimits] = {}
-        self._kept_bytes = 0
+        self._limits = dict(limits or {})
         self._digest = EMPTY_DIGEST
         self._failure: Exception | None = None
 
@@ -138,17 +128,30 @@ class ProduceSession:
         The first error of a session is raised again by every later call.
         """
         with self._failing():
-            rows = Rows.of(key, value, headers)
-            if not len(rows):
+            if not len(value):
                 return
-            target = self._partition(partition)
-            self._kept_bytes -= target.rows.kept_bytes
-            full = target.rows.add(rows)
-            self._kept_bytes += target.rows.kept_bytes
-            for batch_rows in full:
-                self._send(target, batch_rows)
-            if self._kept_bytes > KEPT_BYTES_MAX:
-                self._send_kept()
+            self._meet([partition])
+            for batch in self._encoder.append(partition, key, value, headers):
+                self._send(batch)
+
+    def append_encoded(self, batch: EncodedBatch) -> None:
+        """Append a batch that a `RecordEncoder` made elsewhere, behind what went to its partition before.
+
+        Raises:
+            As `append`.
+        """
+        with self._failing():
+            self._meet([batch.partition])
+            self._send(batch)
+
+    def meet(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask about partitions that will be written, all together: one by one, each would cost a round trip.
+
+        Raises:
+            As `append`.
+        """
+        with self._failing():
+            self._meet(partitions)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         """Wait until everything appended is acknowledged.
@@ -170,6 +173,7 @@ class ProduceSession:
         self._failure = self._failure or LocalProtocolError(
             operation="append or flush", state="closed", rule="a session serves one transaction"
         )
+        self._encoder.clear()
         self._partitions.clear()
         self._sender.clear()
 
@@ -194,77 +198,34 @@ class ProduceSession:
         found = ((partition, target.lane.queue.receipt) for partition, target in self._partitions.items())
         return {partition: receipt for partition, receipt in found if receipt is not None}
 
-    def _partition(self, partition: TopicPartition) -> _Partition:
-        known = self._partitions.get(partition)
-        if known is not None:
-            return known
+    def _meet(self, partitions: Iterable[TopicPartition]) -> None:
+        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._partitions]
+        if not new:
+            return
         deadline = self._cluster.deadline()
-        floor = end_offset(self._cluster, partition, OffsetSpec.LATEST, deadline)
-        limits = self._limits.get(partition.topic)
-        if limits is None:
-            limits = self._limits[partition.topic] = topic_limits(self._cluster, partition.topic, deadline)
-        lane = Lane(PartitionQueue(partition, floor), LeaderFinder(self._cluster, partition), limits)
-        rows = RowBuffer(_records_bytes_max(self._options.batch_bytes_max, limits))
-        known = self._partitions[partition] = _Partition(lane, rows)
+        floors = end_offsets(self._cluster, new, OffsetSpec.LATEST, deadline)
+        for partition in new:
+            limits = self._limits_of(partition.topic)
+            queue = PartitionQueue(partition, floors[partition])
+            self._partitions[partition] = _Partition(Lane(queue, LeaderFinder(self._cluster, partition), limits))
+
+    def _limits_of(self, topic: str) -> TopicLimits:
+        known = self._limits.get(topic)
+        if known is None:
+            known = self._limits[topic] = topic_limits(self._cluster, topic, self._cluster.deadline())
         return known
 
     def _send_kept(self) -> None:
-        for target in self._partitions.values():
-            for rows in target.rows.take():
-                self._send(target, rows)
-        self._kept_bytes = 0
+        for batch in self._encoder.finish():
+            self._send(batch)
 
-    def _send(self, target: _Partition, rows: Rows) -> None:
-        """Encode one batch, let the connections go on, and wait while too much is unacknowledged."""
-        self._encode(target, rows)
+    def _send(self, batch: EncodedBatch) -> None:
+        """Queue one batch, let the connections go on, and wait while too much is unacknowledged."""
+        target = self._partitions[batch.partition]
+        payload = assign_producer(batch.payload, producer=self._producer, base_sequence=target.sequence)
+        target.sequence = next_sequence(target.sequence, batch.record_count)
+        self._digest = combine_digests(self._digest, batch.digest)
+        self._sender.push(target.lane, payload, record_count=batch.record_count, row_key=batch.row_key)
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
             self._sender.pump(self._options.retry_backoff_ms / 1000)
-
-    def _encode(self, target: _Partition, rows: Rows) -> None:
-        partition = target.lane.queue.partition
-        section = encode_records(rows.key, rows.value, rows.headers)
-        payload = encode_record_batch(
-            section,
-            producer=self._producer,
-            base_sequence=target.sequence,
-            timestamp_ms=self._timestamp_ms,
-            compression=self._options.compression,
-        )
-        row_key = _printable_key(rows) if len(rows) == 1 else None
-        if row_key is not None:
-            self._check_single(target.lane, row_key, payload, int(rows.sizes[0]))
-        self._digest = combine_digests(self._digest, batch_digest(partition.topic, section))
-        target.sequence = next_sequence(target.sequence, section.record_count)
-        self._sender.push(target.lane, payload, record_count=section.record_count, row_key=row_key)
-
-    def _check_single(self, lane: Lane, row_key: str, payload: bytes, record_bytes: int) -> None:
-        """Refuse a record that cannot arrive before anything is sent for it."""
-        partition, allowed = lane.queue.partition, lane.limits.message_bytes_max
-        if allowed is not None and len(payload) > allowed:
-            limit = f"max.message.bytes of the topic is {allowed}"
-            raise record_too_large(partition, row_key, len(payload), limit)
-        if record_bytes > self._options.max_request_bytes:
-            limit = f"max.request.size is {self._options.max_request_bytes}"
-            raise record_too_large(partition, row_key, record_bytes, limit)
-
-
-def _records_bytes_max(option: int, limits: TopicLimits) -> int:
-    """Bytes of records for one batch: the option, or less where the topic takes less."""
-    if limits.message_bytes_max is None:
-        return option
-    room = limits.message_bytes_max - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
-    return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
-
-
-def _printable_key(rows: Rows) -> str:
-    """The key of the only row: as text where it is text, else in hexadecimal; cut to a readable length."""
-    key: bytes | None = None if rows.key is None else rows.key[0].as_py()
-    if key is None:
-        return "null"
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = ""
-    shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
-    return shown if len(shown) <= _KEY_CHARACTERS_MAX else shown[:_KEY_CHARACTERS_MAX] + "…"

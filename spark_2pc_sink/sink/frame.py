@@ -1,4 +1,4 @@
-"""The batch as the tasks see it: Spark expressions, the shuffle, and one column per thing that a task needs.
+"""The batch as the tasks see it: Spark expressions, and one column per thing that a task needs.
 
 Everything here is lazy: a plan is built, nothing runs.
 """
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
-from spark_2pc_sink.sink.routing import balanced_salts, owner_sql, partition_column
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -161,7 +160,6 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
         KEY: expressions.key,
         VALUE: expressions.value,
         HEADERS: expressions.headers,
-        ATTEMPT: ATTEMPT_SQL,
     }
     return [f"{sql} AS {name}" for name, sql in parts.items() if sql is not None]
 
@@ -171,47 +169,13 @@ def record_columns(expressions: RecordExpressions) -> list[str]:
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
 
 
-def distribute(
-    frame: DataFrame,
-    expressions: RecordExpressions,
-    *,
-    topic: str | None,
-    tasks: int,
-    partition_count: Callable[[str], int],
-) -> DataFrame:
-    """Give each task the rows of the partitions that it owns.
-
-    Rows are shuffled before their values are built, so that each is moved once and small. Without a key, a partition
-    expression and a topic column nothing needs to move: each task writes its rows to partitions of its own.
-
-    Args:
-        frame: the batch.
-        expressions: of the sink.
-        topic: of the sink, None when there is a topic column only.
-        tasks: how many tasks write.
-        partition_count: picklable; how many partitions a topic has.
-    """
-    from pyspark.sql import functions as F  # noqa: PLC0415 - Spark's convention, imported where it is needed
-
-    if not needs_shuffle(expressions):
-        return frame.coalesce(tasks)
-    key = F.expr(expressions.key) if expressions.key else F.lit(None).cast("string")
-    if expressions.topic is None and topic is not None:
-        single = partition_count(topic) == 1
-        by_key = F.lit(0) if single else partition_column(partition_count, topic, key)
-        topic_sql = literal(topic)
-    else:
-        topic_sql = expressions.topic or ""
-        by_key = partition_column(partition_count, F.expr(topic_sql), key)
-    partition = F.coalesce(F.expr(f"CAST({expressions.partition} AS INT)"), by_key) if expressions.partition else by_key
-    salts = ", ".join(str(salt) for salt in balanced_salts(frame.sparkSession, tasks))
-    with_partition = frame.withColumn(PARTITION, partition)
-    salt = F.expr(f"element_at(array({salts}), 1 + {owner_sql(topic_sql, PARTITION, tasks)})")
-    return with_partition.repartition(tasks, salt).drop(PARTITION)
+def attempt_sql() -> str:
+    """The column by which a task that sends is told which attempt of its stage it is."""
+    return f"{ATTEMPT_SQL} AS {ATTEMPT}"
 
 
-def needs_shuffle(expressions: RecordExpressions) -> bool:
-    """False when any task may write any row."""
+def chooses_partitions(expressions: RecordExpressions) -> bool:
+    """False when any task may write any row, wherever it likes."""
     return bool(expressions.key or expressions.partition or expressions.topic)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,27 +36,52 @@ class WrittenPartition:
 
 
 @dataclass(frozen=True)
+class EncodedSource:
+    """The account of one run of a task that read and encoded rows.
+
+    Attributes:
+        source: the Spark partition id.
+        run: tells the runs of one source apart.
+        rows: rows read from Spark.
+        digest: 128-bit digest over the records that were made of them.
+        pieces: how many pieces it handed to tasks that send; 0 for a task that sends its own.
+        copy_rows: rows in its COPY payloads.
+        staging_table: name of the table that holds the other rows, None when there are none.
+        staging_rows: rows in it.
+        partition_counts: of each topic the number of partitions by which keys were hashed.
+        error: why it gave up; nothing that it made may be used then.
+    """
+
+    source: int
+    run: int = 0
+    rows: int = 0
+    digest: int = 0
+    pieces: int = 0
+    copy_rows: int = 0
+    staging_table: str | None = None
+    staging_rows: int = 0
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    error: DualWriteError | None = None
+
+
+@dataclass(frozen=True)
 class TaskReceipt:
-    """The account of one task, empty ones too.
+    """The account of one task that sends, empty ones too.
 
     Attributes:
         task: the Spark partition id.
-        rows: rows read from Spark.
+        sources: the accounts of sources that came to this task; its own where it read the rows itself.
+        taken: how many pieces it took of each (source, run).
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
-        copy_rows: rows in the COPY payloads that the task returned.
-        staging_table: name of the table that holds the other rows, None when there are none.
-        staging_rows: rows in it.
         error: why the task refused or gave up; nothing it wrote may be used then.
     """
 
     task: int
-    rows: int = 0
+    sources: tuple[EncodedSource, ...] = ()
+    taken: Mapping[tuple[int, int], int] = field(default_factory=dict)
     digest: int = 0
     written: Mapping[TopicPartition, WrittenPartition] = field(default_factory=dict)
-    copy_rows: int = 0
-    staging_table: str | None = None
-    staging_rows: int = 0
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:
@@ -68,16 +95,21 @@ class TaskResults:
 
     Attributes:
         receipts: one per task, in the order of their ids.
-        copy_payloads: pieces of COPY BINARY streams by task, in the order in which the task yielded them.
+        copy_payloads: pieces of COPY BINARY streams by source, in the order in which the source made them.
     """
 
     receipts: tuple[TaskReceipt, ...]
     copy_payloads: Mapping[int, Sequence[pa.Buffer]]
 
     @property
+    def sources(self) -> tuple[EncodedSource, ...]:
+        """The accounts of all sources, in the order of their ids."""
+        return tuple(sorted(chain(*(receipt.sources for receipt in self.receipts)), key=lambda one: one.source))
+
+    @property
     def rows(self) -> int:
-        """Rows read by all tasks."""
-        return sum(receipt.rows for receipt in self.receipts)
+        """Rows read from Spark."""
+        return sum(source.rows for source in self.sources)
 
     @property
     def records(self) -> int:
@@ -99,9 +131,9 @@ class TaskResults:
         }
 
 
-def copy_result(task: int, payload: bytes) -> pa.RecordBatch:
-    """A row that carries a piece of the task's COPY stream."""
-    return _result(f"{COPY_KIND}:{task}", payload)
+def copy_result(source: int, payload: bytes | pa.Buffer) -> pa.RecordBatch:
+    """A row that carries a piece of the COPY stream of a source."""
+    return _result(f"{COPY_KIND}:{source}", payload)
 
 
 def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
@@ -113,7 +145,8 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
             from 0 on without a gap. No receipt at all is an empty batch in either case: Spark had no partition.
 
     Raises:
-        BatchRetryError: a receipt is missing or double, two tasks wrote one partition, or a task refused.
+        BatchRetryError: a receipt is missing or double, two tasks wrote one partition, a task refused, or what was
+            sent is not what one run of each source made.
         DualWriteError: the error that a task returned.
     """
     receipts: dict[int, TaskReceipt] = {}
@@ -136,7 +169,31 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
         raise BatchRetryError(reason=f"receipts came from tasks {sorted(receipts)}, {expected} tasks were expected")
     results = TaskResults(tuple(receipts[task] for task in sorted(receipts)), payloads)
     _check_ownership(results.receipts)
+    _check_sources(results)
     return results
+
+
+def _check_sources(results: TaskResults) -> None:
+    """All pieces of one run of each source, and nothing else."""
+    sources = results.sources
+    if [source.source for source in sources] != list(range(len(sources))):
+        raise BatchRetryError(
+            reason=f"rows were read by sources {[source.source for source in sources]}: each has one account"
+        )
+    taken: Counter[tuple[int, int]] = Counter()
+    for receipt in results.receipts:
+        taken.update(receipt.taken)
+    made = {(source.source, source.run): source.pieces for source in sources if source.pieces}
+    if made != taken:
+        raise BatchRetryError(
+            reason=f"the sources made {made} pieces by (source, run), and {dict(taken)} were sent: a source ran again"
+        )
+    if combine_digests(*(source.digest for source in sources)) != results.digest:
+        raise BatchRetryError(reason="the digest of the records that were sent is not that of the rows that were read")
+    counts = {tuple(item) for source in sources for item in source.partition_counts.items()}
+    differing = [topic for topic, number in Counter(topic for topic, _ in counts).items() if number > 1]
+    if differing:
+        raise BatchRetryError(reason=f"topic {differing[0]!r} got more partitions during the batch")
 
 
 def _check_ownership(receipts: Iterable[TaskReceipt]) -> None:
@@ -149,8 +206,11 @@ def _check_ownership(receipts: Iterable[TaskReceipt]) -> None:
                 )
 
 
-def _result(kind: str, payload: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([kind], RESULT_SCHEMA.field(0).type), pa.array([payload], RESULT_SCHEMA.field(1).type)],
-        schema=RESULT_SCHEMA,
-    )
+def binary_cell(payload: bytes | pa.Buffer) -> pa.Array:
+    """A binary column of one row that is ``payload`` itself, not a copy."""
+    offsets = pa.array([0, len(memoryview(payload))], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)])
+
+
+def _result(kind: str, payload: bytes | pa.Buffer) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([kind]), binary_cell(payload)], schema=RESULT_SCHEMA)

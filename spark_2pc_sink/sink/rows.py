@@ -230,13 +230,14 @@ class RowLoader:
             BatchRetryError: a staging table has lost its rows.
         """
         plan = self._planned()
-        streams = [results.copy_payloads.get(receipt.task, ()) for receipt in results.receipts]
+        sources = results.sources
+        streams = [results.copy_payloads.get(source.source, ()) for source in sources]
         staged = [
             StagedRows(
-                replace(plan.table, schema=self._staging_schema(), name=receipt.staging_table), receipt.staging_rows
+                replace(plan.table, schema=self._staging_schema(), name=source.staging_table), source.staging_rows
             )
-            for receipt in results.receipts
-            if receipt.staging_table is not None
+            for source in sources
+            if source.staging_table is not None
         ]
         if self._options.mode == "upsert":
             rows = upsert(connection, plan, streams, staged).rows_copied

@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.spark_facts import (
     is_stopping,
     stream_execution,
 )
+from spark_2pc_sink.sink.topics import TopicFacts
 from spark_2pc_sink.sink.work import SparkBatchWork
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class _Run:
             frame=batch,
             options=self._options,
             expressions=expressions,
-            partition_counts=self._cluster.partition_counts,
+            topics=TopicFacts(self._cluster),
             loader=self._loader,
         )
         return self._driver.write(batch_id, work)

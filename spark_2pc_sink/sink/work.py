@@ -1,7 +1,13 @@
-"""A micro-batch of Spark as work for the batch driver: one job that writes, and one COPY of what it returned."""
+"""A micro-batch of Spark as work for the batch driver: one job that writes, and one COPY of what it returned.
+
+Where rows choose their partitions, by key for instance, the job has two stages: tasks encode the rows that they read,
+and the few large pieces that come of it, not the rows, are shuffled to the tasks that own the partitions. Otherwise,
+and where one task does all, each task sends what it reads.
+"""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,14 +15,22 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.batch import ProducedBatch
-from spark_2pc_sink.sink.partition_task import PartitionCounts, TaskPlan, now_ms, run_task
+from spark_2pc_sink.sink.partition_task import run_task
+from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
 from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, read_results
+from spark_2pc_sink.sink.routing import balanced_salts
+from spark_2pc_sink.sink.sending_task import run_sending
+from spark_2pc_sink.sink.source_task import run_source
+from spark_2pc_sink.sink.task_plan import TaskPlan
+from spark_2pc_sink.sink.topics import Topics
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
 
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
@@ -24,6 +38,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.batch import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
     from spark_2pc_sink.sink.rows import RowLoader
+    from spark_2pc_sink.sink.topics import TopicFacts
+
+    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -37,7 +54,7 @@ class SparkBatchWork:
         frame: the batch.
         options: of the sink.
         expressions: checked against the frame's schema.
-        partition_counts: asks Kafka how many partitions topics have.
+        topics: asks Kafka about topics.
         loader: how rows get into the table.
     """
 
@@ -47,13 +64,13 @@ class SparkBatchWork:
         frame: DataFrame,
         options: SinkOptions,
         expressions: RecordExpressions,
-        partition_counts: Callable[[Iterable[str]], dict[str, int]],
+        topics: TopicFacts,
         loader: RowLoader,
     ) -> None:
         self._frame = frame
         self._options = options
         self._expressions = expressions
-        self._partition_counts = partition_counts
+        self._topics = topics
         self._loader = loader
         self._results: TaskResults | None = None
 
@@ -64,42 +81,25 @@ class SparkBatchWork:
         else:
             named = self._frame.selectExpr(f"{self._expressions.topic} AS topic").distinct().collect()
             topics = [row.topic for row in named if row.topic is not None]
-        counts = self._partition_counts(topics)
+        counts = self._topics.counts(topics)
         return [TopicPartition(topic, partition) for topic in topics for partition in range(counts[topic])]
 
     def produce(self, ticket: TransactionTicket) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
-        spark = self._frame.sparkSession
-        conf = spark.sparkContext.getConf()
-        known = {} if self._options.topic is None else self._partition_counts([self._options.topic])
-        by_partition = frames.needs_shuffle(self._expressions)
+        known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
         tasks = self._tasks(known)
-        counts = PartitionCounts(self._options.kafka, known)
-        plan = TaskPlan(
-            ticket=ticket,
-            kafka=self._options.kafka,
-            topic=self._options.topic,
-            counts=counts,
-            tasks=tasks,
-            by_partition=by_partition,
-            timestamp_ms=now_ms(),
-            rows=None if ticket.kafka_only else self._loader.row_plan(tasks),
-            stage_attempts_max=int(conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT)),
-        )
-        distributed = frames.distribute(
-            self._frame, self._expressions, topic=self._options.topic, tasks=tasks, partition_count=counts
-        )
-        record = frames.record_sql(self._expressions)
-        if ticket.kafka_only:
-            selected = distributed.selectExpr(*record)
+        exchange = tasks > 1 and frames.chooses_partitions(self._expressions)
+        sources = self._parallelism() if exchange else tasks
+        plan = self._plan(ticket, known, tasks=tasks, sources=sources)
+        rows = self._selected(self._frame.coalesce(sources), kafka_only=ticket.kafka_only)
+        if exchange:
+            pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
+            sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
         else:
-            names = frames.record_columns(self._expressions)
-            with_columns = distributed.selectExpr(*record, *self._loader.column_sql())
-            selected = with_columns.selectExpr(*names, *self._loader.encoded_sql())
-        written = selected.mapInArrow(_task_function(plan), RESULT_DDL).toArrow()
+            sent = rows.selectExpr("*", frames.attempt_sql()).mapInArrow(_task_function(plan), RESULT_DDL)
         with self._forgetting():
-            results = self._results = read_results(written, tasks_expected=tasks if by_partition else None)
+            results = self._results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
         return ProducedBatch(
             row_count=results.rows,
             record_count=results.records,
@@ -131,22 +131,70 @@ class SparkBatchWork:
             self._loader.forget()
             raise
 
+    def _plan(self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, sources: int) -> TaskPlan:
+        spark = self._frame.sparkSession
+        conf = spark.sparkContext.getConf()
+        kafka = self._options.kafka
+        return TaskPlan(
+            ticket=ticket,
+            kafka=kafka,
+            topic=self._options.topic,
+            topics=Topics(kafka, counts=known, limits={topic: self._topics.limits(topic) for topic in known}),
+            salts=balanced_salts(spark, tasks),
+            timestamp_ms=time.time_ns() // 1_000_000,
+            rows=None if ticket.kafka_only else self._loader.row_plan(sources),
+            stage_attempts_max=int(conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT)),
+        )
+
+    def _selected(self, frame: DataFrame, *, kafka_only: bool) -> DataFrame:
+        """One column for each thing that a task needs to encode a row."""
+        record = frames.record_sql(self._expressions)
+        if kafka_only:
+            return frame.selectExpr(*record)
+        names = frames.record_columns(self._expressions)
+        with_columns = frame.selectExpr(*record, *self._loader.column_sql())
+        return with_columns.selectExpr(*names, *self._loader.encoded_sql())
+
+    def _parallelism(self) -> int:
+        return int(self._frame.sparkSession.sparkContext.defaultParallelism)
+
     def _tasks(self, known: dict[str, int]) -> int:
-        """As many tasks as can run at once, but never more than there are partitions to own."""
-        parallelism: int = self._frame.sparkSession.sparkContext.defaultParallelism
+        """How many tasks send: as many as can run at once, but never more than there are partitions to own."""
+        parallelism = self._parallelism()
         if self._expressions.topic is not None or self._options.topic is None:
             return parallelism
         return max(1, min(parallelism, known[self._options.topic]))
 
 
-def _task_function(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task_function(plan: TaskPlan) -> TaskFunction:
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
-
-        context = TaskContext.get()
-        if context is None:
-            message = "write_partition runs inside Spark tasks only"
-            raise RuntimeError(message)
+        context = _task_context()
         return run_task(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
 
     return write_partition
+
+
+def _source_function(plan: TaskPlan) -> TaskFunction:
+    def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_source(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+
+    return encode_partition
+
+
+def _sending_function(plan: TaskPlan) -> TaskFunction:
+    def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_sending(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
+
+    return send_partition
+
+
+def _task_context() -> TaskContext:
+    from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
+
+    context = TaskContext.get()
+    if context is None:
+        message = "this runs inside Spark tasks only"
+        raise RuntimeError(message)
+    return context

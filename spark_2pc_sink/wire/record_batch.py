@@ -32,6 +32,9 @@ SEQUENCE_COUNT: Final = 2**31
 
 _MAGIC: Final = 2
 _NO_LEADER_EPOCH: Final = -1
+_NO_PRODUCER_ID: Final = -1
+_NO_PRODUCER_EPOCH: Final = -1
+_NO_SEQUENCE: Final = -1
 _COMPRESSION_BITS: Final = 0x07
 _LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
@@ -41,6 +44,9 @@ _LOG_HEADER: Final = struct.Struct(">qi")  # base offset, length
 _HEAD: Final = struct.Struct(">qiibI")  # ... partition leader epoch, magic, crc
 _CHECKED: Final = struct.Struct(">hiqqqhii")  # attributes to record count
 _MAGIC_POSITION: Final = _HEAD.size - 5
+_CRC: Final = struct.Struct(">I")
+_PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
+_PRODUCER_POSITION: Final = struct.calcsize(">hiqq")  # within the checked part
 #: Bytes of a batch before its records.
 BATCH_HEADER_BYTES: Final = _HEAD.size + _CHECKED.size
 
@@ -175,11 +181,32 @@ def encode_record_batch(
         ConfigurationError: an unknown compression.
         LocalProtocolError: no records, or a sequence number or a length that the format cannot say.
     """
-    if section.record_count == 0 or not 0 <= base_sequence < SEQUENCE_COUNT:
+    batch = encode_unassigned_batch(
+        section, timestamp_ms=timestamp_ms, compression=compression, transactional=transactional
+    )
+    return assign_producer(batch, producer=producer, base_sequence=base_sequence)
+
+
+def encode_unassigned_batch(
+    section: RecordsSection, *, timestamp_ms: int, compression: str, transactional: bool = True
+) -> bytes:
+    """A record batch that nobody sends yet: `assign_producer` fills in who, from which sequence number, and the CRC.
+
+    So the costly part can be made anywhere, and the sequence be given out by the one who sends.
+
+    Args:
+        section: its records; at least one.
+        timestamp_ms: of every record, milliseconds since 1970.
+        compression: none, gzip, snappy, lz4 or zstd.
+        transactional: False for a producer that is idempotent only.
+
+    Raises:
+        ConfigurationError: an unknown compression.
+        LocalProtocolError: no records, or a length that the format cannot say.
+    """
+    if section.record_count == 0:
         raise LocalProtocolError(
-            operation="encode a record batch",
-            state=f"{section.record_count} records from sequence {base_sequence}",
-            rule=f"a batch has at least one record, and a sequence from 0 to {SEQUENCE_COUNT - 1}",
+            operation="encode a record batch", state="no records", rule="a batch has at least one record"
         )
     codec = Compression.named(compression)
     payload = compress(section.buffer, codec)
@@ -188,9 +215,9 @@ def encode_record_batch(
         section.record_count - 1,
         timestamp_ms,
         timestamp_ms,
-        producer.producer_id,
-        producer.epoch,
-        base_sequence,
+        _NO_PRODUCER_ID,
+        _NO_PRODUCER_EPOCH,
+        _NO_SEQUENCE,
         section.record_count,
     )
     batch_bytes = BATCH_HEADER_BYTES + len(payload)
@@ -200,9 +227,33 @@ def encode_record_batch(
             state=f"{batch_bytes} bytes",
             rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows with split_rows before",
         )
-    crc = google_crc32c.extend(google_crc32c.value(checked), payload)
-    head = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, crc)
+    head = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, 0)
     return b"".join((head, checked, payload))
+
+
+def assign_producer(batch: bytes | memoryview, *, producer: ProducerIdAndEpoch, base_sequence: int) -> bytes:
+    """A copy of an encoded batch that comes from ``producer``, its first record with ``base_sequence``.
+
+    Args:
+        batch: from `encode_unassigned_batch`, or any batch of format v2.
+        producer: the pair that the broker fences by.
+        base_sequence: of the first record, 0 to 2147483647; the others follow, wrapping round.
+
+    Raises:
+        LocalProtocolError: a sequence number that the format cannot say.
+    """
+    if not 0 <= base_sequence < SEQUENCE_COUNT:
+        raise LocalProtocolError(
+            operation="encode a record batch",
+            state=f"sequence {base_sequence}",
+            rule=f"a sequence number is from 0 to {SEQUENCE_COUNT - 1}",
+        )
+    view = memoryview(batch).cast("B")
+    head, checked = view[: _HEAD.size - _CRC.size], bytearray(view[_HEAD.size : BATCH_HEADER_BYTES])
+    _PRODUCER.pack_into(checked, _PRODUCER_POSITION, producer.producer_id, producer.epoch, base_sequence)
+    records = bytes(view[BATCH_HEADER_BYTES:])
+    crc = google_crc32c.extend(google_crc32c.value(bytes(checked)), records)
+    return b"".join((head, _CRC.pack(crc), checked, records))
 
 
 def decode_record_batches(data: bytes | bytearray | memoryview) -> Iterator[DecodedBatch]:

@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import (
     KafkaTimeoutError,
     LocalProtocolError,
 )
-from spark_2pc_sink.producer import Cluster, PartitionReceipt, ProduceSession
+from spark_2pc_sink.producer import Cluster, PartitionReceipt, ProduceSession, record_encoder
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer.produce_answers import RETRIED
 from spark_2pc_sink.wire.arrow_records import encode_records
@@ -362,12 +362,12 @@ def test_append_waits_while_too_much_is_unacknowledged(
 def test_rows_kept_for_fuller_batches_are_bounded(
     fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_session_module, "KEPT_BYTES_MAX", 500)
+    monkeypatch.setattr(record_encoder, "KEPT_BYTES_MAX", 500)
     session = session_on(cluster)
     for _ in range(20):
         session.append(T0, *rows("x" * 40))
         session.append(T1, *rows("x" * 40))
-        assert session._kept_bytes <= 500
+        assert session._encoder._kept_bytes <= 500
     assert sum(receipt.records for receipt in session.flush().values()) == 40
 
 

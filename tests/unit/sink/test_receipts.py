@@ -9,6 +9,7 @@ from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.receipts import (
     RESULT_SCHEMA,
+    EncodedSource,
     TaskReceipt,
     TaskResults,
     WrittenPartition,
@@ -21,7 +22,13 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 
 def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
     written = {TopicPartition("t", partition): WrittenPartition(2, 10, 11) for partition in partitions}
-    return TaskReceipt(task=task, rows=rows, digest=digest, written=written)
+    own = EncodedSource(source=task, rows=rows, digest=digest)
+    return TaskReceipt(task=task, sources=(own,), digest=digest, written=written)
+
+
+def sent(task: int, *sources: EncodedSource, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
+    """The receipt of a task that sends what sources made."""
+    return TaskReceipt(task=task, sources=sources, taken=taken, digest=digest).to_result()
 
 
 def read(*results: pa.RecordBatch, tasks_expected: int | None = None) -> TaskResults:
@@ -86,3 +93,56 @@ def test_the_error_of_a_row_comes_before_the_error_of_an_attempt() -> None:
     with pytest.raises(UnstorableValueError) as raised:
         read(refused, spoilt, tasks_expected=2)
     assert str(raised.value) == str(DATA_ERROR)
+
+
+def test_pieces_of_one_run_of_each_source_add_up() -> None:
+    """A task that sends takes pieces of many sources, and gets the accounts of some."""
+    results = read(
+        sent(0, EncodedSource(0, run=7, rows=5, digest=3, pieces=4), taken={(0, 7): 3, (1, 8): 1}, digest=1),
+        sent(1, EncodedSource(1, run=8, rows=6, digest=4, pieces=2), taken={(0, 7): 1, (1, 8): 1}, digest=6),
+        tasks_expected=2,
+    )
+    assert (results.rows, results.digest) == (11, 7)
+    assert [source.source for source in results.sources] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        {(0, 7): 3},
+        {(0, 7): 5},
+        {(0, 7): 2, (0, 9): 2},
+        {(0, 9): 4},
+        {(0, 7): 4, (1, 8): 1},
+        {},
+    ],
+    ids=["one missing", "one twice", "of two runs", "of another run", "of a source without account", "none"],
+)
+def test_pieces_that_are_not_one_run_of_each_source_are_refused(taken: dict[tuple[int, int], int]) -> None:
+    """A4, B22: Spark ran a source again, and some tasks sent pieces of the first run and some of the second."""
+    with pytest.raises(BatchRetryError, match="a source ran again"):
+        read(sent(0, EncodedSource(0, run=7, pieces=4), taken=taken), tasks_expected=1)
+
+
+@pytest.mark.parametrize("sources", [(0, 0), (0, 2), (1,)])
+def test_a_source_has_one_account(sources: tuple[int, ...]) -> None:
+    """A3: rows that nobody accounts for, or two do, are no batch."""
+    accounts = [EncodedSource(source, run=run) for run, source in enumerate(sources)]
+    with pytest.raises(BatchRetryError, match="each has one account"):
+        read(sent(0, *accounts, taken={}), tasks_expected=1)
+
+
+def test_a_digest_that_is_not_that_of_the_rows_is_refused() -> None:
+    """B22: what was sent is what was read."""
+    with pytest.raises(BatchRetryError, match="digest"):
+        read(sent(0, EncodedSource(0, run=7, digest=3, pieces=1), taken={(0, 7): 1}, digest=4), tasks_expected=1)
+
+
+def test_sources_that_saw_different_numbers_of_partitions_are_refused() -> None:
+    """Rows with one key would go to two partitions, in no order."""
+    one, other = ({"t": 4}, {"t": 5})
+    with pytest.raises(BatchRetryError, match="'t' got more partitions"):
+        read(
+            sent(0, EncodedSource(0, partition_counts=one), EncodedSource(1, partition_counts=other), taken={}),
+            tasks_expected=1,
+        )

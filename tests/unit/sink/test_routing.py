@@ -5,14 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import UnstorableValueError
-from spark_2pc_sink.sink.routing import check_partitions, owned_partitions, owner_of, owner_sql, partitions_of, spread
-from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
+from spark_2pc_sink.sink.routing import check_partitions, owned_partitions, owner_of, spread
 
 
 @given(topic=st.text(min_size=1, max_size=20), count=st.integers(1, 200), tasks=st.integers(1, 50))
@@ -23,19 +21,6 @@ def test_every_partition_has_exactly_one_owner(topic: str, count: int, tasks: in
     assert max(map(len, owned)) - min(map(len, owned)) <= 1
     for task, partitions in enumerate(owned):
         assert {owner_of(topic, partition, tasks) for partition in partitions} <= {task}
-
-
-def test_rows_of_several_topics_go_where_each_topic_alone_would_send_them() -> None:
-    """A topic column: the count of partitions is the topic's own."""
-    keys = pa.array([f"k{n}" for n in range(300)] + [None])
-    topics = ["wide" if n % 3 else "narrow" for n in range(301)]
-    counts = {"wide": 16, "narrow": 2}
-    found = partitions_of(keys, topics, counts.__getitem__)
-    for topic, count in counts.items():
-        rows = [n for n, name in enumerate(topics) if name == topic]
-        alone = partition_for_keys(keys.take(pa.array(rows)), count)
-        assert found[rows].tolist() == alone.tolist()
-    assert found[300] == NO_PARTITION
 
 
 @given(rows=st.integers(0, 2_000), partitions=st.lists(st.integers(0, 99), min_size=1, max_size=20, unique=True))
@@ -55,8 +40,3 @@ def test_a_partition_that_the_topic_lacks_is_refused_with_its_row() -> None:
         check_partitions(np.array([0, 3, 4], dtype=np.int32), "orders", 4, lambda row: f"row {row}")
     assert raised.value.row_key == "row 2"
     check_partitions(np.array([0, 3], dtype=np.int32), "orders", 4, str)
-
-
-def test_owner_sql_names_the_same_function() -> None:
-    """The JVM computes it where rows are shuffled; the sink's integration tests compare both."""
-    assert owner_sql("'t'", "p", 4) == "CAST(pmod(crc32(CAST('t' AS BINARY)) + (p), 4) AS INT)"

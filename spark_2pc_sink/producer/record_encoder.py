@@ -1,0 +1,155 @@
+"""Rows of many partitions into record batches that nobody sends yet.
+
+Encoding and compressing is most of the work of a producer, and needs no connection, no sequence number and no order
+between processes. So it can be done where the rows are, and only what it made be brought to the one process that
+writes a partition (`spark_2pc_sink.producer.produce_session.ProduceSession.append_encoded`). Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.produce_answers import record_too_large
+from spark_2pc_sink.producer.row_buffer import RowBuffer, Rows
+from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
+from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.record_batch import BATCH_HEADER_BYTES, encode_unassigned_batch
+
+#: Bytes of rows that wait for more rows, per encoder; above it batches are made of what there is.
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Compression makes data that does not compress a little larger. Of the five snappy's framing adds most, less than one
+#: byte in sixty-four and a header, so so much room is left below max.message.bytes.
+_COMPRESSION_LOSS: Final = 1 / 64
+_COMPRESSION_LOSS_BYTES: Final = 512
+#: Characters of a row's key in an error.
+_KEY_CHARACTERS_MAX: Final = 80
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """One record batch that waits for a producer id and a sequence number.
+
+    Args:
+        partition: where to.
+        payload: the batch, as `encode_unassigned_batch` made it.
+        record_count: how many records it has, at least one.
+        digest: of its records (`spark_2pc_sink.wire.digest`).
+        row_key: the key of its record, printable; None for a batch of several.
+    """
+
+    partition: TopicPartition
+    payload: bytes | ArrowBuffer
+    record_count: int
+    digest: int
+    row_key: str | None
+
+
+class RecordEncoder:
+    """Collects rows by partition, and encodes them as soon as they fill a batch.
+
+    Args:
+        options: batch size and compression.
+        timestamp_ms: of every record, milliseconds since 1970.
+        limits: what a topic allows.
+    """
+
+    def __init__(self, options: KafkaOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
+        self._options = options
+        self._timestamp_ms = timestamp_ms
+        self._limits = limits
+        self._buffers: dict[TopicPartition, RowBuffer] = {}
+        self._kept_bytes = 0
+
+    def append(
+        self, partition: TopicPartition, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None
+    ) -> Iterator[EncodedBatch]:
+        """Take rows of one partition, in order; yields the batches that are full now.
+
+        Args:
+            partition: where to.
+            key: binary or string column, or None for null keys.
+            value: the same; null is a tombstone.
+            headers: list<struct<key: string, value: binary>>, or None for none.
+
+        Raises:
+            RecordTooLargeError, UnstorableValueError: a row cannot be sent.
+            LocalProtocolError: the columns do not fit together.
+        """
+        rows = Rows.of(key, value, headers)
+        if not len(rows):
+            return
+        buffer = self._buffer(partition)
+        self._kept_bytes -= buffer.kept_bytes
+        full = buffer.add(rows)
+        self._kept_bytes += buffer.kept_bytes
+        for batch_rows in full:
+            yield self._encode(partition, batch_rows)
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[EncodedBatch]:
+        """Encode what is kept; nothing is kept afterwards."""
+        for partition, buffer in self._buffers.items():
+            for rows in buffer.take():
+                yield self._encode(partition, rows)
+        self._kept_bytes = 0
+
+    def clear(self) -> None:
+        """Forget what is kept."""
+        self._buffers.clear()
+        self._kept_bytes = 0
+
+    def _buffer(self, partition: TopicPartition) -> RowBuffer:
+        known = self._buffers.get(partition)
+        if known is None:
+            bytes_max = _records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
+            known = self._buffers[partition] = RowBuffer(bytes_max)
+        return known
+
+    def _encode(self, partition: TopicPartition, rows: Rows) -> EncodedBatch:
+        section = encode_records(rows.key, rows.value, rows.headers)
+        payload = encode_unassigned_batch(
+            section, timestamp_ms=self._timestamp_ms, compression=self._options.compression
+        )
+        row_key = _printable_key(rows) if len(rows) == 1 else None
+        if row_key is not None:
+            self._check_single(partition, row_key, payload, int(rows.sizes[0]))
+        digest = batch_digest(partition.topic, section)
+        return EncodedBatch(partition, payload, section.record_count, digest, row_key)
+
+    def _check_single(self, partition: TopicPartition, row_key: str, payload: bytes, record_bytes: int) -> None:
+        """Refuse a record that cannot arrive before anything is sent for it."""
+        allowed = self._limits(partition.topic).message_bytes_max
+        if allowed is not None and len(payload) > allowed:
+            limit = f"max.message.bytes of the topic is {allowed}"
+            raise record_too_large(partition, row_key, len(payload), limit)
+        if record_bytes > self._options.max_request_bytes:
+            limit = f"max.request.size is {self._options.max_request_bytes}"
+            raise record_too_large(partition, row_key, record_bytes, limit)
+
+
+def _records_bytes_max(option: int, limits: TopicLimits) -> int:
+    """Bytes of records for one batch: the option, or less where the topic takes less."""
+    if limits.message_bytes_max is None:
+        return option
+    room = limits.message_bytes_max - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
+    return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
+
+
+def _printable_key(rows: Rows) -> str:
+    """The key of the only row: as text where it is text, else in hexadecimal; cut to a readable length."""
+    key: bytes | None = None if rows.key is None else rows.key[0].as_py()
+    if key is None:
+        return "null"
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
+    return shown if len(shown) <= _KEY_CHARACTERS_MAX else shown[:_KEY_CHARACTERS_MAX] + "…"

@@ -1,0 +1,144 @@
+"""Which rows of an Arrow batch go to which partition, and what of them becomes a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.routing import check_partitions, spread
+from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
+
+#: One row's key in an error text; longer ones are cut.
+_ROW_KEY_CHARACTERS_MAX = 100
+#: Up to here NumPy sorts by counting, in linear time.
+_INT16_MAX = 2**15 - 1
+
+
+@dataclass(frozen=True)
+class PartitionRows:
+    """The rows of one partition, in the order in which they came."""
+
+    partition: TopicPartition
+    key: Any
+    value: Any
+    headers: Any
+
+
+class RowRouter:
+    """Splits batches by partition: the one that a row names, else the one of its key, else one of those offered.
+
+    Args:
+        topic: of rows that name none; None when every row names its own.
+        partition_count: how many partitions a topic has.
+        free_partitions: of a topic and its number of partitions, those that rows without a key may go to.
+    """
+
+    def __init__(
+        self,
+        topic: str | None,
+        partition_count: Callable[[str], int],
+        free_partitions: Callable[[str, int], tuple[int, ...]],
+    ) -> None:
+        self._topic = topic
+        self._partition_count = partition_count
+        self._free_partitions = free_partitions
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
+        """The rows of a batch by partition; those of one partition keep their order.
+
+        Raises:
+            UnstorableValueError: a row has no topic, or names a partition that its topic does not have.
+            UnknownTopicError: there is no such topic.
+        """
+        for topic, rows in self._by_topic(batch):
+            chosen = None if rows is None else pa.array(rows)
+            partitions = self._partitions(batch, topic, chosen)
+            order, runs = _runs(partitions)
+            taken = chosen if order is None else _take(chosen, order) if chosen is not None else order
+            key = _take(_column(batch, names.KEY), taken)
+            value = _take(batch.column(names.VALUE), taken)
+            headers = _take(_column(batch, names.HEADERS), taken)
+            for partition, start, count in runs:
+                yield PartitionRows(
+                    TopicPartition(topic, partition),
+                    None if key is None else key.slice(start, count),
+                    value.slice(start, count),
+                    None if headers is None else headers.slice(start, count),
+                )
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray | None]]:
+        topics = _column(batch, names.TOPIC)
+        if topics is None:
+            yield str(self._topic), None
+            return
+        encoded = topics.dictionary_encode()
+        if encoded.null_count:
+            row = int(np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))[0])
+            raise UnstorableValueError(
+                column="topic",
+                row_key=_describe_row(batch, row),
+                value="null",
+                rule="every row needs a topic, and the sink has no topic of its own",
+            )
+        codes = encoded.indices.to_numpy()
+        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            yield topic, np.flatnonzero(codes == code)
+
+    def _partitions(self, batch: pa.RecordBatch, topic: str, chosen: pa.Array | None) -> np.ndarray:
+        """The partition of each row of one topic."""
+        count = self._partition_count(topic)
+        row_count = batch.num_rows if chosen is None else len(chosen)
+        partitions = np.full(row_count, NO_PARTITION, dtype=np.int32)
+        key = _take(_column(batch, names.KEY), chosen)
+        if key is not None:
+            partitions = partition_for_keys(key, count)
+        given = _take(_column(batch, names.PARTITION), chosen)
+        if given is not None:
+            present = given.is_valid().to_numpy(zero_copy_only=False)
+            numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
+            partitions = np.where(present, numbers, partitions).astype(np.int32)
+            rows = np.flatnonzero(present) if chosen is None else chosen.to_numpy()[np.flatnonzero(present)]
+            check_partitions(numbers[present], topic, count, lambda row: _describe_row(batch, int(rows[row])))
+        free = np.flatnonzero(partitions == NO_PARTITION)
+        if len(free):
+            partitions = partitions.copy()
+            partitions[free] = spread(len(free), self._free_partitions(topic, count))
+        return partitions
+
+
+def _runs(partitions: np.ndarray) -> tuple[pa.Array | None, list[tuple[int, int, int]]]:
+    """The order that brings rows of one partition together (None: as they are), and where each partition lies."""
+    if len(partitions) == 0:
+        return None, []
+    falling = bool((np.diff(partitions) < 0).any())
+    order = None
+    if falling:
+        narrow = partitions.astype(np.int16) if partitions.max() <= _INT16_MAX else partitions
+        order = np.argsort(narrow, kind="stable")
+        partitions = partitions[order]
+    starts = np.flatnonzero(np.diff(partitions, prepend=partitions[0] - 1))
+    counts = np.diff(starts, append=len(partitions))
+    runs = list(zip(partitions[starts].tolist(), starts.tolist(), counts.tolist(), strict=True))
+    return None if order is None else pa.array(order), runs
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    index = batch.schema.get_field_index(name)
+    return None if index < 0 else batch.column(index)
+
+
+def _take(column: Any, rows: Any) -> Any:
+    return column if column is None or rows is None else column.take(rows)
+
+
+def _describe_row(batch: pa.RecordBatch, row: int) -> str:
+    key = _column(batch, names.KEY)
+    shown = None if key is None else key[row].as_py()
+    return f"key={shown!r}"[:_ROW_KEY_CHARACTERS_MAX]

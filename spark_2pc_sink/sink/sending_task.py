@@ -1,0 +1,120 @@
+"""A task that sends what others have encoded: pieces in, records acknowledged and COPY bytes passed on, one receipt.
+
+It owns its partitions: all pieces for them come to it, and each partition's batches get their sequence numbers here.
+Like every task that sends, it does so in its first attempt only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import BatchRetryError, DualWriteError
+from spark_2pc_sink.producer.record_encoder import EncodedBatch
+from spark_2pc_sink.sink.pieces import Piece, read_pieces
+from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, copy_result
+from spark_2pc_sink.sink.routing import owner_of
+from spark_2pc_sink.sink.task_plan import flush_session
+from spark_2pc_sink.sink.topics import drop_worker_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from spark_2pc_sink.producer.produce_session import ProduceSession
+    from spark_2pc_sink.sink.task_plan import TaskPlan
+
+
+def run_sending(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt: int
+) -> Iterator[pa.RecordBatch]:
+    """Send the pieces of one partition of the shuffle; yields COPY payloads and then one receipt.
+
+    Args:
+        batches: pieces, with the column `frame.ATTEMPT`.
+        plan: what to do.
+        task: the Spark partition id.
+        attempt: the attempt number of the task.
+    """
+    try:
+        yield from _Sending(plan, task).run(batches, attempt)
+    except DualWriteError as error:
+        yield TaskReceipt(task=task, error=error).to_result()
+
+
+class _Sending:
+    """One attempt of one task."""
+
+    def __init__(self, plan: TaskPlan, task: int) -> None:
+        self._plan = plan
+        self._task = task
+        self._session: ProduceSession | None = None
+        self._taken: Counter[tuple[int, int]] = Counter()
+        self._newest: dict[tuple[int, int], int] = {}
+        self._sources: list[EncodedSource] = []
+
+    def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
+        self._plan.check_task_attempt(self._task, attempt)
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if not self._newest:
+                    self._plan.check_stage_attempt(self._task, batch)
+                yield from self._take(list(read_pieces(batch)))
+            written = flush_session(self._session)
+            yield TaskReceipt(
+                task=self._task,
+                sources=tuple(self._sources),
+                taken=dict(self._taken),
+                digest=0 if self._session is None else self._session.digest,
+                written=written,
+            ).to_result()
+        except BaseException:
+            drop_worker_cluster(self._plan.kafka)
+            raise
+
+    def _take(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        self._meet(pieces)
+        for piece in pieces:
+            self._check_order(piece)
+            content = piece.content
+            if isinstance(content, EncodedSource):
+                if content.error is not None:
+                    raise content.error
+                self._sources.append(content)
+                continue
+            self._taken[piece.source, piece.run] += 1
+            if isinstance(content, EncodedBatch):
+                self._send(content)
+            else:
+                yield copy_result(piece.source, content)
+
+    def _meet(self, pieces: list[Piece]) -> None:
+        partitions = [piece.content.partition for piece in pieces if isinstance(piece.content, EncodedBatch)]
+        if partitions:
+            self._open_session().meet(partitions)
+
+    def _send(self, batch: EncodedBatch) -> None:
+        topic, partition = batch.partition.topic, batch.partition.partition
+        if owner_of(topic, partition, self._plan.tasks) != self._task:
+            raise BatchRetryError(
+                reason=f"records for {batch.partition} came to task {self._task}, which does not own that partition"
+            )
+        self._open_session().append_encoded(batch)
+
+    def _check_order(self, piece: Piece) -> None:
+        """Records with one key keep their order, and so do the pieces of a COPY stream."""
+        made_by = (piece.source, piece.run)
+        if piece.number <= self._newest.get(made_by, -1):
+            raise BatchRetryError(
+                reason=f"piece {piece.number} of source {piece.source} came behind piece {self._newest[made_by]}: the "
+                "shuffle did not keep their order"
+            )
+        self._newest[made_by] = piece.number
+
+    def _open_session(self) -> ProduceSession:
+        if self._session is None:
+            self._session = self._plan.open_session()
+        return self._session

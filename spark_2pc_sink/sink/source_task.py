@@ -1,0 +1,107 @@
+"""A task that reads rows and encodes them for others to send: rows in, pieces out, and no effect on Kafka.
+
+So Spark may run it again as it likes. Only rows beyond the inline limit leave it another way, into a staging table
+of its own; a second run finds that table there, and gives the attempt up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
+from spark_2pc_sink.sink.pieces import Piece
+from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.routing import owner_of
+from spark_2pc_sink.sink.row_router import RowRouter
+from spark_2pc_sink.sink.rows import RowWriter
+from spark_2pc_sink.sink.topics import drop_worker_cluster
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from spark_2pc_sink.sink.task_plan import TaskPlan
+
+
+def run_source(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int) -> Iterator[pa.RecordBatch]:
+    """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.pieces`.
+
+    Args:
+        batches: the rows, with the columns that `frame` names.
+        plan: what to do.
+        source: the Spark partition id.
+        run: a number that no other run of this source has.
+    """
+    encoding = _Source(plan, source, run)
+    try:
+        yield from encoding.run(batches)
+    except DualWriteError as error:
+        yield encoding.piece(EncodedSource(source=source, run=run, error=error))
+
+
+class _Source:
+    """One run of one source."""
+
+    def __init__(self, plan: TaskPlan, source: int, run: int) -> None:
+        self._plan = plan
+        self._source = source
+        self._run = run
+        self._router = RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+        self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+        self._pieces = 0
+        self._rows = 0
+        self._digest = EMPTY_DIGEST
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._source)
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                self._rows += batch.num_rows
+                for part in self._router.split(batch):
+                    encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
+                    yield from map(self._records, encoded)
+                if writer is not None:
+                    yield from map(self.piece, writer.write(batch))
+            yield from map(self._records, self._encoder.finish())
+            if writer is not None:
+                yield from map(self.piece, writer.finish())
+            yield self.piece(self._account(writer))
+        except BaseException:
+            drop_worker_cluster(plan.kafka)
+            raise
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def piece(self, content: EncodedBatch | bytes | EncodedSource) -> pa.RecordBatch:
+        """The next piece, on its way to the task that sends it; COPY bytes and the account go to any, always one."""
+        tasks = self._plan.tasks
+        if isinstance(content, EncodedBatch):
+            owner = owner_of(content.partition.topic, content.partition.partition, tasks)
+        else:
+            owner = self._source % tasks
+        number, self._pieces = self._pieces, self._pieces + 1
+        return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner])
+
+    def _records(self, batch: EncodedBatch) -> pa.RecordBatch:
+        self._digest = combine_digests(self._digest, batch.digest)
+        return self.piece(batch)
+
+    def _account(self, writer: RowWriter | None) -> EncodedSource:
+        return EncodedSource(
+            source=self._source,
+            run=self._run,
+            rows=self._rows,
+            digest=self._digest,
+            pieces=self._pieces,
+            copy_rows=0 if writer is None else writer.inline_rows,
+            staging_table=None if writer is None else writer.staging_table,
+            staging_rows=0 if writer is None else writer.staging_rows,
+            partition_counts=dict(self._plan.topics.counts),
+        )

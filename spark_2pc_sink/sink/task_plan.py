@@ -1,0 +1,106 @@
+"""Everything that the tasks of a batch are told by the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
+from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.attempts import parse_thread_name
+from spark_2pc_sink.sink.receipts import WrittenPartition
+from spark_2pc_sink.sink.topics import worker_cluster
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_2pc_sink.ids import TopicPartition
+    from spark_2pc_sink.options import KafkaOptions
+    from spark_2pc_sink.sink.batch import TransactionTicket
+    from spark_2pc_sink.sink.rows import RowPlan
+    from spark_2pc_sink.sink.topics import Topics
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """Everything that a task needs to know.
+
+    Attributes:
+        ticket: the transaction.
+        kafka: how to reach the brokers.
+        topic: of the sink; None when every row names its own.
+        topics: what the driver knows of topics.
+        salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
+        timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
+        rows: how rows become COPY bytes; None for a resend, when the database has them.
+        stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
+    """
+
+    ticket: TransactionTicket
+    kafka: KafkaOptions
+    topic: str | None
+    topics: Topics
+    salts: tuple[int, ...]
+    timestamp_ms: int
+    rows: RowPlan | None
+    stage_attempts_max: int
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks share the partitions."""
+        return len(self.salts)
+
+    def open_session(self) -> ProduceSession:
+        """A session of this process in the transaction."""
+        return ProduceSession(
+            worker_cluster(self.kafka),
+            transactional_id=self.ticket.transactional_id,
+            producer=self.ticket.producer,
+            transaction_version=self.ticket.transaction_version,
+            options=self.kafka,
+            timestamp_ms=self.timestamp_ms,
+            limits=self.topics.limits,
+        )
+
+    def check_task_attempt(self, task: int, attempt: int) -> None:
+        """Refuse to send in any attempt of a task but the first.
+
+        Raises:
+            BatchRetryError: an earlier attempt may have written.
+        """
+        if attempt > 0:
+            raise BatchRetryError(reason=f"task {task} ran again as attempt {attempt}: an earlier one may have written")
+
+    def check_stage_attempt(self, task: int, first_rows: pa.RecordBatch) -> None:
+        """Refuse to send in any attempt of a stage but the first.
+
+        Args:
+            task: the Spark partition id.
+            first_rows: the first rows of the task, with the column `frame.ATTEMPT`.
+
+        Raises:
+            BatchRetryError: an earlier attempt may have written.
+            ConfigurationError: this Spark does not tell, and runs stages again.
+        """
+        text = first_rows.column(names.ATTEMPT)[0].as_py()
+        attempt = parse_thread_name(text)
+        if attempt is None and self.stage_attempts_max > 1:
+            raise ConfigurationError(
+                option="spark.stage.maxConsecutiveAttempts",
+                value=self.stage_attempts_max,
+                rule=f"this Spark does not tell a task the attempt of its stage (its thread is named {text!r}), so a "
+                "stage that runs again could write twice",
+                remedy="set spark.stage.maxConsecutiveAttempts=1",
+            )
+        if attempt is not None and not attempt.first:
+            raise BatchRetryError(reason=f"task {task} is {attempt}: an earlier one may have written")
+
+
+def flush_session(session: ProduceSession | None) -> dict[TopicPartition, WrittenPartition]:
+    """Wait until everything is acknowledged, and say what was written."""
+    receipts = {} if session is None else session.flush()
+    return {
+        partition: WrittenPartition(receipt.records, receipt.first_offset, receipt.last_offset)
+        for partition, receipt in receipts.items()
+    }

@@ -1,0 +1,223 @@
+"""Sources encode, pieces are shuffled, senders send: rows to records, without Spark and with a scripted broker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, DualWriteError, UnstorableValueError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.partition_task import run_task
+from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
+from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
+from spark_2pc_sink.sink.sending_task import run_sending
+from spark_2pc_sink.sink.source_task import run_source
+from spark_2pc_sink.sink.task_plan import TaskPlan
+from spark_2pc_sink.sink.topics import Topics, drop_worker_cluster
+from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.partitioner import partition_for_keys
+from spark_2pc_sink.wire.record_batch import decode_record_batches
+from tests.unit.producer.fake_broker import FakeCluster, fake_cluster
+from tests.unit.producer.support import PAIR, options_for
+
+TASKS = 2
+PARTITIONS = 5
+SALTS = (100, 200)
+FIRST_ATTEMPT = "Executor task launch worker for task 0.0 in stage 2.0 (TID 9)"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with fake_cluster(topics={"t": PARTITIONS, "u": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def plan(fake: FakeCluster) -> Iterator[TaskPlan]:
+    kafka = options_for(fake, batch_bytes_max=400, max_request_bytes=10_000)
+    ticket = TransactionTicket(
+        transactional_id="orders",
+        producer=PAIR,
+        transaction_version=2,
+        generation=1,
+        transaction=1,
+        application_name="test",
+        kafka_only=True,
+    )
+    topics = Topics(kafka, counts={"t": PARTITIONS})
+    yield TaskPlan(ticket, kafka, "t", topics, SALTS, 1_700_000_000_000, rows=None, stage_attempts_max=4)
+    drop_worker_cluster(kafka)
+
+
+def rows(keys: list[str | None], values: list[str], **columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {names.KEY: pa.array(keys, pa.string()), names.VALUE: pa.array(values, pa.string()), **columns}
+    )
+
+
+def keyed(start: int, stop: int) -> pa.RecordBatch:
+    numbers = range(start, stop)
+    return rows([f"k{number % 17}" for number in numbers], [f"value-{number:05}" for number in numbers])
+
+
+def shuffled(pieces: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATTEMPT) -> list[pa.RecordBatch]:
+    """What Spark would hand to a task: its rows, several in one batch, with the name of the thread in the first."""
+    salts = pa.array([SALTS[task]], pa.int32())
+    table = pa.Table.from_batches([piece for piece in pieces if piece.column(SALT).equals(salts)], pieces[0].schema)
+    attempt = pa.array([thread, *[None] * (table.num_rows - 1)][: table.num_rows], pa.string())
+    return table.append_column(names.ATTEMPT, attempt).combine_chunks().to_batches(max_chunksize=7)
+
+
+def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]]) -> TaskResults:
+    pieces = [
+        piece
+        for source, batches in enumerate(sources)
+        for piece in run_source(batches, plan, source=source, run=50 + source)
+    ]
+    results = [
+        result for task in range(TASKS) for result in run_sending(shuffled(pieces, task), plan, task=task, attempt=0)
+    ]
+    return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
+
+
+def logs(fake: FakeCluster, topic: str = "t") -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """Key and value of every record that was produced, by partition, in order."""
+    found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    for request in fake.of(Api.PRODUCE):
+        for data in (part for one in request.body.topic_data if one.name == topic for part in one.partition_data):
+            for batch in decode_record_batches(bytes(data.records)):
+                assert (batch.producer_id, batch.producer_epoch) == (PAIR.producer_id, PAIR.epoch)
+                found.setdefault(data.index, []).extend((record.key, record.value) for record in batch.records())
+    return found
+
+
+def error_of(results: Iterator[pa.RecordBatch]) -> DualWriteError | None:
+    (*_, last) = results
+    receipt: TaskReceipt = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
+    return receipt.error
+
+
+def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeCluster, plan: TaskPlan) -> None:
+    """D1, B22: as a Java producer partitions; the order of a source's rows is kept in each partition."""
+    results = exchange(plan, [[keyed(0, 150), keyed(150, 200)], [keyed(200, 260)], []])
+    assert (results.rows, results.records) == (260, 260)
+    batches = [keyed(0, 260)]
+    section = encode_records(batches[0].column(names.KEY), batches[0].column(names.VALUE), None)
+    assert results.digest == batch_digest("t", section)
+    found = logs(fake)
+    assert sorted(value for records in found.values() for _, value in records if value) == [
+        f"value-{number:05}".encode() for number in range(260)
+    ]
+    for partition, records in found.items():
+        keys = pa.array([key for key, _ in records], pa.binary())
+        assert set(partition_for_keys(keys, PARTITIONS).tolist()) == {partition}
+        for first, last in ((0, 200), (200, 260)):
+            values = [int((value or b"")[6:]) for _, value in records]
+            of_source = [number for number in values if first <= number < last]
+            assert of_source == sorted(of_source)
+
+
+def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
+    """What this is for: 2 000 rows, some hundred times fewer pieces."""
+    plan.kafka.__dict__["batch_bytes_max"] = 100_000
+    pieces = list(run_source([keyed(0, 1_000), keyed(1_000, 2_000)], plan, source=0, run=1))
+    assert len(pieces) == PARTITIONS + 1
+    assert [field.name for field in pieces[0].schema] == [part.split()[0] for part in PIECE_DDL.split(", ")]
+
+
+def test_rows_without_a_key_are_spread(fake: FakeCluster, plan: TaskPlan) -> None:
+    results = exchange(plan, [[rows([None] * 100, ["x"] * 100)]])
+    assert {partition.partition: last - first + 1 for partition, (first, last) in results.offsets.items()} == (
+        dict.fromkeys(range(PARTITIONS), 20)
+    )
+
+
+def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan) -> None:
+    """A topic that the driver does not know is asked for by the task."""
+    batch = rows(
+        ["a", "b", "c", "d"],
+        ["1", "2", "3", "4"],
+        **{names.TOPIC: pa.array(["t", "u", "t", "u"]), names.PARTITION: pa.array([3, 1, None, 0], pa.int32())},
+    )
+    exchange(plan, [[batch]])
+    third = partition_for_keys(pa.array(["c"]), PARTITIONS)[0]
+    assert logs(fake, "u") == {0: [(b"d", b"4")], 1: [(b"b", b"2")]}
+    assert (b"a", b"1") in logs(fake)[3]
+    assert (b"c", b"3") in logs(fake)[third]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(names.TOPIC, pa.array([None], pa.string())), (names.PARTITION, pa.array([PARTITIONS], pa.int32()))],
+)
+def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
+    """C1: the error of a source reaches the driver through the task that gets its account."""
+    pieces = list(run_source([rows(["a"], ["1"], **{column: value})], plan, source=1, run=1))
+    error = error_of(run_sending(shuffled(pieces, 1), plan, task=1, attempt=0))
+    assert isinstance(error, UnstorableValueError)
+
+
+def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> None:
+    """A4, A5, B30: neither a task's nor a stage's, and where the stage's cannot be read, none."""
+    pieces = list(run_source([keyed(0, 50)], plan, source=0, run=1))
+    stage = FIRST_ATTEMPT.replace("stage 2.0", "stage 2.1")
+    refused = [
+        error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=1)),
+        error_of(run_sending(shuffled(pieces, 0, thread=stage), plan, task=0, attempt=0)),
+        error_of(run_task(shuffled_rows(thread=stage), plan, task=0, attempt=0)),
+        error_of(run_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, attempt=2)),
+    ]
+    assert all(isinstance(error, BatchRetryError) for error in refused), refused
+    unknown = error_of(run_sending(shuffled(pieces, 0, thread="main"), plan, task=0, attempt=0))
+    assert isinstance(unknown, ConfigurationError)
+    assert fake.of(Api.PRODUCE) == []
+
+
+def shuffled_rows(*, thread: str) -> list[pa.RecordBatch]:
+    return [keyed(0, 2).append_column(names.ATTEMPT, pa.array([thread, None], pa.string()))]
+
+
+def test_a_source_may_run_again_but_its_runs_are_never_mixed(plan: TaskPlan) -> None:
+    """A4: shuffle files are lost, and one task has sent of the first run, the other of the second."""
+    first = list(run_source([keyed(0, 100)], plan, source=0, run=1))
+    second = list(run_source([keyed(0, 100)], plan, source=0, run=2))
+    results = [
+        *run_sending(shuffled(first, 0), plan, task=0, attempt=0),
+        *run_sending(shuffled(second, 1), plan, task=1, attempt=0),
+    ]
+    with pytest.raises(BatchRetryError, match="a source ran again"):
+        read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
+
+
+def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
+    """Rows with one key would be out of order, and COPY bytes no stream."""
+    pieces = list(run_source([keyed(0, 200)], plan, source=0, run=1))
+    error = error_of(run_sending(shuffled(pieces[::-1], 0), plan, task=0, attempt=0))
+    assert isinstance(error, BatchRetryError)
+    assert "order" in str(error)
+
+
+def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
+    """B30: two tasks would write one partition."""
+    pieces = list(run_source([keyed(0, 200)], plan, source=0, run=1))
+    error = error_of(run_sending(shuffled(pieces, 0), plan, task=1, attempt=0))
+    assert isinstance(error, BatchRetryError)
+    assert "does not own" in str(error)
+
+
+def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
+    """A batch that is small: no shuffle, and the same records in the same partitions."""
+    alone = TaskPlan(**{**plan.__dict__, "salts": SALTS[:1]})
+    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
+    read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
+    assert (read.rows, read.records) == (2, 2)
+    expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
+    assert set(read.offsets) == {TopicPartition("t", partition) for partition in expected}

@@ -224,7 +224,7 @@ class SinkOptions(RecoveryOptions):
         3, at_least=1, at_most=100, why="a batch is run this often inside one call before the query fails"
     )
     inline_copy_bytes_max: int = setting(
-        64 * 1024 * 1024,
+        128 * 1024 * 1024,
         unit="bytes",
         at_least=0,
         at_most=INT32_MAX,

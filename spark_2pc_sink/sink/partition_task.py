@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
+from spark_2pc_sink.sink.pace import ONE_TASK_BYTES_MAX, ONE_TASK_ROWS_MAX
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, copy_result
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
@@ -41,6 +42,18 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, at
         yield TaskReceipt(task=task, error=error).to_result()
 
 
+def _hold(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
+    """All batches, or None where they are more than one task should do."""
+    held: list[pa.RecordBatch] = []
+    rows = held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
+        if rows > ONE_TASK_ROWS_MAX or held_bytes > ONE_TASK_BYTES_MAX:
+            return None
+    return held
+
+
 class _Task:
     """One attempt of one task."""
 
@@ -53,9 +66,13 @@ class _Task:
 
     def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
         self._plan.check_task_attempt(self._task, attempt)
+        taken = _hold(batches) if self._plan.small else batches
+        if taken is None:
+            yield TaskReceipt(task=self._task, too_large=True).to_result()
+            return
         writer = None if self._plan.rows is None else RowWriter(self._plan.rows, self._plan.ticket, self._task)
         try:
-            for batch in batches:
+            for batch in taken:
                 if batch.num_rows == 0:
                     continue
                 if self._rows == 0:

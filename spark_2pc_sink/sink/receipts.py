@@ -75,6 +75,7 @@ class TaskReceipt:
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
         error: why the task refused or gave up; nothing it wrote may be used then.
+        too_large: the task was to do the whole batch alone, and gave up before it sent anything.
     """
 
     task: int
@@ -83,6 +84,7 @@ class TaskReceipt:
     digest: int = 0
     written: Mapping[TopicPartition, WrittenPartition] = field(default_factory=dict)
     error: DualWriteError | None = None
+    too_large: bool = False
 
     def to_result(self) -> pa.RecordBatch:
         """The row that a task yields last."""
@@ -120,6 +122,11 @@ class TaskResults:
     def digest(self) -> int:
         """Digest over all records, whatever task wrote them."""
         return combine_digests(*(receipt.digest for receipt in self.receipts))
+
+    @property
+    def too_large(self) -> bool:
+        """True when one task was to do the whole batch and would not."""
+        return any(receipt.too_large for receipt in self.receipts)
 
     @property
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:

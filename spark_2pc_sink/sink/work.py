@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.batch import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.rows import RowLoader
     from spark_2pc_sink.sink.topics import TopicFacts
 
@@ -56,6 +57,7 @@ class SparkBatchWork:
         expressions: checked against the frame's schema.
         topics: asks Kafka about topics.
         loader: how rows get into the table.
+        pace: what the last batches took.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class SparkBatchWork:
         expressions: RecordExpressions,
         topics: TopicFacts,
         loader: RowLoader,
+        pace: Pace,
     ) -> None:
         self._frame = frame
         self._options = options
         self._expressions = expressions
         self._topics = topics
         self._loader = loader
+        self._pace = pace
         self._results: TaskResults | None = None
 
     def partitions(self) -> list[TopicPartition]:
@@ -88,18 +92,10 @@ class SparkBatchWork:
         """Run the writing job; see `BatchWork.produce`."""
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
         known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
-        tasks = self._tasks(known)
-        exchange = tasks > 1 and frames.chooses_partitions(self._expressions)
-        sources = self._parallelism() if exchange else tasks
-        plan = self._plan(ticket, known, tasks=tasks, sources=sources)
-        rows = self._selected(self._frame.coalesce(sources), kafka_only=ticket.kafka_only)
-        if exchange:
-            pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
-            sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
-        else:
-            sent = rows.selectExpr("*", frames.attempt_sql()).mapInArrow(_task_function(plan), RESULT_DDL)
-        with self._forgetting():
-            results = self._results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
+        results = self._run(ticket, known, one_task=True) if self._pace.one_task else None
+        if results is None or results.too_large:
+            results = self._run(ticket, known, one_task=False)
+        self._results = results
         return ProducedBatch(
             row_count=results.rows,
             record_count=results.records,
@@ -131,7 +127,29 @@ class SparkBatchWork:
             self._loader.forget()
             raise
 
-    def _plan(self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, sources: int) -> TaskPlan:
+    def _run(self, ticket: TransactionTicket, known: dict[str, int], *, one_task: bool) -> TaskResults:
+        begun_s = time.monotonic()
+        tasks = 1 if one_task else self._tasks(known)
+        exchange = tasks > 1 and frames.chooses_partitions(self._expressions)
+        sources = self._parallelism() if exchange else tasks
+        plan = self._plan(ticket, known, tasks=tasks, sources=sources, small=one_task)
+        rows = self._selected(self._frame.coalesce(sources), kafka_only=ticket.kafka_only)
+        if exchange:
+            pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
+            sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
+        else:
+            sent = rows.selectExpr("*", frames.attempt_sql()).mapInArrow(_task_function(plan), RESULT_DDL)
+        with self._forgetting():
+            results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
+        if results.too_large:
+            self._pace.note_too_large()
+        else:
+            self._pace.note(rows=results.rows, seconds=time.monotonic() - begun_s, one_task=one_task)
+        return results
+
+    def _plan(
+        self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, sources: int, small: bool
+    ) -> TaskPlan:
         spark = self._frame.sparkSession
         conf = spark.sparkContext.getConf()
         kafka = self._options.kafka
@@ -144,6 +162,7 @@ class SparkBatchWork:
             timestamp_ms=time.time_ns() // 1_000_000,
             rows=None if ticket.kafka_only else self._loader.row_plan(sources),
             stage_attempts_max=int(conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT)),
+            small=small,
         )
 
     def _selected(self, frame: DataFrame, *, kafka_only: bool) -> DataFrame:

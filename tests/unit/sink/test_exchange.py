@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -73,7 +74,8 @@ def shuffled(pieces: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATT
     salts = pa.array([SALTS[task]], pa.int32())
     table = pa.Table.from_batches([piece for piece in pieces if piece.column(SALT).equals(salts)], pieces[0].schema)
     attempt = pa.array([thread, *[None] * (table.num_rows - 1)][: table.num_rows], pa.string())
-    return table.append_column(names.ATTEMPT, attempt).combine_chunks().to_batches(max_chunksize=7)
+    batches: list[pa.RecordBatch] = table.append_column(names.ATTEMPT, attempt).combine_chunks().to_batches(7)
+    return batches
 
 
 def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]]) -> TaskResults:
@@ -127,8 +129,8 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
 
 def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
     """What this is for: 2 000 rows, some hundred times fewer pieces."""
-    plan.kafka.__dict__["batch_bytes_max"] = 100_000
-    pieces = list(run_source([keyed(0, 1_000), keyed(1_000, 2_000)], plan, source=0, run=1))
+    large = replace(plan, kafka=replace(plan.kafka, batch_bytes_max=100_000, max_request_bytes=200_000))
+    pieces = list(run_source([keyed(0, 1_000), keyed(1_000, 2_000)], large, source=0, run=1))
     assert len(pieces) == PARTITIONS + 1
     assert [field.name for field in pieces[0].schema] == [part.split()[0] for part in PIECE_DDL.split(", ")]
 
@@ -215,9 +217,21 @@ def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
 
 def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
     """A batch that is small: no shuffle, and the same records in the same partitions."""
-    alone = TaskPlan(**{**plan.__dict__, "salts": SALTS[:1]})
+    alone = replace(plan, salts=SALTS[:1])
     results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
     assert (read.rows, read.records) == (2, 2)
     expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
     assert set(read.offsets) == {TopicPartition("t", partition) for partition in expected}
+
+
+@pytest.mark.parametrize("bound", ["ONE_TASK_ROWS_MAX", "ONE_TASK_BYTES_MAX"])
+def test_one_task_gives_up_a_batch_that_is_not_small(
+    fake: FakeCluster, plan: TaskPlan, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Before anything is sent, so that the batch can be shared out in the same transaction (B30)."""
+    monkeypatch.setattr(f"spark_2pc_sink.sink.partition_task.{bound}", 1)
+    alone = replace(plan, salts=SALTS[:1], small=True)
+    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
+    assert read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None).too_large
+    assert fake.of(Api.PRODUCE) == []

@@ -11,12 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
 from jdbc_state.failures import describe, translated
 from jdbc_state.settings import StoreSettings
@@ -28,6 +31,12 @@ ANSWER_GRACE_MS = 2_000
 _RECONNECT_PAUSE_S = 0.05
 _RECONNECT_PAUSE_S_MAX = 1.0
 _HIDDEN = "***"
+#: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
+_KEPT_MAX = 1
+_UNLIMITED = -1
+#: A connection is replaced after this, so that it does not stick to a server that another has taken the place of.
+KEPT_S_MAX = 60
+_USED = "jdbc_state_used"
 #: Execution option: SQL that goes before a statement, in the same message.
 _PRELUDE = "jdbc_state_prelude"
 #: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
@@ -48,7 +57,9 @@ DURABLE = (
 class Database:
     """Opens connections, and turns every failure to do so into DatabaseUnreachableError.
 
-    A connection is opened for each transaction and closed after it: a broken one is never met twice.
+    One connection is kept between transactions that went well, since making one costs more than most of them. It is
+    asked before it is used again, and not kept for long. After anything else a connection is closed: a broken one is
+    never met twice.
 
     Args:
         url: SQLAlchemy's, dialect postgresql, driver psycopg2.
@@ -108,8 +119,10 @@ class Database:
                 limit_ms = self._settings.commit_timeout_ms + ANSWER_GRACE_MS
                 with Watchdog(driver_connection(connection), limit_ms):
                     yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
-        finally:
+        except BaseException:
             discard(connection)
+            raise
+        give_back(connection)
 
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""
@@ -139,6 +152,15 @@ def driver_connection(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
+def give_back(connection: Connection) -> None:
+    """Let a connection be used again, unless it is in a state that the next user does not expect."""
+    driver = driver_connection(connection)
+    if driver.closed or driver.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        discard(connection)
+    else:
+        connection.close()
+
+
 def discard(connection: Connection) -> None:
     """Close a connection whose transaction has ended, or never will: the session goes, and with it what it held."""
     connection.invalidate()
@@ -153,7 +175,10 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
     }
     engine = create_engine(
         url,
-        poolclass=NullPool,
+        poolclass=QueuePool,
+        pool_size=_KEPT_MAX,
+        max_overflow=_UNLIMITED,
+        pool_recycle=KEPT_S_MAX,
         # What is in the URL's query was meant by the user.
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
         # psycopg2 sends it with BEGIN. The claim and the decision rely on seeing what was committed while they waited.
@@ -164,7 +189,24 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
         use_native_hstore=False,
     )
     event.listen(engine, "before_cursor_execute", _prepend_prelude, retval=True)
+    event.listen(engine, "checkout", partial(_check_kept, limit_ms=settings.connect_timeout_s * 1000))
     return engine
+
+
+def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> None:
+    """SQLAlchemy's hook: ask a connection that was kept whether it still is one; if not, a new one takes its place."""
+    del proxy
+    if not record.info.get(_USED):
+        record.info[_USED] = True
+        return
+    try:
+        with Watchdog(driver, limit_ms):
+            driver.autocommit = True
+            with driver.cursor() as cursor:
+                cursor.execute("SELECT 1")
+            driver.autocommit = False
+    except psycopg2.Error as error:
+        raise DisconnectionError(str(error)) from error
 
 
 def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
-from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, prelude
+from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.failures import describe, sqlstate_of, translated
 from jdbc_state.model import Decision, StateRow, explain_refused_move, legal_before, status_after, superseded
 from jdbc_state.sessions import application_name
@@ -181,10 +181,14 @@ def deciding(
             yield transaction
             if transaction.decided:
                 transaction.commit()
-    finally:
+    except BaseException:
         transaction.end()
         _roll_back(connection, settings.commit_timeout_ms)
         discard(connection)
+        raise
+    transaction.end()
+    _roll_back(connection, settings.commit_timeout_ms)
+    give_back(connection)
 
 
 def _roll_back(connection: Connection, limit_ms: int) -> None:

@@ -108,6 +108,7 @@ def test_a_stricter_durability_is_left_alone(store: SqlStateStore, database: str
     """C5: remote_apply waits for standbys, and 'on' in its place would weaken it."""
     name = execute(database, "SELECT current_database()")[0][0]
     execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
+    store.close()  # a session keeps what it began with
     row = claim(store)
     with store.deciding(ID, row.generation) as transaction:
         assert show(transaction.connection)["synchronous_commit"] == "remote_apply"
@@ -446,3 +447,45 @@ def test_a_stopped_server_is_not_waited_for_without_end(
             stopped()
         server.resume()
     assert (raised.value.sqlstate, raised.value.retriable) == ("08006", True)
+
+
+# --- the connection that is kept ---------------------------------------------------------------------------------
+
+
+def backends(database: str) -> set[int]:
+    """Server processes of the store's own sessions."""
+    statement = (
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'jdbc_state' AND datname = current_database()"
+    )
+    return {pid for (pid,) in execute(database, statement)}
+
+
+def test_one_connection_serves_what_goes_well(store: SqlStateStore, database: str) -> None:
+    """Making one costs more than a read, or the note that a batch is done."""
+    row = claim(store)
+    first = backends(database)
+    assert len(first) == 1
+    for _ in range(3):
+        store.check_generation(ID, row.generation)
+    decide(store, row)
+    store.mark_done(ID, row.generation, "1:2")
+    assert backends(database) == first
+
+
+def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, database: str) -> None:
+    """C3: a restart, a failover or a pooler may have ended it meanwhile."""
+    row = claim(store)
+    (pid,) = backends(database)
+    execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
+    assert store.check_generation(ID, row.generation).generation == row.generation
+    assert pid not in backends(database)
+
+
+def test_a_connection_on_which_something_failed_is_not_kept(store: SqlStateStore, database: str) -> None:
+    """A broken one is never met twice."""
+    row = claim(store)
+    before = backends(database)
+    with pytest.raises(StateStoreError), store.deciding(ID, row.generation) as transaction:
+        transaction.connection.execute(text("SELECT 1 / 0"))
+    wait_until(lambda: not backends(database) & before, deadline_s=10, what="the session is closed")
+    assert store.check_generation(ID, row.generation).generation == row.generation

@@ -1,18 +1,27 @@
 """A driver of its own in which Spark runs a task, or a whole stage, a second time.
 
-Usage: ``python -m tests.support.retry_main SCENARIO OPTIONS_JSON DIRECTORY``, with the scenario ``task`` or ``stage``.
-It needs a session of its own: tasks may fail (local[2,4]), and there are more of them than threads, so that some have
-not read their shuffle blocks yet when those are deleted.
+Usage: ``python -m tests.support.retry_main SCENARIO OPTIONS_JSON DIRECTORY``. Scenarios: ``source`` (a task fails while
+it reads rows), ``task`` (a task fails that has sent records) and ``stage`` (when the first task has sent, the shuffle
+files are deleted). It needs a session of its own: tasks may fail (local[2,4]), and there are more of them than threads,
+so that some have not read their shuffle blocks yet when those are deleted.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.sink import work
 from spark_2pc_sink.testing.spark import start_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_2pc_sink.sink.task_plan import TaskPlan
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000
@@ -33,16 +42,15 @@ def main(scenario: str, options: str, directory: str) -> None:
         },
     )
     marker = root / "failed-once"
+    if scenario != "source":
+        _fail_after_sending(scenario, marker, local)
 
     def fail_once(number: int) -> str:
-        # Late in a partition, so that records of it are on their way to the brokers.
-        if number % ROWS > ROWS // 2 and not marker.exists():
+        # Late in a partition, so that where rows are not moved records of it are on their way to the brokers.
+        if scenario == "source" and number % ROWS > ROWS // 2 and not marker.exists():
             marker.touch()
-            if scenario == "task":
-                message = "this task fails once"
-                raise RuntimeError(message)
-            for file in local.rglob("shuffle_*"):
-                file.unlink()
+            message = "this task fails once"
+            raise RuntimeError(message)
         return f"value-{number}"
 
     spark.udf.register("fail_once", fail_once)
@@ -58,6 +66,29 @@ def main(scenario: str, options: str, directory: str) -> None:
     )
     query.awaitTermination(150)
     spark.stop()
+
+
+def _fail_after_sending(scenario: str, marker: Path, local: Path) -> None:
+    """Let the first task that has written its records fail, or lose the shuffle files of those that have not."""
+    make = work._sending_function
+
+    def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        send = make(plan)
+
+        def send_and_fail(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from send(batches)
+            if marker.exists():
+                return
+            marker.touch()
+            if scenario == "task":
+                message = "this task fails once"
+                raise RuntimeError(message)
+            for file in local.rglob("shuffle_*"):
+                file.unlink()
+
+        return send_and_fail
+
+    work._sending_function = failing
 
 
 if __name__ == "__main__":

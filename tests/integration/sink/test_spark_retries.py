@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from tests.support.providers import Broker
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.spark
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.spark]
+
+
 @pytest.mark.parametrize(
     ("scenario", "key", "refusal"),
     [
-        ("task", None, "ran again as attempt 1"),
+        ("source", None, "ran again as attempt 1"),
         ("task", "id", "ran again as attempt 1"),
         ("stage", "id", "attempt 0 of the task in attempt 1 of its stage"),
     ],
@@ -47,7 +47,29 @@ def test_a_second_attempt_refuses_and_the_batch_runs_again(
     options = sink_options(
         broker=kafka, database=database, transactional_id=transactional_id, topic=name, key=key, table="public.target"
     )
-    arguments = [sys.executable, "-m", "tests.support.retry_main", scenario, json.dumps(options), str(tmp_path)]
+    stderr = run_with_a_failure(tmp_path, scenario, options)
+    assert refusal in stderr, [line for line in stderr.splitlines() if "attempt" in line]
+    committed = assert_all_there(kafka, name, database)
+    everything = read_topic(kafka.bootstrap, name, isolation="read_uncommitted")
+    assert len(everything) > committed, "the first attempt had sent nothing that could be aborted"
+
+
+def test_a_task_that_has_sent_nothing_may_run_again(
+    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A4: tasks that only read and encode are no reason to throw a batch away."""
+    name = topic(partitions=8)
+    options = sink_options(
+        broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id", table="public.target"
+    )
+    assert "ran again" not in run_with_a_failure(tmp_path, "source", options)
+    committed = assert_all_there(kafka, name, database)
+    assert len(read_topic(kafka.bootstrap, name, isolation="read_uncommitted")) == committed
+
+
+def run_with_a_failure(directory: Path, scenario: str, options: dict[str, Any]) -> str:
+    """Run one batch in a driver of its own; what that wrote to its standard error."""
+    arguments = [sys.executable, "-m", "tests.support.retry_main", scenario, json.dumps(options), str(directory)]
     done = subprocess.run(
         arguments,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -56,12 +78,14 @@ def test_a_second_attempt_refuses_and_the_batch_runs_again(
         timeout=200,
         check=False,
     )
-    assert (tmp_path / "failed-once").exists(), done.stderr[-3000:]
+    assert (directory / "failed-once").exists(), done.stderr[-3000:]
     assert done.returncode == 0, done.stderr[-3000:]
-    assert refusal in done.stderr
-    expected = [(number,) for number in range(ROWS)]
-    assert_same_multiset(table_rows(database, "id"), expected, what="rows")
-    committed = [record.value for record in read_topic(kafka.bootstrap, name)]
+    return done.stderr
+
+
+def assert_all_there(kafka: Broker, topic: str, database: str) -> int:
+    """Every row on both sides, once; the number of records."""
+    assert_same_multiset(table_rows(database, "id"), [(number,) for number in range(ROWS)], what="rows")
+    committed = [record.value for record in read_topic(kafka.bootstrap, topic)]
     assert_same_multiset(committed, [f"value-{number}".encode() for number in range(ROWS)], what="records")
-    everything = read_topic(kafka.bootstrap, name, isolation="read_uncommitted")
-    assert len(everything) > len(committed), "the first attempt had sent nothing that could be aborted"
+    return len(committed)

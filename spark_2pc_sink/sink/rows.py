@@ -199,9 +199,11 @@ class RowLoader:
         """The SELECT list over the batch, each column under its table name."""
         return self._selected
 
-    def encoded_sql(self) -> list[str]:
-        """The SELECT list over the result of `column_sql`, in the form in which tasks encode it."""
-        return list(self._planned().expressions)
+    def encoded_sql(self) -> list[str] | None:
+        """The SELECT list over the result of `column_sql`, in the form in which tasks encode it; None: as it is."""
+        plan = self._planned()
+        as_they_are = all(column.expression == quoted(column.name) for column in plan.copied)
+        return None if as_they_are else list(plan.expressions)
 
     def row_plan(self, tasks: int) -> RowPlan:
         """What each of ``tasks`` tasks needs; they share the inline limit equally."""

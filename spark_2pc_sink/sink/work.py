@@ -130,15 +130,18 @@ class SparkBatchWork:
     def _run(self, ticket: TransactionTicket, known: dict[str, int], *, one_task: bool) -> TaskResults:
         begun_s = time.monotonic()
         tasks = 1 if one_task else self._tasks(known)
-        exchange = tasks > 1 and frames.chooses_partitions(self._expressions)
-        sources = self._parallelism() if exchange else tasks
+        sources = 1 if one_task else self._parallelism()
+        # Without a choice of partitions rows need not move, unless there are more tasks that could read than send.
+        exchange = sources > 1 and (frames.chooses_partitions(self._expressions) or tasks < sources)
         plan = self._plan(ticket, known, tasks=tasks, sources=sources, small=one_task)
-        rows = self._selected(self._frame.coalesce(sources), kafka_only=ticket.kafka_only)
+        frame = self._frame.coalesce(sources)
         if exchange:
+            rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
             pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
             sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
         else:
-            sent = rows.selectExpr("*", frames.attempt_sql()).mapInArrow(_task_function(plan), RESULT_DDL)
+            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=ticket.kafka_only)
+            sent = rows.mapInArrow(_task_function(plan), RESULT_DDL)
         with self._forgetting():
             results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
         if results.too_large:
@@ -151,7 +154,6 @@ class SparkBatchWork:
         self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, sources: int, small: bool
     ) -> TaskPlan:
         spark = self._frame.sparkSession
-        conf = spark.sparkContext.getConf()
         kafka = self._options.kafka
         return TaskPlan(
             ticket=ticket,
@@ -161,18 +163,25 @@ class SparkBatchWork:
             salts=balanced_salts(spark, tasks),
             timestamp_ms=time.time_ns() // 1_000_000,
             rows=None if ticket.kafka_only else self._loader.row_plan(sources),
-            stage_attempts_max=int(conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT)),
+            # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
+            stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
             small=small,
         )
 
-    def _selected(self, frame: DataFrame, *, kafka_only: bool) -> DataFrame:
-        """One column for each thing that a task needs to encode a row."""
+    def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
+        """One column for each thing that a task needs to encode a row, and ``more``.
+
+        Spark analyzes each select anew, which counts in a batch of a few rows: there are no more than needed.
+        """
         record = frames.record_sql(self._expressions)
         if kafka_only:
-            return frame.selectExpr(*record)
-        names = frames.record_columns(self._expressions)
-        with_columns = frame.selectExpr(*record, *self._loader.column_sql())
-        return with_columns.selectExpr(*names, *self._loader.encoded_sql())
+            return frame.selectExpr(*record, *more)
+        columns, encoded = self._loader.column_sql(), self._loader.encoded_sql()
+        if encoded is None:
+            return frame.selectExpr(*record, *columns, *more)
+        return frame.selectExpr(*record, *columns).selectExpr(
+            *frames.record_columns(self._expressions), *encoded, *more
+        )
 
     def _parallelism(self) -> int:
         return int(self._frame.sparkSession.sparkContext.defaultParallelism)

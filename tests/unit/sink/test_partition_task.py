@@ -12,10 +12,12 @@ from spark_2pc_sink.errors import FencedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink import partition_task
+from spark_2pc_sink.sink import topics
 from spark_2pc_sink.sink.batch import TransactionTicket
-from spark_2pc_sink.sink.partition_task import PartitionCounts, TaskPlan, run_task, worker_cluster
+from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.receipts import TaskReceipt
+from spark_2pc_sink.sink.task_plan import TaskPlan
+from spark_2pc_sink.sink.topics import Topics, drop_worker_cluster, worker_cluster
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
@@ -36,9 +38,7 @@ def kafka(fake: FakeCluster) -> Iterator[KafkaOptions]:
     """Options of a worker that has no connections yet, and keeps none."""
     options = options_for(fake)
     yield options
-    kept = partition_task._clusters.pop(options, None)
-    if kept is not None:
-        kept.close()
+    drop_worker_cluster(options)
 
 
 def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskReceipt:
@@ -56,9 +56,8 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
         ticket=ticket,
         kafka=kafka,
         topic="t",
-        counts=PartitionCounts(kafka, {"t": 2}),
-        tasks=1,
-        by_partition=False,
+        topics=Topics(kafka, counts={"t": 2}),
+        salts=(0,),
         timestamp_ms=1_700_000_000_000,
         rows=None,
         stage_attempts_max=1,
@@ -76,7 +75,7 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
 def test_a_task_that_went_well_leaves_its_connections_to_the_next(kafka: KafkaOptions) -> None:
     assert run(kafka).error is None
     kept = worker_cluster(kafka)
-    assert run(kafka, transaction=2).rows == 2
+    assert [source.rows for source in run(kafka, transaction=2).sources] == [2]
     assert worker_cluster(kafka) is kept
 
 
@@ -85,7 +84,7 @@ def test_connections_of_a_failed_task_are_not_used_again(fake: FakeCluster, kafk
     kept = worker_cluster(kafka)
     fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
     assert isinstance(run(kafka).error, FencedError)
-    assert kafka not in partition_task._clusters
+    assert kafka not in topics._clusters
     assert run(kafka, transaction=2).error is None
     assert worker_cluster(kafka) is not kept
 

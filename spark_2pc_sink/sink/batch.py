@@ -28,6 +28,7 @@ from spark_2pc_sink.errors import (
     HaltError,
     InDoubtError,
     LocalProtocolError,
+    StateStoreError,
     SupersededError,
     TransactionExpiredError,
 )
@@ -331,7 +332,7 @@ class BatchDriver:
     def _place(self, batch_id: int) -> Placement:
         """Step 1. Beside a row that lost a decision since this driver saw it, a batch would be written again."""
         seen = self._claimed()
-        row = self._row = self._store.check_generation(self._transactional_id, seen.generation)
+        row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise went_back(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         placed = place_batch(
@@ -347,6 +348,14 @@ class BatchDriver:
             )
         self._observer(Step.PLACE)
         return placed.placement
+
+    def _look_at_row(self, generation: int) -> StateRow:
+        """The row under this claim, or under the next one where the database was just restarting."""
+        try:
+            return self._store.check_generation(self._transactional_id, generation)
+        except StateStoreError as error:
+            self._restore(error)
+            return self._claimed()
 
     def _attempt(self, batch_id: int, work: BatchWork, *, kafka_only: bool) -> None:
         """Steps 2 to 7, once."""
@@ -465,12 +474,8 @@ class BatchDriver:
             return
         elapsed_ms = int((self._clock.now_s() - batch.begun_s) * 1000)
         if elapsed_ms + self._decision_margin_ms > initialized.timeout_ms:
-            raise TransactionExpiredError(
-                batch_id=batch.batch_id,
-                elapsed_ms=elapsed_ms,
-                timeout_ms=initialized.timeout_ms,
-                margin_ms=self._decision_margin_ms,
-            )
+            limits = {"timeout_ms": initialized.timeout_ms, "margin_ms": self._decision_margin_ms}
+            raise TransactionExpiredError(batch_id=batch.batch_id, elapsed_ms=elapsed_ms, **limits)
 
     def complete(self, producer: ProducerIdAndEpoch) -> None:
         """Steps 6 and 7; called by `DecidedBatch.complete` only."""

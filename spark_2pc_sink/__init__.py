@@ -7,13 +7,13 @@ start reads that row and brings Kafka to follow. This is the dual-write recipe o
 **Guarantee.** Once the sink is at rest, a reader of the topic with isolation.level=read_committed and a reader of the
 table see the same rows, each once.
 
-**The way of the data.** Spark shuffles rows by Kafka partition; tasks encode them to record batches and COPY bytes
-(`wire`, `sink.partition_task`); records go to the brokers in one shared transaction (`producer`); the COPY bytes go
-through the driver into the table, with the state row, in one transaction (`sink.database`, `jdbc_state`); then the
-Kafka transaction is committed.
+**The way of the data.** The tasks that read the rows encode them to record batches and COPY bytes (`wire`,
+`sink.source_task`); Spark shuffles those few pieces to the tasks that own their Kafka partitions, which send them in
+one shared transaction (`sink.sending_task`, `producer`); the COPY bytes go through the driver into the table, with the
+state row, in one transaction (`sink.database`, `jdbc_state`); then the Kafka transaction is committed.
 
 **Reading order.** `recipe.dual_write` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is
-carried out), `sink.batch` (a batch on the driver), `sink.partition_task` (a batch on an executor), `producer`, `wire`.
+carried out), `sink.batch` (a batch on the driver), `sink.task_plan` (a batch on executors), `producer`, `wire`.
 
 **Words**, each for one thing:
 

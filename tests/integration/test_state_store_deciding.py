@@ -473,7 +473,7 @@ def test_one_connection_serves_what_goes_well(store: SqlStateStore, database: st
 
 
 def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, database: str) -> None:
-    """C3: a restart, a failover or a pooler may have ended it meanwhile."""
+    """C11: a restart, a failover or a pooler may have ended it meanwhile."""
     row = claim(store)
     (pid,) = backends(database)
     execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
@@ -488,4 +488,12 @@ def test_a_connection_on_which_something_failed_is_not_kept(store: SqlStateStore
     with pytest.raises(StateStoreError), store.deciding(ID, row.generation) as transaction:
         transaction.connection.execute(text("SELECT 1 / 0"))
     wait_until(lambda: not backends(database) & before, deadline_s=10, what="the session is closed")
+    assert store.check_generation(ID, row.generation).generation == row.generation
+
+
+def test_a_connection_that_was_closed_without_an_error_is_not_kept(store: SqlStateStore) -> None:
+    """Nobody meets it again, not even to find it closed."""
+    row = claim(store)
+    with store.deciding(ID, row.generation) as transaction:
+        driver_connection(transaction.connection).close()
     assert store.check_generation(ID, row.generation).generation == row.generation

@@ -55,7 +55,8 @@ def client_brokers() -> Iterator[ClientBrokers]:
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
+        # That the tests are right; the other, that the reference coordinator is.
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ],
 )

@@ -39,7 +39,11 @@ def query_of(spark: SparkSession, job: Job) -> Iterator[StreamingQuery]:
         query.stop()
 
 
-@pytest.mark.parametrize("step", [Step.BEGIN, Step.PREPARE, Step.DECIDE], ids=lambda step: step.name)
+@pytest.mark.parametrize(
+    "step",
+    [Step.BEGIN, pytest.param(Step.PREPARE, marks=pytest.mark.thorough), Step.DECIDE],
+    ids=lambda step: step.name,
+)
 def test_stopped_in_the_middle_of_a_batch(
     step: Step, spark: SparkSession, kafka_without_2pc: Broker, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,13 @@ def append_alone_and_kill(
 # --- the leader of a partition -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coordinates", [False, True], ids=["leader", "leader-and-coordinator"])
+@pytest.mark.parametrize(
+    "coordinates",
+    [
+        pytest.param(False, id="leader", marks=pytest.mark.thorough),
+        pytest.param(True, id="leader-and-coordinator"),
+    ],
+)
 def test_a_leader_dies_with_the_answer_to_records(coordinates: bool, cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B5, B14: all copies have the records. The next leader is sent them again, and answers that it has them."""
     job = make(make_job, cluster)
@@ -139,6 +145,7 @@ def test_a_leader_dies_with_records_that_nobody_else_has(cluster: KafkaCluster, 
 # --- the transaction coordinator ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["step:PREPARE", "end"])
 def test_the_coordinator_dies_before_the_end_of_transaction(
     place: str, cluster: KafkaCluster, make_job: MakeJob
@@ -151,6 +158,7 @@ def test_the_coordinator_dies_before_the_end_of_transaction(
     finished_at_once(job, driver)
 
 
+@pytest.mark.thorough
 def test_the_coordinator_dies_with_the_answer_to_end_txn(cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B4, B6, B14: the transaction is committed, and the next coordinator says so when it is asked again."""
     job = make(make_job, cluster)
@@ -161,6 +169,7 @@ def test_the_coordinator_dies_with_the_answer_to_end_txn(cluster: KafkaCluster, 
         finished_at_once(job, driver)
 
 
+@pytest.mark.thorough
 def test_the_coordinator_dies_with_a_commit_that_nobody_else_has(cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B4, B14: the coordinator has noted the end in its own log only; the next one shows the transaction as open."""
     job = make(make_job, cluster)
@@ -182,6 +191,7 @@ def test_driver_and_coordinator_die_together(cluster: KafkaCluster, make_job: Ma
 # --- all of them -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_rolling_restart_under_a_running_stream(cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B13, B14: each broker is stopped and started in turn while batches are written; no batch is begun twice."""
     job = make(make_job, cluster, (3,) * ROLLING_BATCHES)

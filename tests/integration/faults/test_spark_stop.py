@@ -62,7 +62,8 @@ def test_stopped_in_the_middle_of_a_batch(
     monkeypatch.setattr(observer, "reached", stand_still)
     with query_of(spark, job) as query:
         assert reached.wait(QUERY_S)
-    assert job.state("batch_id") == (0 if step >= Step.DECIDE else None,)
+    # Spark cancels the jobs that run; what the Python side does without one it may still finish.
+    assert job.state("batch_id") in ({(0,)} if step >= Step.DECIDE else {(None,), (0,)})
     assert seen.count(Step.BEGIN) == 1, "another attempt was begun after stop()"
     with query_of(spark, job) as again:
         assert again.awaitTermination(QUERY_S)

@@ -350,12 +350,12 @@ class BatchDriver:
         return placed.placement
 
     def _look_at_row(self, generation: int) -> StateRow:
-        """The row under this claim, or under the next one where the database was just restarting."""
+        """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""
         try:
             return self._store.check_generation(self._transactional_id, generation)
         except StateStoreError as error:
             self._restore(error)
-            return self._claimed()
+            return self._store.check_generation(self._transactional_id, self._claimed().generation)
 
     def _attempt(self, batch_id: int, work: BatchWork, *, kafka_only: bool) -> None:
         """Steps 2 to 7, once."""

@@ -516,6 +516,23 @@ def test_a_database_that_restarts_between_batches_is_waited_for(job: Job) -> Non
     assert len(job.kafka.committed) == 2
 
 
+def test_a_driver_superseded_while_it_waited_for_the_database_begins_nothing(job: Job) -> None:
+    """A12, C11: else it would leave a transaction open that nobody ends."""
+    check, newer = job.store.check_generation, Job(sides=job, run_id="newer")
+    job.driver.write(0, job.work())
+
+    def broken(transactional_id: str, generation: int) -> StateRow:
+        job.store.check_generation = check  # type: ignore[method-assign]
+        job.on_step = lambda step: newer.driver.recover() if step is Step.RECOVER else None
+        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
+
+    job.store.check_generation = broken  # type: ignore[method-assign]
+    work = job.work()
+    with pytest.raises(SupersededError, match="newer"):
+        job.driver.write(1, work)
+    assert work.log == []
+
+
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job, *, decided: bool) -> None:
     """D3: before the decision the first error, after it InDoubtError."""

@@ -521,9 +521,13 @@ def test_a_driver_superseded_while_it_waited_for_the_database_begins_nothing(job
     check, newer = job.store.check_generation, Job(sides=job, run_id="newer")
     job.driver.write(0, job.work())
 
+    def take_over(step: Step) -> None:
+        if step is Step.RECOVER:
+            newer.driver.recover()
+
     def broken(transactional_id: str, generation: int) -> StateRow:
         job.store.check_generation = check  # type: ignore[method-assign]
-        job.on_step = lambda step: newer.driver.recover() if step is Step.RECOVER else None
+        job.on_step = take_over
         raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
 
     job.store.check_generation = broken  # type: ignore[method-assign]

@@ -17,7 +17,6 @@ mkdir -p "$home"
 selection=(
     tests/integration/containers
     tests/integration/test_writer_transactions.py
-    tests/integration/faults/test_unknown_outcomes.py
     -k "not tv0 and not tv1"
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient, TransactionDescription
-from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
 from tests.support.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
 from tests.support.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome
 from tests.support.providers import Broker
@@ -29,6 +29,8 @@ LARGE_INPUT = (10, 4_000, 10)
 _PAYLOAD_CHARACTERS = 200
 #: What nothing should ever wait for.
 LONG_MS = 60_000
+#: For readers of committed data to see what is committed.
+READ_DEADLINE_S = 30
 #: Short is only the time after which a claim that finds the row locked ends the older driver's session.
 _SINK_OPTIONS: dict[str, Any] = {
     "claim_lock_timeout_ms": 200,
@@ -213,12 +215,27 @@ class Job:
             table: other rows than those for the table.
         """
         rows = [row for batch in range(self.batches) for row in {**self.input(), **(expected or {})}[batch]]
-        records = read_topic(self.broker.bootstrap, self.topic)
-        found = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
-        assert_same_multiset(found, rows, what="committed records in the topic")
+        assert_same_multiset(self._committed(len(rows)), rows, what="committed records in the topic")
         stored = self.sql(f"SELECT id, payload FROM {self.table}")
         assert_same_multiset(stored, rows if table is None else table, what="rows in the table")
         assert self.describe().state != "Ongoing"
+
+    def _committed(self, count: int) -> list[Row]:
+        """What a reader of committed records finds, once it is as much or the deadline has passed.
+
+        EndTxn is answered before the markers are written, and a leader that has just become one shows at first what
+        its high watermark was as a follower.
+        """
+        found: list[Row] = []
+
+        def complete() -> bool:
+            records = read_topic(self.broker.bootstrap, self.topic)
+            found[:] = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
+            return len(found) >= count
+
+        with suppress(DeadlineError):  # what is missing then is told by the comparison
+            wait_until(complete, deadline_s=READ_DEADLINE_S, what=f"{count} committed records")
+        return found
 
     def input(self) -> dict[int, list[Row]]:
         """The rows of each batch as they are in the input now."""

@@ -17,6 +17,7 @@ KILLS = (("PRODUCE", 0), ("DECIDE", 0), ("COMPLETE", 1), ("NOTE", 2))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """A1, A15, B3, B8: driver and virtual machine die by SIGKILL, four times in one input, each time elsewhere."""
     job = make_job(kafka_without_2pc, sizes=(50, 50, 50, 50), spark=True)

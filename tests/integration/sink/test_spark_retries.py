@@ -56,6 +56,7 @@ def test_a_second_attempt_refuses_and_the_batch_runs_again(
     assert len(everything) > committed, "the first attempt had sent nothing that could be aborted"
 
 
+@pytest.mark.thorough
 def test_a_task_that_has_sent_nothing_may_run_again(
     tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
 ) -> None:

@@ -118,6 +118,12 @@ def _no_standby(world: World) -> Iterator[None]:
     """Let PostgreSQL wait for a standby that never comes: COMMIT has written its record, and is not answered."""
     world.postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     world.postgres.execute("SELECT pg_reload_conf()")
+    # It is the checkpointer that tells COMMIT to wait, and it reads its settings before it serves a checkpoint.
+    asked = "SHOW synchronous_standby_names"
+    wait_until(
+        lambda: world.postgres.query(asked) == [("nobody",)], deadline_s=_FOUND_DEADLINE_S, what="the new setting"
+    )
+    world.postgres.execute("CHECKPOINT")
     try:
         yield
     finally:

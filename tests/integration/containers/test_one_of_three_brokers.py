@@ -38,18 +38,11 @@ def coordinator(cluster: ContainerCluster, topic: str) -> ContainerBroker:
 @pytest.mark.parametrize(
     ("place", "choose"),
     [
-        ("step:BEGIN", leader),
-        ("step:PRODUCE", leader),
-        ("step:PREPARE", coordinator),
-        ("end", coordinator),
-        ("end", leader),
-    ],
-    ids=[
-        "leader-before-the-records",
-        "leader-after-them",
-        "coordinator-prepared",
-        "coordinator-decided",
-        "leader-decided",
+        pytest.param("step:BEGIN", leader, id="leader-before-the-records", marks=pytest.mark.thorough),
+        pytest.param("step:PRODUCE", leader, id="leader-after-them"),
+        pytest.param("step:PREPARE", coordinator, id="coordinator-prepared", marks=pytest.mark.thorough),
+        pytest.param("end", coordinator, id="coordinator-decided"),
+        pytest.param("end", leader, id="leader-decided", marks=pytest.mark.thorough),
     ],
 )
 def test_one_broker_is_cut_off(place: str, choose: Choose, cluster: ContainerCluster, make_job: MakeJob) -> None:
@@ -71,6 +64,7 @@ def test_one_broker_is_cut_off(place: str, choose: Choose, cluster: ContainerClu
     job.check()
 
 
+@pytest.mark.thorough
 def test_two_brokers_are_cut_off(cluster: ContainerCluster, make_job: MakeJob) -> None:
     """B14: one copy is not enough to acknowledge; the batch waits, or is tried again, until a second one is back."""
     job = make_job(cluster, sizes=SIZES)

@@ -15,8 +15,8 @@ test. Linux only.
 
 Reading order: ``local_broker``, ``kafka_broker``, ``kafka_cluster``, ``reference_coordinator``, ``postgres``,
 ``postgres_standby`` (the servers), ``tcp_proxy``, ``small_disk`` (the faults), ``topics`` and ``compare`` (reading
-back, and saying how two sides differ), ``spark`` (a session), then the small parts: ``wait``, ``ports``,
-``processes``, ``java``.
+back, and saying how two sides differ), ``spark`` (a session), then the small parts: ``lifetime``, ``wait``,
+``ports``, ``processes``, ``java``.
 """
 
 from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
+from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.local_broker import create_topic
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
@@ -39,7 +36,7 @@ _PROPERTIES = {
 _SMALL_HEAP = tuple("-Xmx256m" if option.startswith("-Xmx") else option for option in QUICK_START_JVM)
 
 
-class KafkaCluster:
+class KafkaCluster(Lifetime):
     """Three Apache Kafka nodes on 127.0.0.1. Use it with ``with``, or :meth:`start` and :meth:`close`.
 
     One node can be harmed at a time without the cluster losing anything; each is a `KafkaBroker` of :attr:`nodes`,
@@ -152,17 +149,6 @@ class KafkaCluster:
             if node.started:
                 node.kill()
             node.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _sees_all(self, node: KafkaBroker) -> bool:
         """Whether a node's own picture is of a whole cluster; asked of each, because they learn of news one by one."""

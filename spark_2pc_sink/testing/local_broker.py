@@ -6,21 +6,18 @@ import shutil
 import signal
 import tempfile
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from spark_2pc_sink.testing.errors import ServerError
+from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: A start takes one to four seconds; this is for a machine that is busy with something else.
 START_DEADLINE_S = 90.0
@@ -28,7 +25,7 @@ STOP_DEADLINE_S = 20.0
 _REQUEST_DEADLINE_S = 10.0
 
 
-class LocalBroker(ABC):
+class LocalBroker(Lifetime):
     """One node on 127.0.0.1, with data of its own.
 
     The constructor chooses ports and a directory; :meth:`start` starts it, and so does entering a ``with`` block, which
@@ -134,17 +131,6 @@ class LocalBroker(ABC):
         """Stop it and remove its data."""
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this broker, not yet started; a client that bootstraps from it never gets round it.

@@ -14,17 +14,15 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
 #: A start takes about half a second; this is for a machine that is busy with something else.
@@ -39,7 +37,7 @@ _UNPRIVILEGED_USER = "nobody"
 _SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "jit": "off", "max_connections": "200"}
 
 
-class PostgresServer:
+class PostgresServer(Lifetime):
     """One PostgreSQL server on 127.0.0.1, with a cluster of its own.
 
     The constructor chooses a port; :meth:`start` makes the cluster and starts it, and so does entering a ``with``
@@ -168,17 +166,6 @@ class PostgresServer:
         """Stop it and remove its data."""
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of this server, not yet started; reach a database through it by ``database_url(port=…)``."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import psutil
 import psycopg2
 
-from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing import PostgresServer, wait_until
+from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.chaos.jobs import ChaosJob
 from tests.chaos.plan import Planned
 from tests.chaos.processes import MissedError, kill
@@ -33,11 +34,7 @@ def broker_kill(world: World, planned: Planned) -> int:
 
 def broker_pause(world: World, planned: Planned) -> int:
     """SIGSTOP and SIGCONT of the broker."""
-    with _held(world, planned):
-        world.kafka.pause()
-    time.sleep(planned.hold_s)
-    world.kafka.resume()
-    return 0
+    return _pause(world, planned, world.kafka)
 
 
 def postmaster_kill(world: World, planned: Planned) -> int:
@@ -51,10 +48,14 @@ def postmaster_kill(world: World, planned: Planned) -> int:
 
 def postgres_pause(world: World, planned: Planned) -> int:
     """SIGSTOP and SIGCONT of all of PostgreSQL's processes."""
+    return _pause(world, planned, world.postgres)
+
+
+def _pause(world: World, planned: Planned, server: LocalBroker | PostgresServer) -> int:
     with _held(world, planned):
-        world.postgres.pause()
+        server.pause()
     time.sleep(planned.hold_s)
-    world.postgres.resume()
+    server.resume()
     return 0
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
 from testcontainers.core.config import testcontainers_config
@@ -23,9 +23,7 @@ from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
 
 from spark_2pc_sink.testing import CapabilityError, ServerError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from spark_2pc_sink.testing.lifetime import Lifetime
 
 #: A start takes two to five seconds, of a cluster ten; this is for a machine that is busy with something else.
 START_DEADLINE_S = 240.0
@@ -40,7 +38,7 @@ _LABELS = {LABEL: os.environ.get("SPARK_2PC_CONTAINERS_RUN", "by-hand")}
 testcontainers_config.ryuk_disabled = True
 
 
-class ContainerServer(ABC):
+class ContainerServer(Lifetime):
     """A server in a container of its own, with ports of 127.0.0.1 that stay the same over restarts.
 
     Args:
@@ -174,17 +172,6 @@ class ContainerServer(ABC):
         self._container.stop()
         if self._owns_network:
             self._network.remove()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def log_tail(self) -> str:
         """The end of what it has said."""

@@ -46,11 +46,13 @@ class SegmentedLog:
     Attributes:
         failure: why nothing can be appended any more, or ''.
         recovered_cut_bytes: what `recover` cut off the end: a write that a crash had torn.
+        unsynced_bytes: appended since `take_unsynced`.
     """
 
     def __init__(self, store: SegmentStore) -> None:
         self.failure = ""
         self.recovered_cut_bytes = 0
+        self.unsynced_bytes = 0
         self._store = store
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []
@@ -121,6 +123,7 @@ class SegmentedLog:
             raise
         if segment.file not in self._unsynced:
             self._unsynced.append(segment.file)
+        self.unsynced_bytes += stamped.header.size_bytes
 
     def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> ReadBytes:
         """Whole batches from the one with ``offset`` on, all below ``limit_offset``, from one segment.
@@ -165,6 +168,7 @@ class SegmentedLog:
         None where nothing is to be waited for. The work raises OSError, after which nothing may be appended.
         """
         files, self._unsynced = self._unsynced, []
+        self.unsynced_bytes = 0
         names, self._names_unsynced = self._names_unsynced, False
         if not self._store.on_disk:
             return None

@@ -11,11 +11,33 @@ import pytest
 
 from spark_2pc_sink.server.storage.batches import build_batch, read_header, stamp_batch
 from spark_2pc_sink.server.storage.files import DiskFile, DiskStore, MemoryStore
-from spark_2pc_sink.server.storage.group_sync import GroupSync
+from spark_2pc_sink.server.storage.group_sync import (
+    INLINE_BYTES_MAX,
+    INLINE_SECONDS_MAX,
+    GroupSync,
+)
 from spark_2pc_sink.server.storage.records import encode_records
 from spark_2pc_sink.server.storage.segmented_log import SegmentedLog
 
 DEADLINE_S = 20
+
+
+class WatchedDisk:
+    """fdatasync that says in which thread it runs, and that fails when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on_loop: list[bool] = []
+        self.error: OSError | None = None
+        self.seconds, self.takes_s = 0.0, INLINE_SECONDS_MAX / 5
+        self._loop_thread = threading.get_ident()
+        monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
+        monkeypatch.setattr("spark_2pc_sink.server.storage.group_sync.time.perf_counter", lambda: self.seconds)
+
+    def _sync(self) -> None:
+        self.on_loop.append(threading.get_ident() == self._loop_thread)
+        self.seconds += self.takes_s
+        if self.error is not None:
+            raise self.error
 
 
 class SlowDisk:
@@ -27,6 +49,7 @@ class SlowDisk:
         self.count = 0
         self.error: OSError | None = None
         monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
+        monkeypatch.setattr("spark_2pc_sink.server.storage.group_sync.INLINE_SECONDS_MAX", -1.0)  # always in a thread
 
     def _sync(self) -> None:
         self.count += 1
@@ -48,8 +71,8 @@ class Log:
         self.durable: list[int] = []
         self.sync = GroupSync(self.log, executor, self.durable.append)
 
-    def append(self) -> None:
-        batch = build_batch(encode_records([(None, b"value")]), record_count=1, timestamp_ms=1)
+    def append(self, value: bytes = b"value") -> None:
+        batch = build_batch(encode_records([(None, value)]), record_count=1, timestamp_ms=1)
         stamped = stamp_batch(batch, read_header(batch), base_offset=self.log.end_offset, leader_epoch=0)
         self.log.append(stamped, segment_bytes=1 << 20)
 
@@ -182,6 +205,54 @@ def test_files_are_closed_when_the_last_fdatasync_is_over(tmp_path: Path, monkey
         assert log.durable == [1, 2]
         with pytest.raises(OSError, match="Bad file descriptor"):
             log.log.read(0, max_bytes=100, min_one=True, limit_offset=1)
+
+    asyncio.run(run())
+
+
+def test_little_is_made_durable_on_the_loop_while_the_disk_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        disk = WatchedDisk(monkeypatch)
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        assert await log.sync.request() is None  # nothing is known about the disk yet
+        log.append()
+        assert log.sync.request().done()
+        assert log.durable == [1, 2]
+        log.append(bytes(INLINE_BYTES_MAX))
+        assert await log.sync.request() is None
+        log.append()
+        disk.takes_s = 2 * INLINE_SECONDS_MAX
+        assert log.sync.request().done()
+        log.append()
+        assert await log.sync.request() is None  # it was slow, and is again
+        disk.takes_s = INLINE_SECONDS_MAX / 2
+        log.append()
+        assert await log.sync.request() is None  # this one shows that it is quick
+        log.append()
+        assert log.sync.request().done()
+        assert disk.on_loop == [False, True, False, True, False, False, True]
+        assert log.durable == [1, 2, 3, 4, 5, 6, 7]
+        log.sync.close()
+
+    asyncio.run(run())
+
+
+def test_a_failure_on_the_loop_is_for_good_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = WatchedDisk(monkeypatch)
+        log = Log(DiskStore(tmp_path))
+        log.append()
+        assert await log.sync.request() is None
+        log.append()
+        disk.error = OSError("Input/output error")
+        failure = log.sync.request().result()
+        assert "Input/output error" in str(failure)
+        disk.error = None
+        assert "Input/output error" in str(log.sync.request().result())
+        assert (disk.on_loop, log.durable) == ([False, True], [1])
+        log.sync.close()
 
     asyncio.run(run())
 

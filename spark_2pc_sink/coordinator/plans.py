@@ -11,9 +11,9 @@ The order is the contract, as in etcd's raft (``Ready``)::
 
 A plan without records may be settled at once.
 
-One thing may be done before the records are durable: a leader that adds its partition itself (KIP-890, implicit add)
-may append the producer's records as soon as ``plan.records`` are written and ``plan.reply`` has no error. It answers
-the producer when both are durable, and when only its own are there after a crash, `replay.unrecorded` finds them.
+One plan may be settled as soon as its records are written: that of a leader which adds its partition itself (KIP-890,
+implicit add), because it waits for the producer's records instead. When a crash leaves only those,
+`replay.unrecorded` finds them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class InitProducerIdReply:
 
 @dataclass(frozen=True)
 class AddPartitionsReply:
-    """Send only AFTER the plan's records are durable: who gets it takes part in the transaction.
+    """Send to a client only AFTER the plan's records are durable: who gets it takes part in the transaction.
 
     Args:
         results: code per partition, in the order of the request.

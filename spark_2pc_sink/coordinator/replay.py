@@ -70,10 +70,10 @@ def unrecorded(
 ) -> tuple[AddPartitionsToTxn, ...]:
     """What a loss of power took from the log, once more: the implicit adds whose records are there without them.
 
-    A leader appends the first records of a transaction while the record that adds their partition is on its way to
-    the disk (`plans`), so the disk may have kept the records only. Their producer was not answered; added now, the
-    partition is where a lost answer would have left it: the producer's retry is a repetition, and the transaction ends
-    with a marker in that partition too.
+    A leader that adds its partition itself makes durable the first records of a transaction, and not the record that
+    adds the partition (`plans`), so the disk may have kept those only. Added now, the partition is where it was: the
+    transaction ends with a marker in it too. The transaction did not end before: what ends it is written behind the
+    record that was lost, in the same log.
 
     From transaction.version 2 on each transaction has a pair of its own, so records of the pair in use belong to the
     transaction in use. Any other open transaction is one that nobody knows, and left to who looks for it (KIP-664).

@@ -44,9 +44,9 @@ from spark_2pc_sink.server.storage.batches import (
     read_header,
     stamp_batch,
 )
-from spark_2pc_sink.server.storage.errors import LogFailedError, OffsetOutOfRangeError
+from spark_2pc_sink.server.storage.errors import OffsetOutOfRangeError
 from spark_2pc_sink.server.storage.files import DiskStore, MemoryStore, SegmentStore
-from spark_2pc_sink.server.storage.group_sync import GroupSync
+from spark_2pc_sink.server.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.server.storage.records import (
     KeyValue,
     StoredRecord,
@@ -266,7 +266,7 @@ class PartitionLog:
         if failure is not None:
             raise failure
 
-    def flush(self) -> asyncio.Future[LogFailedError | None]:
+    def flush(self) -> Synced:
         """Begin what `sync` waits for, for a client that waits for nothing (acks=0 or 1); the result is a failure."""
         return self._sync.request()
 

@@ -7,11 +7,10 @@ effects. An event whose plan has no record is answered without waiting for anyth
 The order of durability across logs follows from it. Markers are appended when the Prepare record is durable, and the
 Complete record when the markers are: the other way round a loss of power could leave a decision without its cause.
 
-Only the first records of a transaction in a partition do not wait for the Ongoing record: their leader appends them
-when it is written (`TransactionService.begin`), both go to the disk at the same time, and the producer is answered when
-both are there. A loss of power may leave one of them, and nobody was told. Where the records are lost, a marker closes
-nothing. Where the Ongoing record is lost, `TransactionService.load` finds an open transaction of a pair in use, and
-adds its partition again: no transaction hangs, and to the producer it is as if the answer alone had been lost.
+Only the record that adds a partition for the partition's own leader is not waited for (`TransactionService.add`):
+the leader appends, and answers its producer, once the producer's records are durable. Where a loss of power takes the
+Ongoing record and leaves those, `TransactionService.load` finds an open transaction of a pair in use, and adds its
+partition again. It cannot take less: what ends the transaction is written behind the Ongoing record, in the same log.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from spark_2pc_sink.coordinator import (
+    AddPartitionsToTxn,
     Code,
     CoordinatorState,
     Event,
@@ -42,7 +42,7 @@ from spark_2pc_sink.coordinator import (
     step,
     unrecorded,
 )
-from spark_2pc_sink.coordinator.plans import Effect, Reply
+from spark_2pc_sink.coordinator.plans import AddPartitionsReply, Effect, Reply
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -54,7 +54,7 @@ from spark_2pc_sink.server.log_values import NO_OFFSET
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker
 from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.storage.errors import LogFailedError
+from spark_2pc_sink.server.storage.group_sync import Synced
 
 #: Pause before a marker or a completing record is tried again, in milliseconds. There is no last attempt: a decided
 #: transaction is owed its end, and only a disk that fails makes an attempt fail.
@@ -98,23 +98,6 @@ class Intervals:
             remove_expired_ms=properties.transaction_remove_expired_transaction_cleanup_interval_ms,
             producer_expiration_check_ms=properties.producer_id_expiration_check_interval_ms,
         )
-
-
-@dataclass(frozen=True)
-class Begun:
-    """An event whose record is written, and not durable yet.
-
-    Args:
-        reply: what it will be if the disk takes the record; final where ``settled`` is None.
-        settled: done with the final reply, which may be sent then; None where there is nothing to wait for.
-    """
-
-    reply: Reply | None
-    settled: asyncio.Future[Reply | None] | None = None
-
-    async def final(self) -> Reply | None:
-        """Wait until the reply may be sent. A caller that is cancelled loses the reply only: the plan is settled."""
-        return self.reply if self.settled is None else await self.settled
 
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
@@ -212,11 +195,12 @@ class TransactionService:
 
         A caller that is cancelled meanwhile loses the reply only: the record is in the log, so it is settled.
         """
-        return await self.begin(event).final()
+        return await self._settled(self._reserved(event))
 
-    def begin(self, event: Event) -> Begun:
-        """Write the record of one event, and wait for nothing: for a leader that appends on the strength of it."""
-        return self._begun(self._reserved(event))
+    def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+        """Add partitions, or verify them, for their leader: it makes durable what it appends, see the module."""
+        plan = self._reserved(event)
+        return cast("AddPartitionsReply", self._settle(plan, self._appended(plan)))
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``: who was told to try again may do so."""
@@ -253,19 +237,25 @@ class TransactionService:
         self.state = reserve(self.state, plan)
         return plan
 
-    def _begun(self, plan: Plan) -> Begun:
-        """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
+    def _appended(self, plan: Plan) -> Code:
+        """Append the plan's record, if it has one."""
         if not plan.records:
-            return Begun(self._settle(plan))
+            return Code.NONE
         (record,) = plan.records
         log = self._state_log(record.partition)
-        appended = log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms())
-        if appended.code:
-            return Begun(self._settle(plan, appended.code))
-        settled: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        return log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms()).code
 
-        def synced(flushed: asyncio.Future[LogFailedError | None]) -> None:
-            code = Code.NONE if flushed.result() is None else Code.KAFKA_STORAGE_ERROR
+    def _settled(self, plan: Plan) -> asyncio.Future[Reply | None]:
+        """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
+        settled: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        code = self._appended(plan)
+        flushed = self._state_log(plan.records[0].partition).flush() if plan.records and not code else None
+        if flushed is None or flushed.done():
+            settled.set_result(self._settle(plan, code if flushed is None else _code_of(flushed)))
+            return settled
+
+        def synced(flushed: Synced) -> None:
+            code = _code_of(flushed)
             try:
                 reply, effects = self._ended(plan, code)
             except Exception as error:  # noqa: BLE001 - a defect: handed to who waits for the reply
@@ -276,8 +266,8 @@ class TransactionService:
             # Behind the reply: it goes out before the next record or marker is written.
             self._carry_out(effects, pause_ms=RETRY_PAUSE_MS if code else 0)
 
-        log.flush().add_done_callback(synced)
-        return Begun(plan.reply, settled)
+        flushed.add_done_callback(synced)
+        return settled
 
     def _settle(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
         reply, effects = self._ended(plan, code)
@@ -333,7 +323,7 @@ class TransactionService:
         )
         plan = self._reserved(answered)
         if plan.records:
-            await self._begun(plan).final()
+            await self._settled(plan)
         else:
             # What comes back is what has to be sent again.
             self._settle(plan, pause_ms=RETRY_PAUSE_MS)
@@ -382,6 +372,10 @@ class TransactionService:
         ]
 
 
+def _code_of(flushed: Synced) -> Code:
+    return Code.NONE if flushed.result() is None else Code.KAFKA_STORAGE_ERROR
+
+
 async def _pause(milliseconds: int) -> None:
-    if milliseconds:
-        await asyncio.sleep(milliseconds / 1000)
+    """Wait; with nothing to wait for one turn of the loop, at whose end a reply that was given before leaves."""
+    await asyncio.sleep(milliseconds / 1000)

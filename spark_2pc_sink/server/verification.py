@@ -19,11 +19,11 @@ from spark_2pc_sink.coordinator.leader_answers import (
     produce_code,
     produce_question,
 )
-from spark_2pc_sink.coordinator.plans import AddPartitionsReply, Reply
+from spark_2pc_sink.coordinator.plans import AddPartitionsReply
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.transaction_service import Begun, TransactionService
+from spark_2pc_sink.server.transaction_service import TransactionService
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,31 +50,6 @@ class VerificationSettings:
         )
 
 
-class Asked:
-    """What the coordinator says of the partitions of a Produce, in the codes for its producer; 0 lets it append.
-
-    Args:
-        version: of the request.
-        begun: the answer, and when it is final.
-    """
-
-    def __init__(self, version: int, begun: Begun) -> None:
-        self._version = version
-        self._begun = begun
-
-    def codes(self) -> dict[TopicPartition, int]:
-        """What the leader may go by when it appends; its own answer has to wait for `final_codes`."""
-        return self._translated(self._begun.reply)
-
-    async def final_codes(self) -> dict[TopicPartition, int]:
-        """The codes once the partitions are in the transaction durably, or cannot be."""
-        return self._translated(await self._begun.final())
-
-    def _translated(self, reply: Reply | None) -> dict[TopicPartition, int]:
-        results = cast("AddPartitionsReply", reply).results
-        return {each: produce_code(self._version, code) for each, code in results}
-
-
 class Verification:
     """Asks the coordinator on behalf of partition leaders.
 
@@ -93,18 +68,18 @@ class Verification:
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
-    ) -> Asked:
-        """Ask about the partitions of a Produce; those without an error may be appended to at once.
+    ) -> dict[TopicPartition, int]:
+        """The codes of a Produce's partitions, for its producer; 0 lets its leader append.
 
         While the transaction before is being completed (CONCURRENT_TRANSACTIONS), adding is tried again for
         ``backoff_ms_max``; Kafka looks every ``backoff_ms``, here the completion itself wakes who waits.
         """
         question = produce_question(version)
         event = _event(question, transactional_id, pair, partitions)
-        begun = self._service.begin(event)
-        if question is Question.ADD and _busy(begun):
-            begun = await self._begin_again(event, begun)
-        return Asked(version, begun)
+        reply = self._service.add(event)
+        if question is Question.ADD and _busy(reply):
+            reply = await self._add_again(event, reply)
+        return {each: produce_code(version, code) for each, code in reply.results}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 where they may be appended; asked once.
@@ -121,14 +96,14 @@ class Verification:
         reply = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
         return offsets_code(version, cast("AddPartitionsReply", reply).codes[partition])
 
-    async def _begin_again(self, event: AddPartitionsToTxn, begun: Begun) -> Begun:
+    async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + self._settings.backoff_ms_max / 1000
-        while _busy(begun) and now_s() < end_s:
+        while _busy(reply) and now_s() < end_s:
             left_ms = (end_s - now_s()) * 1000
             await self._service.next_change(event.transactional_id, timeout_ms=min(self._settings.backoff_ms, left_ms))
-            begun = self._service.begin(event)
-        return begun
+            reply = self._service.add(event)
+        return reply
 
 
 def _event(
@@ -143,5 +118,5 @@ def _event(
     )
 
 
-def _busy(begun: Begun) -> bool:
-    return any(code == Code.CONCURRENT_TRANSACTIONS for _, code in cast("AddPartitionsReply", begun.reply).results)
+def _busy(reply: AddPartitionsReply) -> bool:
+    return any(code == Code.CONCURRENT_TRANSACTIONS for _, code in reply.results)

@@ -28,7 +28,7 @@ from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator, Refuse
 from spark_2pc_sink.server.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
 from spark_2pc_sink.server.storage.errors import BatchError
 from spark_2pc_sink.server.storage.records import decode_records
-from spark_2pc_sink.server.verification import Asked, Verification
+from spark_2pc_sink.server.verification import Verification
 
 _VERSION_MIN: Final = 3
 _VERSION_MAX: Final = 13
@@ -96,14 +96,6 @@ class _Write:
         self.base_offset = self.append_time_ms = self.log_start_offset = _NONE
 
 
-@dataclass(frozen=True)
-class _Added:
-    """The partitions about which the coordinator was asked, and its answer."""
-
-    writes: dict[TopicPartition, _Write]
-    answer: Asked
-
-
 class ProduceHandlers:
     """Produce v3 to v13.
 
@@ -138,10 +130,10 @@ class ProduceHandlers:
         else:
             for topic, found in topics:
                 self._locate(context, topic, found)
-            added = await self._verify(version, request.transactional_id, transactional, writes)
+            await self._verify(version, request.transactional_id, transactional, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
-            await _durable(appended, added)
+            await _durable(appended)
         if request.acks != 0:
             return _response(topics)
         failed = next((write for write in writes if write.code), None)
@@ -171,8 +163,8 @@ class ProduceHandlers:
 
     async def _verify(
         self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
-    ) -> _Added | None:
-        """Ask the coordinator, once, about all partitions to which the transaction is new; None where it has not to."""
+    ) -> None:
+        """Ask the coordinator, once, about all partitions to which the transaction is new."""
         found = [
             (write, write.log, write.header)
             for write in transactional
@@ -181,7 +173,7 @@ class ProduceHandlers:
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
-            return None
+            return
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= _EPOCH_BUMP_VERSION, self._now_ms()
         for write, log, header in found:
@@ -192,16 +184,12 @@ class ProduceHandlers:
                 write.guard = standing.guard
                 asked[TopicPartition(write.topic, write.index)] = write
         if not asked or transactional_id is None or not self._verification.asks(version):
-            return None
-        added = _Added(
-            asked, await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
-        )
-        codes = added.answer.codes()
+            return
+        codes = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
             # Meanwhile the topic may have been deleted.
             write.log = self._cluster.log(partition.topic, partition.partition)
             write.code = codes[partition] or (Code.UNKNOWN_TOPIC_OR_PARTITION if write.log is None else Code.NONE)
-        return added
 
     def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
         """Append to all partitions, as far as nothing speaks against it."""
@@ -229,16 +217,11 @@ class ProduceHandlers:
         return appended
 
 
-async def _durable(appended: list[tuple[PartitionLog, _Write]], added: _Added | None) -> None:
-    """Wait for what was appended and, at the same time, for what adds its partitions to the transaction."""
+async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:
+    """Wait for what was appended."""
     for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
         if code:
             write.fail(code)
-    if added is not None:
-        for partition, code in (await added.answer.final_codes()).items():
-            write = added.writes[partition]
-            if code and not write.code:
-                write.fail(code)
 
 
 def _read(partition: Any, version: int) -> _Write:

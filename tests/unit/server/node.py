@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ from spark_2pc_sink.server.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.storage.files import MemoryFile
+from spark_2pc_sink.server.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.server.transaction_service import Intervals, TransactionService
 from spark_2pc_sink.server.verification import Verification, VerificationSettings
 
@@ -91,6 +93,10 @@ class Disk:
         return True
 
 
+#: A disk so slow is waited for in a thread, where a test can stop it.
+_SLOW_S = 1.5 * INLINE_SECONDS_MAX
+
+
 class FileInMemory(MemoryFile):
     """A file that knows what was synced."""
 
@@ -109,6 +115,7 @@ class FileInMemory(MemoryFile):
         if self.disk.sync_error and self.disk.sync_error in self.path:
             raise OSError("input/output error")
         size_bytes = self.size_bytes
+        time.sleep(_SLOW_S)
         if self.disk.stop_in and self.disk.stop_in in self.path:
             self.disk.stopped.set()
             assert self.disk.released.wait(WAIT_S_MAX)

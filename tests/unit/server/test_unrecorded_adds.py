@@ -104,27 +104,44 @@ def test_below_transaction_version_2_nothing_is_added() -> None:
     _run(disk, check, Settings(transaction_version=1))
 
 
-@pytest.mark.parametrize("lost", [TRANSACTION_STATE, "t-0"])
-def test_a_crash_between_the_two_changes_no_answer(lost: str) -> None:
-    """The one disk write is done, the other is not; the producer was not answered, and tries again."""
+@pytest.mark.parametrize("commit", [True, False])
+def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of_power(commit: bool) -> None:
+    """What adds their partition was not on the disk yet."""
 
     async def run() -> None:
         disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
         async with node(disk) as running:
-            disk.stop_in = lost
+            assert await running.write(PAIR) == 0
+            left = disk.copied(everything=False)
+            assert (running.state(), len(running.records())) == ("Ongoing", 2)
+        async with node(left) as restarted:
+            assert (restarted.state(), _partitions(restarted)) == ("Ongoing", {T0})
+            assert await restarted.write(PAIR, sequence=1) == 0
+            assert (await restarted.end(PAIR, commit=commit)).error_code == 0
+            await restarted.settled()
+            assert committed(await restarted.read()) == ([b"v", b"v"] if commit else [])
+            await _nothing_hangs(restarted, 0)
+
+    asyncio.run(run())
+
+
+def test_records_that_were_lost_with_what_adds_them_are_written_again() -> None:
+    async def run() -> None:
+        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+        async with node(disk) as running:
+            disk.stop_in = "t-0"
             task = asyncio.ensure_future(running.write(PAIR))
-            await until(lambda: disk.stopped.is_set() and disk.syncs == 1)
+            await until(disk.stopped.is_set)
             left = disk.copied(everything=False)
             assert not task.done()
             disk.released.set()
             await task
         async with node(left) as restarted:
-            assert restarted.state() == "Ongoing"
+            assert restarted.state() == "CompleteCommit"
             assert await restarted.write(PAIR) == 0
             assert (await restarted.end(PAIR)).error_code == 0
             await restarted.settled()
             assert committed(await restarted.read()) == [b"v"]
-            await _nothing_hangs(restarted, 0)
 
     asyncio.run(run())
 
@@ -134,12 +151,10 @@ def test_a_state_log_that_fails_leaves_records_for_the_next_start() -> None:
         disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
         async with node(disk) as running:
             disk.sync_error = TRANSACTION_STATE
-            answers = await running.produce({("t", 0): batch(b"v", pair=PAIR, sequence=0)})
-            answer = answers["t", 0]
-            assert (answer.error_code, answer.base_offset) == (Code.NOT_ENOUGH_REPLICAS, -1)
-            assert running.state() == "CompleteCommit"
+            assert await running.write(PAIR) == 0
+            assert (await running.end(PAIR)).error_code != 0
+            assert running.state() == "Ongoing"
         async with node(disk.copied(everything=False)) as restarted:
-            assert await restarted.write(PAIR) == 0
             assert (await restarted.end(PAIR)).error_code == 0
             await restarted.settled()
             assert committed(await restarted.read()) == [b"v"]

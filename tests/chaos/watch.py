@@ -31,7 +31,7 @@ class Standstill:
 
     Attributes:
         topic: of the partition.
-        since_s: when it was first seen, on the machine's monotonic clock.
+        since_s: when the first look ended that saw it, on the machine's monotonic clock: it had begun by then.
         last_seen_s: when the last look began that still saw it: the true end is not before that.
     """
 
@@ -76,13 +76,14 @@ class Watch:
         Raises:
             KafkaException: the broker does not answer, or has answered an older client.
         """
-        # The stable end first: what it misses of the high one only makes a standstill of a moment.
+        # The stable end first: a transaction that begins between the two makes a standstill that has begun when the
+        # second answer is there, and not before.
         stable = self._ask(IsolationLevel.READ_COMMITTED)
         high = self._ask(IsolationLevel.READ_UNCOMMITTED)
         return {partition: Ends(stable[partition], high[partition]) for partition in self._partitions}
 
-    def look(self, now_s: float, ends: dict[Partition, Ends]) -> None:
-        """Take note of what was seen by a look that began at ``now_s``."""
+    def look(self, begun_s: float, ended_s: float, ends: dict[Partition, Ends]) -> None:
+        """Take note of what was seen by a look from ``begun_s`` to ``ended_s``."""
         for partition, end in ends.items():
             before = self._open.get(partition)
             if before is not None and (before[0] != end.stable or end.high <= end.stable):
@@ -90,12 +91,12 @@ class Watch:
                 del self._open[partition]
                 before = None
             if end.high > end.stable:
-                since_s = now_s if before is None else before[1]
-                self._open[partition] = (end.stable, since_s, now_s)
+                since_s = ended_s if before is None else before[1]
+                self._open[partition] = (end.stable, since_s, begun_s)
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD_S):
-            now_s = time.monotonic()
+            begun_s = time.monotonic()
             try:
                 ends = self.ends()
             except KafkaException:
@@ -103,7 +104,7 @@ class Watch:
                 # leader epochs that it has seen before, and would go on being refused with them.
                 self._admin = AdminClient(self._settings)
                 continue
-            self.look(now_s, ends)
+            self.look(begun_s, time.monotonic(), ends)
 
     def _ask(self, isolation: IsolationLevel) -> dict[Partition, int]:
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]

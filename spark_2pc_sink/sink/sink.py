@@ -14,12 +14,12 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver, BatchReport
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.spark_facts import (
     QueryRun,
-    bound_arrow_batches,
     check_environment,
     check_repeatable,
     current_run,
@@ -119,6 +119,7 @@ class _Run:
         self._database = Database(options.database, settings)
         self._loader = RowLoader(options, self._database)
         self._pace = Pace()
+        self._arrow = ArrowBound()
         clock = SystemClock()
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
@@ -151,7 +152,6 @@ class _Run:
         spark = batch.sparkSession
         execution = self._execution = stream_execution(spark, self.query)
         check_environment(spark, execution)
-        bound_arrow_batches(spark)
         expressions = self._expressions(batch)
         check_repeatable(frames.expressions_frame(batch, expressions, self._options.upsert_order_by), execution)
         if self._options.topic is not None:
@@ -181,6 +181,7 @@ class _Run:
             topics=TopicFacts(self._cluster),
             loader=self._loader,
             pace=self._pace,
+            arrow=self._arrow,
         )
         return self._driver.write(batch_id, work)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.pieces import Piece
 from spark_2pc_sink.sink.receipts import EncodedSource
@@ -52,7 +52,7 @@ class _Source:
         self._router = RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
         self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self._pieces = 0
-        self._rows = 0
+        self._rows = self._arrow_bytes = self._arrow_batch_bytes = self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -63,6 +63,8 @@ class _Source:
                 if batch.num_rows == 0:
                     continue
                 self._rows += batch.num_rows
+                self._arrow_bytes += batch.nbytes
+                self._arrow_batch_bytes = max(self._arrow_batch_bytes, batch.nbytes)
                 for part in self._router.split(batch):
                     encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
                     yield from map(self._records, encoded)
@@ -86,8 +88,19 @@ class _Source:
             owner = owner_of(content.partition.topic, content.partition.partition, tasks)
         else:
             owner = self._source % tasks
+        if not isinstance(content, EncodedSource):
+            self._count(len(content.payload if isinstance(content, EncodedBatch) else content))
         number, self._pieces = self._pieces, self._pieces + 1
         return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner])
+
+    def _count(self, piece_bytes: int) -> None:
+        self._piece_bytes += piece_bytes
+        limit = self._plan.piece_bytes_max
+        if limit is not None and self._piece_bytes > limit:
+            raise BatchRetryError(
+                reason=f"the batch is far larger than the one before: source {self._source} has made more than {limit} "
+                "bytes, which are only moved where Spark counts the bytes of Arrow batches"
+            )
 
     def _records(self, batch: EncodedBatch) -> pa.RecordBatch:
         self._digest = combine_digests(self._digest, batch.digest)
@@ -104,4 +117,6 @@ class _Source:
             staging_table=None if writer is None else writer.staging_table,
             staging_rows=0 if writer is None else writer.staging_rows,
             partition_counts=dict(self._plan.topics.counts),
+            arrow_bytes=self._arrow_bytes,
+            arrow_batch_bytes=self._arrow_batch_bytes,
         )

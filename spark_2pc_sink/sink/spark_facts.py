@@ -25,11 +25,6 @@ _RUN_ID = "spark.jobGroup.id"
 #: Class names of StreamExecution under which several batches can come back as one batch id.
 _ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _REAL_TIME_TRIGGER = "RealTimeTrigger"
-_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-#: Spark's default.
-_ARROW_BYTES_UNBOUNDED = str(2**31 - 1)
-#: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
-ARROW_BATCH_BYTES_MAX = 32 * 1024 * 1024
 #: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
 #: should a replay order them otherwise, the digest tells.
 _ORDER_DEPENDENT = frozenset(
@@ -109,19 +104,6 @@ def check_environment(spark: SparkSession, execution: Any | None) -> None:
             rule="its batches have no end until they are recorded, so they cannot be decided one by one",
             remedy="use the default trigger, processingTime or availableNow",
         )
-
-
-def bound_arrow_batches(spark: SparkSession) -> None:
-    """Bound the bytes that a Python worker is handed at a time, where nobody has.
-
-    Spark counts rows, and takes up to 10 000 for one Arrow batch: of pieces, which are large, that is whole gigabytes.
-    The stream has a session of its own, so nobody else's workers see it. Spark 4.0 does not know the setting.
-
-    Args:
-        spark: the session of the batch.
-    """
-    if spark.conf.get(_ARROW_BYTES, _ARROW_BYTES_UNBOUNDED) == _ARROW_BYTES_UNBOUNDED:
-        spark.conf.set(_ARROW_BYTES, str(ARROW_BATCH_BYTES_MAX))
 
 
 def is_stopping(execution: Any | None) -> bool:

@@ -35,6 +35,7 @@ class TaskPlan:
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
         rows: how rows become COPY bytes; None for a resend, when the database has them.
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
+        piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
         small: the batch is expected to be small; a task that finds it is not gives up, having sent nothing.
     """
 
@@ -46,6 +47,7 @@ class TaskPlan:
     timestamp_ms: int
     rows: RowPlan | None
     stage_attempts_max: int
+    piece_bytes_max: int | None = None
     small: bool = False
 
     @property

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.arrow_bound import ArrowBound
     from spark_2pc_sink.sink.batch import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
     from spark_2pc_sink.sink.pace import Pace
@@ -58,6 +59,7 @@ class SparkBatchWork:
         topics: asks Kafka about topics.
         loader: how rows get into the table.
         pace: what the last batches took.
+        arrow: bounds what Python workers are handed.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class SparkBatchWork:
         topics: TopicFacts,
         loader: RowLoader,
         pace: Pace,
+        arrow: ArrowBound,
     ) -> None:
         self._frame = frame
         self._options = options
@@ -76,6 +79,7 @@ class SparkBatchWork:
         self._topics = topics
         self._loader = loader
         self._pace = pace
+        self._arrow = arrow
         self._results: TaskResults | None = None
 
     def partitions(self) -> list[TopicPartition]:
@@ -118,6 +122,15 @@ class SparkBatchWork:
         """Free the COPY bytes of the last `produce`."""
         self._results = None
 
+    def _collected(self, sent: DataFrame, tasks_expected: int | None) -> TaskResults:
+        """Run the job."""
+        try:
+            with self._forgetting():
+                return read_results(sent.toArrow(), tasks_expected=tasks_expected)
+        except Exception:
+            self._arrow.note_failed()
+            raise
+
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
         """Where an attempt is thrown away, the plan of the table goes with it."""
@@ -142,12 +155,12 @@ class SparkBatchWork:
         else:
             rows = self._selected(frame, [frames.attempt_sql()], kafka_only=ticket.kafka_only)
             sent = rows.mapInArrow(_task_function(plan), RESULT_DDL)
-        with self._forgetting():
-            results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
+        results = self._collected(sent, tasks if exchange else None)
         if results.too_large:
             self._pace.note_too_large()
         else:
             self._pace.note(rows=results.rows, seconds=time.monotonic() - begun_s, one_task=one_task)
+            self._arrow.note(results, one_task=one_task)
         return results
 
     def _plan(
@@ -165,6 +178,7 @@ class SparkBatchWork:
             rows=None if ticket.kafka_only else self._loader.row_plan(sources),
             # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
             stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
+            piece_bytes_max=self._arrow.apply(spark),
             small=small,
         )
 

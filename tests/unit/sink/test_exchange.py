@@ -235,3 +235,23 @@ def test_one_task_gives_up_a_batch_that_is_not_small(
     results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
     assert read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None).too_large
     assert fake.of(Api.PRODUCE) == []
+
+
+def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
+    """`arrow_bound`: else a task would be handed all pieces of a batch that has grown, at once."""
+    counted = [*run_source([keyed(0, 200)], plan, source=0, run=1)]
+    limit = sum(len(piece.column("payload")[0].as_py()) for piece in counted[:-1])
+    fits = [*run_source([keyed(0, 200)], replace(plan, piece_bytes_max=limit), source=0, run=1)]
+    assert len(fits) == len(counted)
+    (*_, last) = run_source([keyed(0, 200)], replace(plan, piece_bytes_max=limit - 1), source=0, run=1)
+    account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
+    assert isinstance(account.error, BatchRetryError)
+    assert "far larger than the one before" in str(account.error)
+
+
+def test_sources_say_how_much_they_were_handed(plan: TaskPlan) -> None:
+    batches = [keyed(0, 150), keyed(150, 200)]
+    (*_, last) = run_source(batches, plan, source=0, run=1)
+    account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
+    assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
+    assert account.arrow_batch_bytes == batches[0].nbytes

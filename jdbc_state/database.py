@@ -157,8 +157,13 @@ def give_back(connection: Connection) -> None:
     driver = driver_connection(connection)
     if driver.closed or driver.info.transaction_status != TRANSACTION_STATUS_IDLE:
         discard(connection)
-    else:
+        return
+    try:
         connection.close()
+    except (SQLAlchemyError, psycopg2.Error):
+        # Setting it back for the next user asks the server once more. What was asked of it before is answered: only
+        # the connection is lost, and there will be another.
+        driver.close()
 
 
 def discard(connection: Connection) -> None:

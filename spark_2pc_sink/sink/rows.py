@@ -230,13 +230,8 @@ class RowLoader:
         Raises:
             DataError: the table refused a row.
             BatchRetryError: a staging table has lost its rows.
-            StateStoreError: the database failed otherwise.
         """
         plan = self._planned()
-        with translated(f"writing rows to {plan.table}"):
-            return self._load(connection, plan, results)
-
-    def _load(self, connection: Connection, plan: ColumnPlan, results: TaskResults) -> int:
         sources = results.sources
         streams = [results.copy_payloads.get(source.source, ()) for source in sources]
         staged = [

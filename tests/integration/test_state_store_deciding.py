@@ -481,6 +481,16 @@ def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, databa
     assert pid not in backends(database)
 
 
+def test_a_connection_that_goes_after_its_answer_is_not_missed(store: SqlStateStore, database: str) -> None:
+    """C1, C13: what was asked is answered; resetting the connection asks the server once more, which is gone."""
+    for _ in range(2):  # a new connection, and one that was kept
+        with store._database.requests("test", lock_timeout_ms=1_000) as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+            execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
+        with store._database.requests("test", lock_timeout_ms=1_000) as connection:
+            assert connection.execute(text("SELECT pg_backend_pid()")).scalar() != pid
+
+
 def test_a_connection_on_which_something_failed_is_not_kept(store: SqlStateStore, database: str) -> None:
     """A broken one is never met twice."""
     row = claim(store)

@@ -40,17 +40,20 @@ class SqlStateStore:
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
         settings: names and time-outs.
+
+    Attributes:
+        database: opens its connections; others may share the one that is kept.
     """
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
         self._settings = settings
-        self._database = Database(url, settings)
+        self.database = Database(url, settings)
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
-        with self._database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+        with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
             create_missing(connection, self._settings)
 
     def claim(
@@ -127,7 +130,7 @@ class SqlStateStore:
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""
         return deciding(
-            self._database,
+            self.database,
             state=self._state,
             settings=self._settings,
             transactional_id=transactional_id,
@@ -136,13 +139,13 @@ class SqlStateStore:
 
     def close(self) -> None:
         """Give connections back."""
-        self._database.close()
+        self.database.close()
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""
         operation = f"claim of {claimant.transactional_id!r}"
         try:
-            with self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
+            with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
                 answer = connection.execute(claim_statement(self._state, claimant)).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
@@ -199,7 +202,7 @@ class SqlStateStore:
     def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
         listed = ", ".join(str(session) for session in left)
         return StateStoreError(
-            operation=self._database.named(operation),
+            operation=self.database.named(operation),
             detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
             retriable=True,
         )
@@ -210,7 +213,7 @@ class SqlStateStore:
             holders = lock_holders(connection, table=quoted(self._state))
         listed = ", ".join(str(holder) for holder in holders) or "none any more"
         return StateStoreError(
-            operation=self._database.named(operation),
+            operation=self.database.named(operation),
             detail=f"the row stayed locked for {self._settings.claim_deadline_ms} ms. Sessions that hold locks on "
             f"{quoted(self._state)}: {listed}. None of them is a driver of this sink; end their transactions",
             sqlstate=_LOCK_NOT_AVAILABLE,
@@ -218,7 +221,7 @@ class SqlStateStore:
         )
 
     def _requests(self, operation: str) -> AbstractContextManager[Connection]:
-        return self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)
+        return self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
         try:
@@ -241,7 +244,7 @@ class SqlStateStore:
     ) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
         statement = self._move_statement(operation, transactional_id, generation, values, after)
-        with self._database.requests(
+        with self.database.requests(
             f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
         ) as connection:
             answer = connection.execute(statement).one_or_none()

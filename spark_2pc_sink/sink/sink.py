@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import SqlStateStore, StoreSettings
-from jdbc_state.database import Database
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
@@ -114,10 +113,9 @@ class _Run:
         self._options = options
         self._cluster = Cluster(options.kafka)
         self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
-        settings = StoreSettings(**options.store_settings())
-        self._store = SqlStateStore(options.database, settings)
-        self._database = Database(options.database, settings)
-        self._loader = RowLoader(options, self._database)
+        self._store = SqlStateStore(options.database, StoreSettings(**options.store_settings()))
+        # The same connections for both, which take turns: one is kept.
+        self._loader = RowLoader(options, self._store.database)
         self._pace = Pace()
         self._arrow = ArrowBound()
         clock = SystemClock()
@@ -189,7 +187,6 @@ class _Run:
         """Close the connections of this run."""
         self._cluster.close()
         self._store.close()
-        self._database.close()
 
     def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
         """The sink's expressions over this batch; analyzed again only when the schema has changed."""

@@ -184,7 +184,7 @@ def test_whatever_commit_raises_is_unknown(store: SqlStateStore, error: Exceptio
     def failing(_: object) -> None:
         raise error
 
-    event.listen(store._database._engine, "commit", failing)
+    event.listen(store.database._engine, "commit", failing)
     with pytest.raises(CommitUnknownError) as raised:
         decide(store, row)
     assert raised.value.__cause__ is error
@@ -198,7 +198,7 @@ def test_an_interrupted_commit_closes_its_session(store: SqlStateStore, database
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    event.listen(store._database._engine, "commit", interrupt)
+    event.listen(store.database._engine, "commit", interrupt)
     with pytest.raises(KeyboardInterrupt):
         decide(store, row)
     sessions = (
@@ -439,7 +439,7 @@ def test_a_stopped_server_is_not_waited_for_without_end(
         claim(store)
 
         def stopped() -> None:
-            with store._database.requests("test", lock_timeout_ms=1_000) as connection:
+            with store.database.requests("test", lock_timeout_ms=1_000) as connection:
                 server.pause()
                 connection.execute(text("SELECT 1"))
 
@@ -484,10 +484,10 @@ def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, databa
 def test_a_connection_that_goes_after_its_answer_is_not_missed(store: SqlStateStore, database: str) -> None:
     """C1, C13: what was asked is answered; resetting the connection asks the server once more, which is gone."""
     for _ in range(2):  # a new connection, and one that was kept
-        with store._database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
             pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
             execute(database, f"SELECT pg_terminate_backend({pid}, 5000)")
-        with store._database.requests("test", lock_timeout_ms=1_000) as connection:
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
             assert connection.execute(text("SELECT pg_backend_pid()")).scalar() != pid
 
 

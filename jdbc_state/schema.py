@@ -148,10 +148,18 @@ def _exists(connection: Connection, table: Table) -> bool:
     return connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is not None
 
 
+#: Name, and whether it is in the primary key. Not SQLAlchemy's inspector: it remembers statements for each engine that
+#: ever was, and a process may run many queries one after the other.
+_COLUMNS = text(
+    "SELECT attname, coalesce(attnum = ANY (indkey), false) FROM pg_attribute LEFT JOIN pg_index "
+    "ON indrelid = attrelid AND indisprimary WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+
+
 def _check_columns(connection: Connection, table: Table) -> None:
-    found = {column["name"] for column in inspect(connection).get_columns(table.name, schema=table.schema)}
+    found = dict(connection.execute(_COLUMNS, {"table": quoted(table)}).tuples().all())
     missing = [column.name for column in table.columns if column.name not in found]
-    key = inspect(connection).get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    key = [name for name, in_key in found.items() if in_key]
     wanted_key = [column.name for column in table.primary_key.columns]
     if missing or sorted(key) != sorted(wanted_key):
         lacks = f"columns {', '.join(missing)}" if missing else f"the primary key ({', '.join(wanted_key)})"

@@ -157,9 +157,10 @@ _COLUMNS = text(
 
 
 def _check_columns(connection: Connection, table: Table) -> None:
-    found = dict(connection.execute(_COLUMNS, {"table": quoted(table)}).tuples().all())
-    missing = [column.name for column in table.columns if column.name not in found]
-    key = [name for name, in_key in found.items() if in_key]
+    found = connection.execute(_COLUMNS, {"table": quoted(table)}).all()
+    there = {name for name, _ in found}
+    missing = [column.name for column in table.columns if column.name not in there]
+    key = [name for name, in_key in found if in_key]
     wanted_key = [column.name for column in table.primary_key.columns]
     if missing or sorted(key) != sorted(wanted_key):
         lacks = f"columns {', '.join(missing)}" if missing else f"the primary key ({', '.join(wanted_key)})"

@@ -482,7 +482,7 @@ def test_a_kept_connection_that_is_gone_is_replaced(store: SqlStateStore, databa
 
 
 def test_a_connection_that_goes_after_its_answer_is_not_missed(store: SqlStateStore, database: str) -> None:
-    """C1, C13: what was asked is answered; resetting the connection asks the server once more, which is gone."""
+    """C1: what was asked is answered; resetting the connection asks the server once more, which is gone."""
     for _ in range(2):  # a new connection, and one that was kept
         with store.database.requests("test", lock_timeout_ms=1_000) as connection:
             pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()

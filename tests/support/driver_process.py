@@ -118,8 +118,9 @@ class DriverProcess:
         (fault,) = self._faults
 
         def happened() -> bool:
+            running = self.running  # first: it may write its last event and die between the two looks
             reached = bool(self.events("fault"))
-            if self.running:
+            if running:
                 return reached and self.stopped
             assert reached, f"the driver never came to {fault}: it ended with {self.end()}\n{self.log_tail()}"
             return True

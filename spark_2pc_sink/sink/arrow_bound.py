@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.receipts import TaskResults
 
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ROWS_DEFAULT: Final = "10000"
 #: Spark's default, with which it does not count.
 _UNBOUNDED: Final = str(2**31 - 1)
 #: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
@@ -24,6 +26,9 @@ ARROW_BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Without a bound a task may get all of its pieces at once: so many bytes of rows have the batches of which it may.
 #: The same number of bytes of pieces makes a source give up.
 UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
+#: Without a bound an Arrow batch has as many rows as Spark allows: so many bytes they may weigh, by the mean of the
+#: batch before.
+UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class ArrowBound:
@@ -34,6 +39,7 @@ class ArrowBound:
 
     def __init__(self) -> None:
         self._ours: bool | None = None
+        self._rows_max = 0
         self._set: bool | None = None
         self._roomy = False
 
@@ -44,6 +50,7 @@ class ArrowBound:
             spark: the session of the stream.
         """
         if self._ours is None:
+            self._rows_max = int(spark.conf.get(_ROWS_SETTING, _ROWS_DEFAULT) or _ROWS_DEFAULT)
             self._ours = spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED
         if not self._ours:
             return None
@@ -59,11 +66,13 @@ class ArrowBound:
             results: of its tasks.
             one_task: it was a small batch, which says nothing about the next one, and counting costs it nothing.
         """
-        sources = results.sources
-        total = sum(source.arrow_bytes for source in sources)
-        largest = max((source.arrow_batch_bytes for source in sources), default=0)
-        # A batch that fills the bound was perhaps cut by it.
-        self._roomy = not one_task and total <= UNBOUNDED_BYTES_MAX and largest <= ARROW_BATCH_BYTES_MAX // 2
+        total = sum(source.arrow_bytes for source in results.sources)
+        self._roomy = (
+            not one_task
+            and self._rows_max > 0
+            and total <= UNBOUNDED_BYTES_MAX
+            and total * self._rows_max <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
+        )
 
     def note_failed(self) -> None:
         """A job has failed, perhaps for lack of memory."""

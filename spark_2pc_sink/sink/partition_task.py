@@ -62,7 +62,7 @@ class _Task:
         self._task = task
         self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
         self._session: ProduceSession | None = None
-        self._rows = self._arrow_bytes = self._arrow_batch_bytes = 0
+        self._rows = self._arrow_bytes = 0
 
     def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
         self._plan.check_task_attempt(self._task, attempt)
@@ -79,7 +79,6 @@ class _Task:
                     self._plan.check_stage_attempt(self._task, batch)
                 self._rows += batch.num_rows
                 self._arrow_bytes += batch.nbytes
-                self._arrow_batch_bytes = max(self._arrow_batch_bytes, batch.nbytes)
                 self._produce(batch)
                 if writer is not None:
                     yield from (copy_result(self._task, payload) for payload in writer.write(batch))
@@ -125,7 +124,6 @@ class _Task:
                     staging_table=None if writer is None else writer.staging_table,
                     staging_rows=0 if writer is None else writer.staging_rows,
                     arrow_bytes=self._arrow_bytes,
-                    arrow_batch_bytes=self._arrow_batch_bytes,
                 ),
             ),
             digest=digest,

@@ -50,7 +50,6 @@ class EncodedSource:
         staging_rows: rows in it.
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
-        arrow_batch_bytes: of the largest.
         error: why it gave up; nothing that it made may be used then.
     """
 
@@ -64,7 +63,6 @@ class EncodedSource:
     staging_rows: int = 0
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
-    arrow_batch_bytes: int = 0
     error: DualWriteError | None = None
 
 

@@ -52,7 +52,7 @@ class _Source:
         self._router = RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
         self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self._pieces = 0
-        self._rows = self._arrow_bytes = self._arrow_batch_bytes = self._piece_bytes = 0
+        self._rows = self._arrow_bytes = self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,7 +64,6 @@ class _Source:
                     continue
                 self._rows += batch.num_rows
                 self._arrow_bytes += batch.nbytes
-                self._arrow_batch_bytes = max(self._arrow_batch_bytes, batch.nbytes)
                 for part in self._router.split(batch):
                     encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
                     yield from map(self._records, encoded)
@@ -118,5 +117,4 @@ class _Source:
             staging_rows=0 if writer is None else writer.staging_rows,
             partition_counts=dict(self._plan.topics.counts),
             arrow_bytes=self._arrow_bytes,
-            arrow_batch_bytes=self._arrow_batch_bytes,
         )

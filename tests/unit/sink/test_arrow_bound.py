@@ -6,23 +6,35 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.arrow_bound import ARROW_BATCH_BYTES_MAX, UNBOUNDED_BYTES_MAX, ArrowBound
+from spark_2pc_sink.sink.arrow_bound import (
+    ARROW_BATCH_BYTES_MAX,
+    UNBOUNDED_BYTES_MAX,
+    UNBOUNDED_ROWS_BYTES_MAX,
+    ArrowBound,
+)
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS_MAX = 1_000
+#: Of rows that are as heavy as they may be.
+ROW_BYTES = UNBOUNDED_ROWS_BYTES_MAX // ROWS_MAX
 UNBOUNDED = str(2**31 - 1)
 BOUNDED = str(ARROW_BATCH_BYTES_MAX)
 
 
 class Session:
-    """A session's settings, and how often one was set."""
+    """A session's settings, and how often the bound was set."""
 
-    def __init__(self, value: str | None = None) -> None:
+    def __init__(self, value: str | None = None, rows_max: int = ROWS_MAX) -> None:
         self.conf: Any = self
         self.value = value
+        self.rows_max = rows_max
         self.times = 0
 
     def get(self, name: str, default: str) -> str:
+        if name == ROWS_SETTING:
+            return str(self.rows_max)
         assert name == SETTING
         return default if self.value is None else self.value
 
@@ -33,10 +45,10 @@ class Session:
 
 
 def read(*sources: tuple[int, int]) -> TaskResults:
-    """What tasks return that read so many bytes of Arrow, and the largest batch of them."""
+    """What tasks return that read so many rows, and so many bytes of Arrow."""
     accounts = tuple(
-        EncodedSource(source=number, arrow_bytes=total, arrow_batch_bytes=largest)
-        for number, (total, largest) in enumerate(sources)
+        EncodedSource(source=number, rows=rows, arrow_bytes=arrow_bytes)
+        for number, (rows, arrow_bytes) in enumerate(sources)
     )
     return TaskResults((TaskReceipt(task=0, sources=accounts),), {})
 
@@ -50,10 +62,11 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
 @pytest.mark.parametrize(
     ("sources", "one_task", "roomy"),
     [
-        ([(UNBOUNDED_BYTES_MAX // 2, ARROW_BATCH_BYTES_MAX // 2)] * 2, False, True),
+        ([(1_000_000, UNBOUNDED_BYTES_MAX // 2)] * 2, False, True),
         ([], False, True),
-        ([(UNBOUNDED_BYTES_MAX // 2, 1), (UNBOUNDED_BYTES_MAX // 2 + 1, 1)], False, False),
-        ([(1, 1), (1, ARROW_BATCH_BYTES_MAX // 2 + 1)], False, False),
+        ([(1_000_000, UNBOUNDED_BYTES_MAX // 2), (1_000_000, UNBOUNDED_BYTES_MAX // 2 + 1)], False, False),
+        ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], False, True),
+        ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False, False),
         ([(1, 1)], True, False),
     ],
 )
@@ -65,8 +78,17 @@ def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, int]], on
     assert session.value == (UNBOUNDED if roomy else BOUNDED)
 
 
+def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
+    session, bound = Session(rows_max=0), ArrowBound()
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.note(read((1, 1)), one_task=False)
+    assert bound.apply(session) is None  # type: ignore[arg-type]
+    assert session.value == BOUNDED
+
+
 def test_after_a_failure_it_is_bounded_again() -> None:
     session, bound = Session(), ArrowBound()
+    bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)), one_task=False)
     bound.apply(session)  # type: ignore[arg-type]
     bound.note_failed()
@@ -76,6 +98,7 @@ def test_after_a_failure_it_is_bounded_again() -> None:
 
 def test_what_somebody_else_has_set_stays() -> None:
     session, bound = Session("1000000"), ArrowBound()
+    bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)), one_task=False)
     assert bound.apply(session) is None  # type: ignore[arg-type]
     assert (session.value, session.times) == ("1000000", 0)

@@ -254,4 +254,3 @@ def test_sources_say_how_much_they_were_handed(plan: TaskPlan) -> None:
     (*_, last) = run_source(batches, plan, source=0, run=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
-    assert account.arrow_batch_bytes == batches[0].nbytes

@@ -47,8 +47,18 @@ class Watchdog:
         self._socket.close()
 
     def _cut(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # The connection ended by itself at the same moment, which is what was wanted.
-            return
+        _shut_down(self._socket)
+
+
+def cut(connection: HasFileNumber) -> None:
+    """Shut a connection's socket down now: whoever waits for an answer on it gets an error."""
+    with socket.socket(fileno=socket.dup(connection.fileno())) as duplicate:
+        _shut_down(duplicate)
+
+
+def _shut_down(connected: socket.socket) -> None:
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # The connection ended by itself at the same moment, which is what was wanted.
+        return

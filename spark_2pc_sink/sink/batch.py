@@ -10,8 +10,9 @@ a `DecidedBatch` has `complete()` and nothing that would abort.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
 from jdbc_state.model import went_back
@@ -32,21 +33,26 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.sink.batch_work import BatchReport, TransactionTicket
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from sqlalchemy import Connection
 
     from jdbc_state import StateRow, StateStore
+    from jdbc_state.model import DecidingTransaction
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recovery import KafkaSide, Recovered, Recovery
+    from spark_2pc_sink.sink.batch_work import BatchWork, ProducedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -63,84 +69,6 @@ _PERMANENT = (
 )
 #: From this transaction.version on a produce request adds its partitions by itself, and EndTxn answers the next pair.
 _VERSION_OF_IMPLICIT_PARTITIONS = 2
-
-
-@dataclass(frozen=True)
-class TransactionTicket:
-    """What tasks need to write into the transaction of this attempt.
-
-    Attributes:
-        transactional_id: the sink's id.
-        producer: the pair of the transaction.
-        transaction_version: 0 to 2.
-        generation: the claim under which it is written.
-        transaction: number of the transaction within the claim, from 1; no two attempts of any batch share one.
-        application_name: what database sessions of this claim call themselves, so that a newer claim can end them.
-        kafka_only: True for a resend: the database has the rows already.
-    """
-
-    transactional_id: str
-    producer: ProducerIdAndEpoch
-    transaction_version: int
-    generation: int
-    transaction: int
-    application_name: str
-    kafka_only: bool
-
-
-@dataclass(frozen=True)
-class ProducedBatch:
-    """What all tasks of one attempt have written to Kafka and encoded for the database.
-
-    Attributes:
-        row_count: rows that the tasks read.
-        record_count: records that Kafka has acknowledged.
-        digest: 32 hexadecimal digits over the records, '' when there are none.
-        offsets: first and last offset per partition.
-    """
-
-    row_count: int
-    record_count: int
-    digest: str
-    offsets: Mapping[TopicPartition, tuple[int, int]]
-
-
-class BatchWork(Protocol):
-    """What a batch consists of; `SparkBatchWork` is the real one."""
-
-    def partitions(self) -> Iterable[TopicPartition]:
-        """Every partition that `produce` may write; asked only below transaction.version 2."""
-
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
-        """Run the tasks: every record acknowledged and every row encoded, or an exception."""
-
-    def copy_into(self, connection: Connection | None) -> int:
-        """Write the encoded rows of the last `produce` through ``connection``; the number of rows written."""
-
-    def run_to_nowhere(self) -> None:
-        """Evaluate the batch without writing, so that stateful operators of the plan advance."""
-
-    def discard(self) -> None:
-        """Forget what the last `produce` left in memory."""
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """What became of a batch.
-
-    Attributes:
-        batch_id: Spark's id.
-        placement: run, skipped as done, or resent to Kafka only.
-        row_count: rows in the table, 0 when skipped.
-        record_count: records in Kafka, 0 when skipped.
-        attempts: how many transactions were begun for it in this call.
-    """
-
-    batch_id: int
-    placement: Placement
-    row_count: int = 0
-    record_count: int = 0
-    attempts: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,8 +98,8 @@ class PreparedBatch:
     produced: ProducedBatch
     begun_s: float
 
-    def decide(self, work: BatchWork, *, kafka_only: bool) -> DecidedBatch:
-        """Write rows and state row in one transaction and COMMIT.
+    def decide(self, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> DecidedBatch:
+        """Write the rest of the rows and the state row in the transaction of ``scope``, and COMMIT.
 
         Raises:
             CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
@@ -179,8 +107,47 @@ class PreparedBatch:
             BatchRetryError: not all rows arrived; nothing was written.
             TransactionExpiredError: Kafka would abort the transaction before it could be committed.
         """
-        self.driver.decide(self, work, kafka_only=kafka_only)
+        self.driver.decide(self, work, scope, kafka_only=kafka_only)
         return DecidedBatch(self.driver, self.producer)
+
+
+class DecidingScope:
+    """The database transaction of one attempt. It begins where it is first needed, and ends with the block at last.
+
+    Rows may come long before the decision. A batch of a few has them all at once, and then nothing is open in the
+    database while tasks run.
+
+    Args:
+        deciding: begins the transaction; see `StateStore.deciding`.
+    """
+
+    def __init__(self, deciding: Callable[[], AbstractContextManager[DecidingTransaction]]) -> None:
+        self._deciding = deciding
+        self._stack = ExitStack()
+        self._transaction: DecidingTransaction | None = None
+
+    def __enter__(self) -> DecidingScope:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def transaction(self) -> DecidingTransaction:
+        """The transaction, begun now if it was not yet."""
+        if self._transaction is None:
+            self._transaction = self._stack.enter_context(self._deciding())
+        return self._transaction
+
+    def connection(self) -> Connection:
+        """The connection of the transaction."""
+        return self.transaction.connection
+
+    def commit(self) -> None:
+        """COMMIT what was decided."""
+        self._stack.close()
 
 
 class BatchDriver:
@@ -364,32 +331,41 @@ class BatchDriver:
         self._transactions += 1
         producer = self._begin(work)
         self._observer(Step.BEGIN)
-        produced = work.produce(
-            TransactionTicket(
-                transactional_id=self._transactional_id,
-                producer=producer,
-                transaction_version=self._kafka.transaction_version,
-                generation=generation,
-                transaction=self._transactions,
-                application_name=application_name(self._transactional_id, generation),
-                kafka_only=kafka_only,
-            )
+        ticket = TransactionTicket(
+            transactional_id=self._transactional_id,
+            producer=producer,
+            transaction_version=self._kafka.transaction_version,
+            generation=generation,
+            transaction=self._transactions,
+            application_name=application_name(self._transactional_id, generation),
+            kafka_only=kafka_only,
         )
+        with DecidingScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
+            produced = self._produce(batch_id, work, ticket, scope)
+            decided: DecidedBatch | None = None
+            if produced.record_count:
+                prepared = PreparedBatch(self, batch_id, producer, produced, begun_s)
+                self._observer(Step.PREPARE)
+                decided = prepared.decide(work, scope, kafka_only=kafka_only)
+        if decided is None:
+            self._take_empty(batch_id, producer)
+            return
+        self._observer(Step.DECIDE)
+        decided.complete()
+
+    def _produce(
+        self, batch_id: int, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope
+    ) -> ProducedBatch:
+        """Step 3, and what must be true of it."""
+        produced = work.produce(ticket, scope.connection)
         self._observer(Step.PRODUCE)
         if produced.row_count != produced.record_count:
             raise BatchRetryError(
                 reason=f"the tasks read {produced.row_count} rows, Kafka acknowledged {produced.record_count} records"
             )
-        if kafka_only:
+        if ticket.kafka_only:
             self._check_resend(batch_id, produced)
-        if produced.record_count == 0:
-            self._take_empty(batch_id, producer)
-            return
-        prepared = PreparedBatch(self, batch_id, producer, produced, begun_s)
-        self._observer(Step.PREPARE)
-        decided = prepared.decide(work, kafka_only=kafka_only)
-        self._observer(Step.DECIDE)
-        decided.complete()
+        return produced
 
     def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:
         """No record was acknowledged, so there is nothing to be committed in Kafka: only the row moves on.
@@ -443,30 +419,31 @@ class BatchDriver:
             ),
         )
 
-    def decide(self, batch: PreparedBatch, work: BatchWork, *, kafka_only: bool) -> None:
+    def decide(self, batch: PreparedBatch, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> None:
         """Step 5; called by `PreparedBatch.decide` only."""
         row = self._claimed()
         produced = batch.produced
-        with self._store.deciding(self._transactional_id, row.generation) as transaction:
-            if not kafka_only:
-                rows = work.copy_into(transaction.connection)
-                if rows != produced.row_count:
-                    raise BatchRetryError(
-                        reason=f"{produced.row_count} rows were sent to Kafka, {rows} arrived in the table"
-                    )
-            self._check_time_left(batch)
-            self._decided = str(batch.producer)
-            transaction.decide(
-                Decision(
-                    prepared=str(PreparedTxnState.of(batch.producer)),
-                    after=row.prepared_transaction_state,
-                    batch_id=batch.batch_id,
-                    row_count=produced.row_count,
-                    record_count=produced.record_count,
-                    digest=produced.digest,
-                    kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
+        transaction = scope.transaction
+        if not kafka_only:
+            rows = work.copy_into(transaction.connection)
+            if rows != produced.row_count:
+                raise BatchRetryError(
+                    reason=f"{produced.row_count} rows were sent to Kafka, {rows} arrived in the table"
                 )
+        self._check_time_left(batch)
+        self._decided = str(batch.producer)
+        transaction.decide(
+            Decision(
+                prepared=str(PreparedTxnState.of(batch.producer)),
+                after=row.prepared_transaction_state,
+                batch_id=batch.batch_id,
+                row_count=produced.row_count,
+                record_count=produced.record_count,
+                digest=produced.digest,
+                kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
             )
+        )
+        scope.commit()
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
         initialized = self._initialized

@@ -11,9 +11,8 @@ failures and lost connections pass as psycopg2 raised them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import psycopg2.errors
 import psycopg2.extensions
@@ -49,106 +48,142 @@ _UPSERT_TABLE = TableName(name="_2pc_upsert", schema="pg_temp")
 _SAVEPOINT = sql.Identifier("_2pc_upsert")
 
 
-@dataclass(frozen=True)
-class UpsertResult:
-    """What an upsert did.
+class TableRows(Protocol):
+    """The rows of a batch on their way into the target; begun by making it, which locks the target as COPY does."""
 
-    Attributes:
-        rows_copied: rows of the batch.
-        rows_written: rows inserted or updated: fewer where upsert_order_by chose among rows with one key.
-    """
+    def copy(self, stream: Stream) -> int:
+        """Take the rows of one complete COPY BINARY stream, and say how many there were.
 
-    rows_copied: int
-    rows_written: int
+        Raises:
+            ConstraintError: the table refused a row.
+            LocalProtocolError: the stream is not complete.
+        """
+
+    def stay(self) -> None:
+        """Ask the server for nothing, so that it sees that somebody is there."""
+
+    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
+        """Take the rows of staging tables too, drop these, and say how many rows the batch had in all.
+
+        Raises:
+            BatchRetryError: a staging table is gone or lost its rows.
+            ConstraintError: the table refused a row, or a trigger swallowed one; also what its deferred constraints
+                refuse.
+            DuplicateKeyError: of an upsert: a key occurs twice and there is no order, or twice with the greatest.
+        """
 
 
-def copy_inline(connection: Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> int:
-    """Append the rows of all streams by one COPY, and say how many there were.
+class _Rows:
+    """What both ways share.
 
     Args:
         connection: inside the deciding transaction.
-        plan: the plan with which the streams were encoded.
-        streams: complete COPY BINARY streams; taken one at a time, never put together.
+        plan: the plan with which the streams are encoded.
 
     Raises:
-        ConstraintError: the table refused a row.
         BatchRetryError: the table was altered since it was planned.
-        LocalProtocolError: a stream is not complete.
     """
-    with driver_connection(connection).cursor() as cursor:
-        _lock_target(cursor, plan)
-        with refused_rows(plan.table):
-            return copy_streams(cursor, plan.table, plan.names, streams)
+
+    def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
+        self._connection = driver_connection(connection)
+        self._plan = plan
+        self._copied = 0
+        with self._connection.cursor() as cursor:
+            _lock_target(cursor, plan)
+
+    def stay(self) -> None:
+        """See `TableRows.stay`."""
+        with self._connection.cursor() as cursor:
+            cursor.execute("SELECT")
+
+    def _copy(self, stream: Stream, table: TableName, columns: Sequence[str]) -> int:
+        with self._connection.cursor() as cursor, refused_rows(self._plan.table):
+            copied = copy_streams(cursor, table, columns, [stream])
+        self._copied += copied
+        return copied
+
+    def _check_deferred(self) -> None:
+        """Check deferred constraints now, while the rows that break one can still be named.
+
+        Once, after all rows of the batch: a row may refer to another that came by another way.
+        """
+        with self._connection.cursor() as cursor, refused_rows(self._plan.table):
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
-def insert_from_staging(connection: Connection, plan: ColumnPlan, staged: Sequence[StagedRows]) -> int:
-    """Append the rows of staging tables, drop these, and say how many rows there were.
+class AppendedRows(_Rows):
+    """Rows that go into the target as they are."""
 
-    Raises:
-        BatchRetryError: a staging table is gone or lost its rows, or the target was altered since it was planned.
-        ConstraintError: the table refused a row, or a trigger swallowed one.
-    """
-    with driver_connection(connection).cursor() as cursor:
-        _lock_target(cursor, plan)
-        check_present(cursor, staged)
-        for stage in staged:
-            with refused_rows(plan.table):
-                cursor.execute(
-                    sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {stage}").format(
-                        target=plan.table.identifier, columns=identifiers(plan.names), stage=stage.table.identifier
+    def copy(self, stream: Stream) -> int:
+        """See `TableRows.copy`."""
+        return self._copy(stream, self._plan.table, self._plan.names)
+
+    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
+        """See `TableRows.finish`."""
+        plan = self._plan
+        with self._connection.cursor() as cursor:
+            check_present(cursor, staged)
+            for stage in staged:
+                with refused_rows(plan.table):
+                    cursor.execute(
+                        sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {stage}").format(
+                            target=plan.table.identifier, columns=identifiers(plan.names), stage=stage.table.identifier
+                        )
                     )
-                )
-            written = cursor.rowcount
-            if written != stage.rows:
-                check_count(cursor, stage)
-                raise _swallowed(plan, stage.rows, written)
-        drop_staging(cursor, staged)
-    return sum(stage.rows for stage in staged)
+                written = cursor.rowcount
+                if written != stage.rows:
+                    check_count(cursor, stage)
+                    raise _swallowed(plan, stage.rows, written)
+            drop_staging(cursor, staged)
+        self._check_deferred()
+        return self._copied + sum(stage.rows for stage in staged)
 
 
-def upsert(
-    connection: Connection,
-    plan: ColumnPlan,
-    streams: Iterable[Stream],
-    staged: Sequence[StagedRows] = (),
-) -> UpsertResult:
-    """Insert rows with new keys and update the others, each key once.
+class UpsertedRows(_Rows):
+    """Rows with new keys are inserted and the others updated, each key once.
 
-    Rows are written in the order of their keys, so that two sinks on one table lock rows in the same order and
-    cannot deadlock each other. A key that the batch has twice is found by PostgreSQL itself, as ON CONFLICT DO UPDATE
-    affects no row twice in one statement; only then are the keys looked for.
+    They gather in a temporary table, for which the role needs the TEMPORARY privilege. They are written in the order
+    of their keys, so that two sinks on one table lock rows in the same order and cannot deadlock each other. A key
+    that the batch has twice is found by PostgreSQL itself, as ON CONFLICT DO UPDATE affects no row twice in one
+    statement; only then are the keys looked for.
 
     Args:
-        connection: inside the deciding transaction; the role needs the TEMPORARY privilege.
+        connection: inside the deciding transaction.
         plan: with upsert keys.
-        streams: complete COPY BINARY streams.
-        staged: staging tables of the same batch; dropped.
 
-    Raises:
-        DuplicateKeyError: a key occurs twice and there is no order, or twice with the greatest order.
-        BatchRetryError: a staging table is gone or lost its rows, or the target was altered since it was planned.
-        ConstraintError: the table refused a row, or a trigger swallowed one.
+    Attributes:
+        written: rows inserted or updated: fewer than the batch has where upsert_order_by chose among rows with one key.
     """
-    keys_only = set(plan.names) == set(plan.upsert_keys)
-    with driver_connection(connection).cursor() as cursor:
-        _lock_target(cursor, plan)
-        check_present(cursor, staged)
-        for stage in staged:
-            check_count(cursor, stage)
-        with refused_rows(plan.table):
+
+    def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
+        super().__init__(connection, plan)
+        self.written = 0
+        with self._connection.cursor() as cursor, refused_rows(plan.table):
             cursor.execute(staging_ddl(plan, sql.SQL("TEMPORARY"), _UPSERT_TABLE, sql.SQL("ON COMMIT DROP")))
-            copied = copy_streams(cursor, _UPSERT_TABLE, plan.copied_names, streams) + sum(
-                stage.rows for stage in staged
-            )
-        _allow_sorting(cursor)
-        source = _source(plan, [_UPSERT_TABLE, *(stage.table for stage in staged)])
-        if keys_only:
-            _refuse_duplicates(cursor, plan, source)  # DO NOTHING would be silent about them
-        written = _write(cursor, plan, source)
-        if written != copied and plan.order is None and not keys_only:
-            raise _swallowed(plan, copied, written)
-        drop_staging(cursor, staged)
-    return UpsertResult(rows_copied=copied, rows_written=written)
+
+    def copy(self, stream: Stream) -> int:
+        """See `TableRows.copy`."""
+        return self._copy(stream, _UPSERT_TABLE, self._plan.copied_names)
+
+    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
+        """See `TableRows.finish`."""
+        plan = self._plan
+        keys_only = set(plan.names) == set(plan.upsert_keys)
+        with self._connection.cursor() as cursor:
+            check_present(cursor, staged)
+            for stage in staged:
+                check_count(cursor, stage)
+            rows = self._copied + sum(stage.rows for stage in staged)
+            _allow_sorting(cursor)
+            source = _source(plan, [_UPSERT_TABLE, *(stage.table for stage in staged)])
+            if keys_only:
+                _refuse_duplicates(cursor, plan, source)  # DO NOTHING would be silent about them
+            self.written = _write(cursor, plan, source)
+            if self.written != rows and plan.order is None and not keys_only:
+                raise _swallowed(plan, rows, self.written)
+            drop_staging(cursor, staged)
+        self._check_deferred()
+        return rows
 
 
 def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
@@ -164,18 +199,6 @@ def _lock_target(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     # alters the table. ONLY, since the partitions' own definitions follow the parent's.
     cursor.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(plan.table.identifier))
     check_unchanged(cursor, plan)
-
-
-def check_deferred(connection: Connection, plan: ColumnPlan) -> None:
-    """Check deferred constraints now, while the rows that break one can still be named.
-
-    Once, after all rows of the batch: a row may refer to another that came by another way.
-
-    Raises:
-        ConstraintError: a deferred constraint refuses a row.
-    """
-    with driver_connection(connection).cursor() as cursor, refused_rows(plan.table):
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 def _write(cursor: psycopg2.extensions.cursor, plan: ColumnPlan, source: sql.Composable) -> int:

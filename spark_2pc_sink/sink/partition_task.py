@@ -1,4 +1,4 @@
-"""A task that reads rows and sends them itself: rows in, Kafka records and COPY bytes out, one receipt.
+"""A task that reads rows and sends them itself: rows in, Kafka records out, one receipt.
 
 It writes to partitions that no other task of the batch writes, so rows need not move: those of a batch without keys,
 and all rows of a batch that one task can do. It takes no decision about the transaction: it writes with the pair that
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.pace import ONE_TASK_BYTES_MAX, ONE_TASK_ROWS_MAX
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, copy_result
+from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.rows import RowWriter
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.task_plan import TaskPlan
 
 
-def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt: int) -> Iterator[pa.RecordBatch]:
-    """Write the rows of one Spark partition; yields COPY payloads and then one receipt.
+def run_task(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, run: int, attempt: int
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of one Spark partition; yields one receipt.
 
     Args:
         batches: the rows, with the columns that `frame` names.
         plan: what to do.
         task: the Spark partition id.
+        run: a number that no other run of this task has.
         attempt: the attempt number of the task.
     """
     try:
-        yield from _Task(plan, task).run(batches, attempt)
+        yield from _Task(plan, task, run).run(batches, attempt)
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
@@ -57,9 +60,10 @@ def _hold(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
 class _Task:
     """One attempt of one task."""
 
-    def __init__(self, plan: TaskPlan, task: int) -> None:
+    def __init__(self, plan: TaskPlan, task: int, run: int) -> None:
         self._plan = plan
         self._task = task
+        self._run = run
         self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
         self._session: ProduceSession | None = None
         self._rows = self._arrow_bytes = 0
@@ -70,7 +74,8 @@ class _Task:
         if taken is None:
             yield TaskReceipt(task=self._task, too_large=True).to_result()
             return
-        writer = None if self._plan.rows is None else RowWriter(self._plan.rows, self._plan.ticket, self._task)
+        plan = self._plan
+        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._task, self._run)
         try:
             for batch in taken:
                 if batch.num_rows == 0:
@@ -81,9 +86,9 @@ class _Task:
                 self._arrow_bytes += batch.nbytes
                 self._produce(batch)
                 if writer is not None:
-                    yield from (copy_result(self._task, payload) for payload in writer.write(batch))
+                    writer.write(batch)
             if writer is not None:
-                yield from (copy_result(self._task, payload) for payload in writer.finish())
+                writer.finish()
             yield self._receipt(writer).to_result()
         except BaseException:
             drop_worker_cluster(self._plan.kafka)
@@ -118,6 +123,7 @@ class _Task:
             sources=(
                 EncodedSource(
                     source=self._task,
+                    run=self._run,
                     rows=self._rows,
                     digest=digest,
                     copy_rows=0 if writer is None else writer.inline_rows,

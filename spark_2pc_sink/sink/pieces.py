@@ -1,9 +1,9 @@
 """What the tasks that read hand to the tasks that send: a few large rows in place of many small ones.
 
-A source task encodes its rows to complete record batches and COPY bytes. Each of these is one row of the shuffle, a
-piece; the last piece of a source is its account, an `EncodedSource`. A piece says which run of which source made it,
-and its place among all pieces of that run. Spark may run a source again, and then the order of its rows, and so its
-pieces, may be others: the driver takes only what adds up to whole runs, one for each source.
+A source task encodes its rows to complete record batches. Each of these is one row of the shuffle, a piece; the last
+piece of a source is its account, an `EncodedSource`. A piece says which run of which source made it, and its place
+among all pieces of that run. Spark may run a source again, and then the order of its rows, and so its pieces, may be
+others: the driver takes only what adds up to whole runs, one for each source.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
-from spark_2pc_sink.sink.receipts import EncodedSource, binary_cell
-from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+from spark_2pc_sink.sink.receipts import EncodedSource
 
 RECORDS_KIND: Final = "records"
-COPY_KIND: Final = "copy"
 SOURCE_KIND: Final = "source"
 
 #: The shuffle is by this column: see `spark_2pc_sink.sink.routing.balanced_salts`.
@@ -56,13 +54,13 @@ class Piece:
         source: the Spark partition id of the task that made it.
         run: tells the runs of one source apart.
         number: its place among the pieces of the run, from 0.
-        content: a record batch, some COPY bytes, or the account of the run, which is its last piece.
+        content: a record batch, or the account of the run, which is its last piece.
     """
 
     source: int
     run: int
     number: int
-    content: EncodedBatch | bytes | ArrowBuffer | EncodedSource
+    content: EncodedBatch | EncodedSource
 
     def to_row(self, salt: int) -> pa.RecordBatch:
         """The row; ``salt`` says which task gets it."""
@@ -74,10 +72,10 @@ class Piece:
             cells += [RECORDS_KIND, *place, content.record_count, digest, content.row_key]
             payload = content.payload
         else:
-            cells += [SOURCE_KIND if isinstance(content, EncodedSource) else COPY_KIND, None, None, None, None, None]
-            payload = pickle.dumps(content) if isinstance(content, EncodedSource) else content
+            cells += [SOURCE_KIND, None, None, None, None, None]
+            payload = pickle.dumps(content)
         arrays = [pa.array([cell], field.type) for cell, field in zip(cells, _SCHEMA, strict=False)]
-        return pa.RecordBatch.from_arrays([*arrays, binary_cell(payload)], schema=_SCHEMA)
+        return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=_SCHEMA)
 
 
 def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
@@ -86,7 +84,7 @@ def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
     payloads = batch.column("payload")
     for row, kind in enumerate(plain["kind"]):
         payload = payloads[row].as_buffer()
-        content: EncodedBatch | Any
+        content: EncodedBatch | EncodedSource
         if kind == RECORDS_KIND:
             content = EncodedBatch(
                 partition=TopicPartition(plain["topic"][row], plain["partition"][row]),
@@ -95,11 +93,15 @@ def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
                 digest=int.from_bytes(plain["digest"][row], "big"),
                 row_key=plain["row_key"][row],
             )
-        elif kind == SOURCE_KIND:
-            content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
         else:
-            content = payload
+            content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
         yield Piece(plain["source"][row], plain["run"][row], plain["number"][row], content)
 
 
 _PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}
+
+
+def _binary_cell(payload: bytes | pa.Buffer) -> pa.Array:
+    """A binary column of one row that is ``payload`` itself, not a copy."""
+    offsets = pa.array([0, len(memoryview(payload))], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)])

@@ -15,15 +15,13 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.wire.digest import combine_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from spark_2pc_sink.errors import DualWriteError
 
-#: A task yields rows of these two columns: any number of ``copy`` payloads, then one ``receipt``.
-RESULT_DDL = "kind string, payload binary"
-RESULT_SCHEMA = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
-COPY_KIND = "copy"
-RECEIPT_KIND = "receipt"
+#: A task that sends yields one row.
+RESULT_DDL = "receipt binary"
+RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class EncodedSource:
         rows: rows read from Spark.
         digest: 128-bit digest over the records that were made of them.
         pieces: how many pieces it handed to tasks that send; 0 for a task that sends its own.
-        copy_rows: rows in its COPY payloads.
+        copy_rows: rows that it has sent to the driver.
         staging_table: name of the table that holds the other rows, None when there are none.
         staging_rows: rows in it.
         partition_counts: of each topic the number of partitions by which keys were hashed.
@@ -90,7 +88,7 @@ class TaskReceipt:
 
     def to_result(self) -> pa.RecordBatch:
         """The row that a task yields last."""
-        return _result(RECEIPT_KIND, pickle.dumps(self))
+        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,9 @@ class TaskResults:
 
     Attributes:
         receipts: one per task, in the order of their ids.
-        copy_payloads: pieces of COPY BINARY streams by source, in the order in which the source made them.
     """
 
     receipts: tuple[TaskReceipt, ...]
-    copy_payloads: Mapping[int, Sequence[pa.Buffer]]
 
     @property
     def sources(self) -> tuple[EncodedSource, ...]:
@@ -140,11 +136,6 @@ class TaskResults:
         }
 
 
-def copy_result(source: int, payload: bytes | pa.Buffer) -> pa.RecordBatch:
-    """A row that carries a piece of the COPY stream of a source."""
-    return _result(f"{COPY_KIND}:{source}", payload)
-
-
 def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
     """Add up what came back, and refuse it unless it is whole.
 
@@ -159,16 +150,11 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
         DualWriteError: the error that a task returned.
     """
     receipts: dict[int, TaskReceipt] = {}
-    payloads: dict[int, list[pa.Buffer]] = {}
-    for kind, payload in zip(table["kind"], table["payload"], strict=True):
-        name = kind.as_py()
-        if name == RECEIPT_KIND:
-            receipt: TaskReceipt = pickle.loads(payload.as_buffer())  # noqa: S301 - written by our own tasks
-            if receipt.task in receipts:
-                raise BatchRetryError(reason=f"task {receipt.task} returned two receipts")
-            receipts[receipt.task] = receipt
-        else:
-            payloads.setdefault(int(name.removeprefix(f"{COPY_KIND}:")), []).append(payload.as_buffer())
+    for payload in table["receipt"]:
+        receipt: TaskReceipt = pickle.loads(payload.as_buffer())  # noqa: S301 - written by our own tasks
+        if receipt.task in receipts:
+            raise BatchRetryError(reason=f"task {receipt.task} returned two receipts")
+        receipts[receipt.task] = receipt
     errors = [receipt.error for receipt in receipts.values() if receipt.error is not None]
     if errors:
         # A row that no retry can mend says more than a task that only met its consequences.
@@ -176,7 +162,7 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
     expected = len(receipts) if tasks_expected is None else tasks_expected
     if receipts and sorted(receipts) != list(range(expected)):
         raise BatchRetryError(reason=f"receipts came from tasks {sorted(receipts)}, {expected} tasks were expected")
-    results = TaskResults(tuple(receipts[task] for task in sorted(receipts)), payloads)
+    results = TaskResults(tuple(receipts[task] for task in sorted(receipts)))
     _check_ownership(results.receipts)
     _check_sources(results)
     return results
@@ -213,13 +199,3 @@ def _check_ownership(receipts: Iterable[TaskReceipt]) -> None:
                 raise BatchRetryError(
                     reason=f"tasks {owner[partition]} and {receipt.task} both wrote {partition}: sequences were mixed"
                 )
-
-
-def binary_cell(payload: bytes | pa.Buffer) -> pa.Array:
-    """A binary column of one row that is ``payload`` itself, not a copy."""
-    offsets = pa.array([0, len(memoryview(payload))], pa.int32()).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)])
-
-
-def _result(kind: str, payload: bytes | pa.Buffer) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([kind]), binary_cell(payload)], schema=RESULT_SCHEMA)

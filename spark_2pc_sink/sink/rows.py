@@ -1,7 +1,7 @@
 """The database half of a batch: planned on the driver, encoded in tasks, loaded in the deciding transaction.
 
-Rows are encoded to COPY BINARY where they are. What fits goes back to the driver in memory; beyond that a task stages
-its rows in a table of its own, so that the driver's memory stays bounded whatever the size of a batch.
+Rows are encoded to COPY BINARY where they are. What fits goes back to the driver in memory (`row_feed`); beyond that a
+task stages its rows in a table of its own, so that the driver's memory stays bounded whatever the size of a batch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.database import check_deferred, copy_inline, insert_from_staging, upsert
+from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import (
     StagedRows,
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 
     from jdbc_state.database import Database
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.batch import TransactionTicket
+    from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
     from spark_2pc_sink.sink.receipts import TaskResults
+    from spark_2pc_sink.sink.row_feed import RowChannel
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class RowPlan:
         columns: how each column is checked and encoded.
         staging: how a task connects to stage rows; its application_name is completed with the claim.
         staging_schema: where staging tables are made.
+        channel: by which rows return through the driver.
         inline_bytes_max: COPY bytes that one task may return through the driver.
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
     """
@@ -64,6 +67,7 @@ class RowPlan:
     columns: ColumnPlan
     staging: StagingSession
     staging_schema: str
+    channel: RowChannel
     inline_bytes_max: int
     row_key: str | None
 
@@ -74,19 +78,17 @@ class RowWriter:
     Args:
         plan: from the driver.
         ticket: names the claim and the transaction, and so the staging table.
-        task: the Spark partition id.
+        source: the Spark partition id.
+        run: tells the runs of one source apart.
     """
 
-    def __init__(self, plan: RowPlan, ticket: TransactionTicket, task: int) -> None:
+    def __init__(self, plan: RowPlan, ticket: TransactionTicket, source: int, run: int) -> None:
         self._plan = plan
-        self._name = StagingName(
-            owner=owner_of(ticket.transactional_id),
-            generation=ticket.generation,
-            attempt=ticket.transaction,
-            task=task,
-        )
-        self._application_name = ticket.application_name
+        self._ticket = ticket
+        self._source = source
+        self._run = run
         self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        self._stream: list[bytes] = []
         self._inline_bytes = 0
         self._stack = ExitStack()
         self._stage: StagingTable | None = None
@@ -95,7 +97,7 @@ class RowWriter:
 
     @property
     def staging_table(self) -> str | None:
-        """The table that was filled, None when all rows were returned."""
+        """The table that was filled, None when all rows are returned."""
         return None if self._staged is None else self._staged.table.name
 
     @property
@@ -103,42 +105,53 @@ class RowWriter:
         """Rows in that table."""
         return 0 if self._staged is None else self._staged.rows
 
-    def write(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Encode a batch; yields what is to be returned to the driver.
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch.
 
         Raises:
             UnstorableValueError: a value that the table cannot hold.
             DatabaseUnreachableError: rows were to be staged, and no connection could be made.
         """
         if self._stage is None and self._inline_bytes >= self._plan.inline_bytes_max:
-            yield from self._to_staging()
+            self._to_staging()
         encoded = self._encoder.encode(batch)
         if self._stage is not None:
             self._stage.write(encoded)
         elif encoded:
             self._inline_bytes += len(encoded)
-            yield encoded
+            self._stream.append(encoded)
 
-    def finish(self) -> Iterator[bytes]:
-        """Everything that was held back; after it the rows are complete."""
-        tail = self._encoder.finish()
+    def finish(self) -> None:
+        """Everything that was held back; after it the rows are complete, and those for the driver on their way."""
         if self._stage is not None:
-            self._staged = self._stage.commit(tail)
+            self._staged = self._stage.commit(self._encoder.finish())
         else:
-            self.inline_rows = self._encoder.rows
-            yield tail
+            self._end_stream()
+        if self.inline_rows:
+            rows = SourceRows(self._ticket.attempt, self._source, self._run, tuple(self._stream))
+            self._plan.channel.add([rows])
 
     def close(self) -> None:
         """Drop what was not finished, and close the connection."""
         self._stack.close()
 
-    def _to_staging(self) -> Iterator[bytes]:
-        """End the inline stream and begin another one in a table."""
-        yield self._encoder.finish()
+    def _end_stream(self) -> None:
+        self._stream.append(self._encoder.finish())
         self.inline_rows = self._encoder.rows
-        self._encoder = CopyEncoder(self._plan.columns, row_key=self._plan.row_key)
-        session = replace(self._plan.staging, application_name=self._application_name)
-        stage = StagingTable(session, self._plan.columns, name=self._name, schema=self._plan.staging_schema)
+
+    def _to_staging(self) -> None:
+        """End the inline stream and begin another one in a table."""
+        self._end_stream()
+        ticket, plan = self._ticket, self._plan
+        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        name = StagingName(
+            owner=owner_of(ticket.transactional_id),
+            generation=ticket.generation,
+            attempt=ticket.transaction,
+            task=self._source,
+        )
+        session = replace(plan.staging, application_name=ticket.application_name)
+        stage = StagingTable(session, plan.columns, name=name, schema=plan.staging_schema)
         self._stage = self._stack.enter_context(stage)
 
 
@@ -205,8 +218,13 @@ class RowLoader:
         as_they_are = all(column.expression == quoted(column.name) for column in plan.copied)
         return None if as_they_are else list(plan.expressions)
 
-    def row_plan(self, tasks: int) -> RowPlan:
-        """What each of ``tasks`` tasks needs; they share the inline limit equally."""
+    def row_plan(self, tasks: int, channel: RowChannel) -> RowPlan:
+        """What a task needs.
+
+        Args:
+            tasks: how many run at a time: they share the inline limit.
+            channel: by which rows return through the driver.
+        """
         options = self._options
         plan = self._planned()
         return RowPlan(
@@ -220,33 +238,28 @@ class RowLoader:
                 idle_in_transaction_timeout_ms=0,
             ),
             staging_schema=self._staging_schema(),
+            channel=channel,
             inline_bytes_max=options.inline_copy_bytes_max // tasks,
             row_key=self._row_key,
         )
 
-    def load(self, connection: Connection, results: TaskResults) -> int:
-        """Move all rows of an attempt into the table; the number of rows of the batch that arrived.
+    def table(self, connection: Connection) -> TableRows:
+        """What writes rows into the table through ``connection``, in the transaction that decides.
 
         Raises:
-            DataError: the table refused a row.
-            BatchRetryError: a staging table has lost its rows.
+            BatchRetryError: the table was altered since it was planned.
         """
-        plan = self._planned()
-        sources = results.sources
-        streams = [results.copy_payloads.get(source.source, ()) for source in sources]
-        staged = [
-            StagedRows(
-                replace(plan.table, schema=self._staging_schema(), name=source.staging_table), source.staging_rows
-            )
-            for source in sources
+        kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
+        return kind(connection, self._planned())
+
+    def staged(self, results: TaskResults) -> list[StagedRows]:
+        """The staging tables that the tasks of an attempt have filled."""
+        schema, target = self._staging_schema(), self._planned().table
+        return [
+            StagedRows(replace(target, schema=schema, name=source.staging_table), source.staging_rows)
+            for source in results.sources
             if source.staging_table is not None
         ]
-        if self._options.mode == "upsert":
-            rows = upsert(connection, plan, streams, staged).rows_copied
-        else:
-            rows = copy_inline(connection, plan, streams) + insert_from_staging(connection, plan, staged)
-        check_deferred(connection, plan)
-        return rows
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""

@@ -1,4 +1,4 @@
-"""A task that sends what others have encoded: pieces in, records acknowledged and COPY bytes passed on, one receipt.
+"""A task that sends what others have encoded: pieces in, records acknowledged, one receipt.
 
 It owns its partitions: all pieces for them come to it, and each partition's batches get their sequence numbers here.
 Like every task that sends, it does so in its first attempt only.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.pieces import Piece, read_pieces
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, copy_result
+from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.task_plan import flush_session
 from spark_2pc_sink.sink.topics import drop_worker_cluster
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def run_sending(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt: int
 ) -> Iterator[pa.RecordBatch]:
-    """Send the pieces of one partition of the shuffle; yields COPY payloads and then one receipt.
+    """Send the pieces of one partition of the shuffle; yields one receipt.
 
     Args:
         batches: pieces, with the column `frame.ATTEMPT`.
@@ -62,7 +62,7 @@ class _Sending:
                     continue
                 if not self._newest:
                     self._plan.check_stage_attempt(self._task, batch)
-                yield from self._take(list(read_pieces(batch)))
+                self._take(list(read_pieces(batch)))
             written = flush_session(self._session)
             yield TaskReceipt(
                 task=self._task,
@@ -75,7 +75,7 @@ class _Sending:
             drop_worker_cluster(self._plan.kafka)
             raise
 
-    def _take(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    def _take(self, pieces: list[Piece]) -> None:
         self._meet(pieces)
         for piece in pieces:
             self._check_order(piece)
@@ -86,10 +86,7 @@ class _Sending:
                 self._sources.append(content)
                 continue
             self._taken[piece.source, piece.run] += 1
-            if isinstance(content, EncodedBatch):
-                self._send(content)
-            else:
-                yield copy_result(piece.source, content)
+            self._send(content)
 
     def _meet(self, pieces: list[Piece]) -> None:
         partitions = [piece.content.partition for piece in pieces if isinstance(piece.content, EncodedBatch)]
@@ -105,7 +102,7 @@ class _Sending:
         self._open_session().append_encoded(batch)
 
     def _check_order(self, piece: Piece) -> None:
-        """Records with one key keep their order, and so do the pieces of a COPY stream."""
+        """Records with one key keep their order."""
         made_by = (piece.source, piece.run)
         if piece.number <= self._newest.get(made_by, -1):
             raise BatchRetryError(

@@ -14,8 +14,10 @@ from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
-from spark_2pc_sink.sink.batch import BatchDriver, BatchReport
+from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.batch_work import BatchReport
 from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.spark_facts import (
     QueryRun,
@@ -118,6 +120,7 @@ class _Run:
         self._loader = RowLoader(options, self._store.database)
         self._pace = Pace()
         self._arrow = ArrowBound()
+        self._feed = RowFeed()
         clock = SystemClock()
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
@@ -180,6 +183,7 @@ class _Run:
             loader=self._loader,
             pace=self._pace,
             arrow=self._arrow,
+            feed=self._feed,
         )
         return self._driver.write(batch_id, work)
 

@@ -1,7 +1,8 @@
 """A task that reads rows and encodes them for others to send: rows in, pieces out, and no effect on Kafka.
 
-So Spark may run it again as it likes. Only rows beyond the inline limit leave it another way, into a staging table
-of its own; a second run finds that table there, and gives the attempt up.
+So Spark may run it again as it likes. Only its rows for the database leave it another way, when it has ended well
+(`row_feed`), and beyond the inline limit into a staging table of its own; of either a second run is noticed, and the
+attempt given up.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Source:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._source)
+        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._source, self._run)
         try:
             for batch in batches:
                 if batch.num_rows == 0:
@@ -68,10 +69,10 @@ class _Source:
                     encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
                     yield from map(self._records, encoded)
                 if writer is not None:
-                    yield from map(self.piece, writer.write(batch))
+                    writer.write(batch)
             yield from map(self._records, self._encoder.finish())
             if writer is not None:
-                yield from map(self.piece, writer.finish())
+                writer.finish()
             yield self.piece(self._account(writer))
         except BaseException:
             drop_worker_cluster(plan.kafka)
@@ -80,15 +81,14 @@ class _Source:
             if writer is not None:
                 writer.close()
 
-    def piece(self, content: EncodedBatch | bytes | EncodedSource) -> pa.RecordBatch:
-        """The next piece, on its way to the task that sends it; COPY bytes and the account go to any, always one."""
+    def piece(self, content: EncodedBatch | EncodedSource) -> pa.RecordBatch:
+        """The next piece, on its way to the task that sends it; the account goes to any one."""
         tasks = self._plan.tasks
         if isinstance(content, EncodedBatch):
             owner = owner_of(content.partition.topic, content.partition.partition, tasks)
+            self._count(len(content.payload))
         else:
             owner = self._source % tasks
-        if not isinstance(content, EncodedSource):
-            self._count(len(content.payload if isinstance(content, EncodedBatch) else content))
         number, self._pieces = self._pieces, self._pieces + 1
         return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner])
 

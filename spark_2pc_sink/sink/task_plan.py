@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.sink.batch import TransactionTicket
+    from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.rows import RowPlan
     from spark_2pc_sink.sink.topics import Topics
 

@@ -1,4 +1,4 @@
-"""A micro-batch of Spark as work for the batch driver: one job that writes, and one COPY of what it returned.
+"""A micro-batch of Spark as work for the batch driver: one job that writes, and beside it COPY of what it returns.
 
 Where rows choose their partitions, by key for instance, the job has two stages: tasks encode the rows that they read,
 and the few large pieces that come of it, not the rows, are shuffled to the tasks that own the partitions. Otherwise,
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
-from spark_2pc_sink.sink.batch import ProducedBatch
+from spark_2pc_sink.sink.batch_work import ProducedBatch
 from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
 from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, read_results
 from spark_2pc_sink.sink.routing import balanced_salts
+from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.arrow_bound import ArrowBound
-    from spark_2pc_sink.sink.batch import TransactionTicket
+    from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
     from spark_2pc_sink.sink.pace import Pace
+    from spark_2pc_sink.sink.row_feed import RowFeed
     from spark_2pc_sink.sink.rows import RowLoader
     from spark_2pc_sink.sink.topics import TopicFacts
 
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
 _STAGE_ATTEMPTS_DEFAULT = "4"
+#: So many tasks read for each that can run at once, if the input has as many parts: the rows of those that have ended
+#: are written while the others run.
+WAVES: Final = 4
+#: A connection that waits for rows says so when this part of the time is over that it may be idle.
+_IDLE_SHARE: Final = 3
 
 
 class SparkBatchWork:
@@ -60,6 +67,7 @@ class SparkBatchWork:
         loader: how rows get into the table.
         pace: what the last batches took.
         arrow: bounds what Python workers are handed.
+        feed: where rows for the table arrive.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class SparkBatchWork:
         loader: RowLoader,
         pace: Pace,
         arrow: ArrowBound,
+        feed: RowFeed,
     ) -> None:
         self._frame = frame
         self._options = options
@@ -80,7 +89,9 @@ class SparkBatchWork:
         self._loader = loader
         self._pace = pace
         self._arrow = arrow
+        self._feed = feed
         self._results: TaskResults | None = None
+        self._copy: RowCopy | None = None
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
@@ -92,13 +103,15 @@ class SparkBatchWork:
         counts = self._topics.counts(topics)
         return [TopicPartition(topic, partition) for topic in topics for partition in range(counts[topic])]
 
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
-        known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
-        results = self._run(ticket, known, one_task=True) if self._pace.one_task else None
-        if results is None or results.too_large:
-            results = self._run(ticket, known, one_task=False)
+        with self._forgetting():
+            if ticket.kafka_only:
+                results = self._run_job(ticket)
+            else:
+                with self._row_copy(ticket, begin) as self._copy:
+                    results = self._run_job(ticket)
         self._results = results
         return ProducedBatch(
             row_count=results.rows,
@@ -107,26 +120,26 @@ class SparkBatchWork:
             offsets=results.offsets,
         )
 
-    def copy_into(self, connection: Connection | None) -> int:
-        """Write the rows of the last `produce`; see `BatchWork.copy_into`."""
-        if self._results is None or connection is None:
-            raise BatchRetryError(reason="there is nothing to copy: the job that encodes the rows has not run")
+    def copy_into(self, connection: Connection) -> int:
+        """Write the rows that `produce` has not; see `BatchWork.copy_into`."""
+        if self._results is None or self._copy is None:
+            raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            return self._loader.load(connection, self._results)
+            self._copy.check(self._results.sources)
+            return self._copy.table(connection).finish(self._loader.staged(self._results))
 
     def run_to_nowhere(self) -> None:
         """Evaluate the batch and drop the rows."""
         self._frame.write.format("noop").mode("append").save()
 
     def discard(self) -> None:
-        """Free the COPY bytes of the last `produce`."""
-        self._results = None
+        """Forget the last `produce`."""
+        self._results = self._copy = None
 
     def _collected(self, sent: DataFrame, tasks_expected: int | None) -> TaskResults:
         """Run the job."""
         try:
-            with self._forgetting():
-                return read_results(sent.toArrow(), tasks_expected=tasks_expected)
+            return read_results(sent.toArrow(), tasks_expected=tasks_expected)
         except Exception:
             self._arrow.note_failed()
             raise
@@ -140,14 +153,34 @@ class SparkBatchWork:
             self._loader.forget()
             raise
 
+    def _row_copy(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> RowCopy:
+        return RowCopy(
+            self._feed,
+            ticket.attempt,
+            begin=begin,
+            table=self._loader.table,
+            idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
+        )
+
+    def _run_job(self, ticket: TransactionTicket) -> TaskResults:
+        """In one task where that is likely to do, else shared out."""
+        known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
+        if self._pace.one_task:
+            results = self._run(ticket, known, one_task=True)
+            if not results.too_large:
+                return results
+        return self._run(ticket, known, one_task=False)
+
     def _run(self, ticket: TransactionTicket, known: dict[str, int], *, one_task: bool) -> TaskResults:
         begun_s = time.monotonic()
-        tasks = 1 if one_task else self._tasks(known)
-        sources = 1 if one_task else self._parallelism()
-        # Without a choice of partitions rows need not move, unless there are more tasks that could read than send.
-        exchange = sources > 1 and (frames.chooses_partitions(self._expressions) or tasks < sources)
-        plan = self._plan(ticket, known, tasks=tasks, sources=sources, small=one_task)
-        frame = self._frame.coalesce(sources)
+        at_once = 1 if one_task else self._parallelism()
+        partitions = self._partition_count(known)
+        # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
+        exchange = at_once > 1 and (frames.chooses_partitions(self._expressions) or partitions < at_once)
+        sources = at_once if at_once == 1 else at_once * WAVES
+        tasks = min(at_once if exchange else sources, partitions)
+        plan = self._plan(ticket, known, tasks=tasks, at_once=at_once, small=one_task)
+        frame = self._frame.coalesce(sources if exchange else tasks)
         if exchange:
             rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
             pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
@@ -164,7 +197,7 @@ class SparkBatchWork:
         return results
 
     def _plan(
-        self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, sources: int, small: bool
+        self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, at_once: int, small: bool
     ) -> TaskPlan:
         spark = self._frame.sparkSession
         kafka = self._options.kafka
@@ -175,7 +208,7 @@ class SparkBatchWork:
             topics=Topics(kafka, counts=known, limits={topic: self._topics.limits(topic) for topic in known}),
             salts=balanced_salts(spark, tasks),
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=None if ticket.kafka_only else self._loader.row_plan(sources),
+            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(spark.sparkContext)),
             # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
             stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
             piece_bytes_max=self._arrow.apply(spark),
@@ -200,18 +233,18 @@ class SparkBatchWork:
     def _parallelism(self) -> int:
         return int(self._frame.sparkSession.sparkContext.defaultParallelism)
 
-    def _tasks(self, known: dict[str, int]) -> int:
-        """How many tasks send: as many as can run at once, but never more than there are partitions to own."""
-        parallelism = self._parallelism()
+    def _partition_count(self, known: dict[str, int]) -> int:
+        """How many partitions there are to own; no fewer than tasks where rows name their topics."""
         if self._expressions.topic is not None or self._options.topic is None:
-            return parallelism
-        return max(1, min(parallelism, known[self._options.topic]))
+            return self._parallelism() * WAVES
+        return known[self._options.topic]
 
 
 def _task_function(plan: TaskPlan) -> TaskFunction:
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_task(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
+        run = context.taskAttemptId()
+        return run_task(batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber())
 
     return write_partition
 

@@ -12,9 +12,8 @@ import pytest
 from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.database import copy_inline
 from spark_2pc_sink.sink.target import read_target
-from tests.integration.database_tables import rows, run, transaction
+from tests.integration.database_tables import append, rows, run, transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +71,7 @@ def test_every_type_of_spark(spark: SparkSession, database: str, large_types: st
             spark.conf.set(name, str(old))
         spark.conf.unset("spark.sql.session.timeZone")
     with transaction(database) as connection:
-        assert copy_inline(connection, plan, streams) == 1000
+        assert append(connection, plan, streams) == 1000
 
     shown = ", ".join(f'"{name}"::text' for name in [*EXPECTED, *EXPECTED_JSON])
     answer = rows(
@@ -109,7 +108,7 @@ def test_type_of_time(spark: SparkSession, database: str) -> None:
     run(database, create_table_ddl(frame.schema.fields, "times"))
     with transaction(database) as connection:
         plan = plan_columns([(field.name, field.dataType) for field in frame.schema], read_target(connection, "times"))
-        assert copy_inline(connection, plan, encode_in_tasks(frame, plan)) == 2
+        assert append(connection, plan, encode_in_tasks(frame, plan)) == 2
     assert rows(database, "SELECT DISTINCT at::text FROM times") == [("23:59:59.999999",)]
 
 

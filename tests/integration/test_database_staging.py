@@ -21,7 +21,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.sink.columns import ColumnPlan
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.database import UpsertResult, copy_inline, insert_from_staging, upsert
 from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.staging import (
     LEFTOVERS_MAX,
@@ -34,7 +33,18 @@ from spark_2pc_sink.sink.staging import (
 )
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.wait import wait_until
-from tests.integration.database_tables import ORDERS, create, orders, orders_batch, plan_of, rows, run, transaction
+from tests.integration.database_tables import (
+    ORDERS,
+    append,
+    create,
+    orders,
+    orders_batch,
+    plan_of,
+    rows,
+    run,
+    transaction,
+    upsert,
+)
 from tests.support.providers import Database
 
 ID = "my sink"
@@ -89,8 +99,8 @@ def test_rows_of_many_tasks_reach_the_target_and_the_tables_are_gone(database: s
     assert table(database) == []
     assert len(stages(database)) == 3
     with transaction(database) as connection:
-        assert insert_from_staging(connection, plan, receipts) == 6
-        assert copy_inline(connection, plan, [orders(plan, (99, "inline"))]) == 1
+        assert append(connection, plan, staged=receipts) == 6
+        assert append(connection, plan, [orders(plan, (99, "inline"))]) == 1
     assert len(table(database)) == 7
     assert stages(database) == []
 
@@ -98,7 +108,7 @@ def test_rows_of_many_tasks_reach_the_target_and_the_tables_are_gone(database: s
 def test_tables_stay_when_the_deciding_transaction_rolls_back(database: str, plan: ColumnPlan) -> None:
     receipt = staged(database, plan, (1, "a"))
     with transaction(database, commit=False) as connection:
-        insert_from_staging(connection, plan, [receipt])
+        append(connection, plan, staged=[receipt])
     assert table(database) == []
     assert stages(database) == [receipt.table.name]
 
@@ -120,7 +130,7 @@ def test_task_without_rows_leaves_an_empty_table(database: str, plan: ColumnPlan
     receipt = staged(database, plan)
     assert receipt.rows == 0
     with transaction(database) as connection:
-        assert insert_from_staging(connection, plan, [receipt]) == 0
+        assert append(connection, plan, staged=[receipt]) == 0
     assert stages(database) == []
 
 
@@ -177,7 +187,7 @@ def test_constraint_of_the_target_is_named(database: str) -> None:
     plan = plan_of(database)
     receipt = staged(database, plan, (1, "a"), (1, "b"))
     with pytest.raises(ConstraintError, match=r"\(id\)=\(1\) already exists"), transaction(database) as connection:
-        insert_from_staging(connection, plan, [receipt])
+        append(connection, plan, staged=[receipt])
 
 
 def test_row_that_a_trigger_swallows_is_not_taken_for_a_crash(database: str, plan: ColumnPlan) -> None:
@@ -188,14 +198,14 @@ def test_row_that_a_trigger_swallows_is_not_taken_for_a_crash(database: str, pla
     )
     receipt = staged(database, plan, (1, "a"), (2, "b"))
     with pytest.raises(ConstraintError, match=r"2 rows .* and 1 arrived"), transaction(database) as connection:
-        insert_from_staging(connection, plan, [receipt])
+        append(connection, plan, staged=[receipt])
 
 
 # --- crash -----------------------------------------------------------------------------------------------------
 
 
 def load_append(connection: Any, plan: ColumnPlan, receipts: list[StagedRows]) -> None:
-    insert_from_staging(connection, plan, receipts)
+    append(connection, plan, staged=receipts)
 
 
 def load_upsert(connection: Any, plan: ColumnPlan, receipts: list[StagedRows]) -> None:
@@ -259,7 +269,7 @@ def test_upsert_takes_rows_from_both_ways(database: str, order: t.DataType | Non
     receipts = [staged(database, plan, (task, "staged", *more), named=name(task=task)) for task in (1, 2)]
     with transaction(database) as connection:
         result = upsert(connection, plan, [orders(plan, (3, "inline", *more))], receipts)
-    assert result == UpsertResult(rows_copied=3, rows_written=3)
+    assert result == (3, 3)
     assert table(database) == [(1, "staged"), (2, "staged"), (3, "inline")]
     assert stages(database) == []
 
@@ -365,7 +375,7 @@ def test_role_needs_no_more_than_create_and_insert(postgres: Database, database:
             stage.write(pieces[0])
             receipt = stage.commit(pieces[1])
         with transaction(as_writer) as connection:
-            assert insert_from_staging(connection, plan, [receipt]) == 1
+            assert append(connection, plan, staged=[receipt]) == 1
         assert table(database) == [(1, "a")]
     finally:
         run(database, "DROP OWNED BY writer", "DROP ROLE writer")

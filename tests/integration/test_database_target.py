@@ -13,11 +13,10 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.columns import plan_columns
 from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.database import copy_inline
 from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable, UniqueKey, read_target
 from spark_2pc_sink.sink.value_checks import DecimalRange, TextLength, WholeMultiple
-from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
+from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction
 from tests.support.providers import Database
 
 
@@ -171,7 +170,7 @@ def test_connection_in_another_encoding_is_refused(latin1_database: str) -> None
 
     plan = plan_of(converting)
     with transaction(converting) as connection:
-        copy_inline(connection, plan, [orders(plan, (1, "ü"))])
+        append(connection, plan, [orders(plan, (1, "ü"))])
     assert rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
     with transaction(converting) as connection, pytest.raises(ConstraintError, match="no equivalent in encoding"):
-        copy_inline(connection, plan, [orders(plan, (2, "€"))])
+        append(connection, plan, [orders(plan, (2, "€"))])

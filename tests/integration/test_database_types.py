@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.database import copy_inline
 from spark_2pc_sink.sink.identifiers import quote_identifier
-from tests.integration.database_tables import plan_of, run, stream
+from tests.integration.database_tables import append, plan_of, run, stream
 from tests.support.providers import Database
 
 UTC = dt.timezone.utc
@@ -202,7 +201,7 @@ def test_what_was_put_in_comes_out(
         {"row": pa.array(range(len(values)), pa.int64()), name: kind.array(values, plan.columns[1].arrow_type)}
     )
     with connection.begin() as begun:
-        copied = copy_inline(connection, plan, [stream(plan, batch.slice(0, cut), batch.slice(cut))])
+        copied = append(connection, plan, [stream(plan, batch.slice(0, cut), batch.slice(cut))])
         found = connection.exec_driver_sql(
             f"SELECT CASE WHEN {column} IS NOT NULL THEN {kind.read.format(column)} END FROM every_type ORDER BY row"
         )

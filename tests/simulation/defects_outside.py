@@ -31,9 +31,17 @@ def _retry_writes(_original: Any) -> Any:
 
 
 def _copy_commits(_original: Any) -> Any:
-    def copy_into(self: Any, _connection: Any) -> int:
-        self._world.database.committed.append(("copy", self._records))
-        return len(self._records)
+    def copy(self: Any, _connection: Any, records: Any) -> None:
+        self._world.database.committed.append(("copy", records))
+        self._written += records
+
+    return copy
+
+
+def _copy_twice(original: Any) -> Any:
+    def copy_into(self: Any, connection: Any) -> int:
+        self._written = ()
+        return original(self, connection)  # type: ignore[no-any-return]
 
     return copy_into
 
@@ -111,7 +119,8 @@ def _record_after_the_reply(original: Any) -> Any:
 
 DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant("a task retry writes", ((SimWork, "run_task_again", _retry_writes),), ("tv2-drift",)),
-    Mutant("COPY outside the deciding transaction", ((SimWork, "copy_into", _copy_commits),)),
+    Mutant("COPY outside the deciding transaction", ((SimWork, "_copy", _copy_commits),)),
+    Mutant("rows written while tasks ran are written again", ((SimWork, "copy_into", _copy_twice),)),
     Mutant(
         "no generation check in the deciding UPDATE",
         ((memory.MemoryStateStore, "decided_row", _any_generation),),

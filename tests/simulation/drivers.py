@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
-from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
@@ -40,22 +41,28 @@ class SimWork:
         self._kafka = kafka
         self._batch_id = batch_id
         self._records: tuple[Record, ...] = ()
+        self._written: tuple[Record, ...] = ()
 
     def partitions(self) -> Iterable[TopicPartition]:
         """Both, also for an empty batch, as the real work says."""
         return PARTITIONS
 
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
-        """Run the tasks."""
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+        """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
         self._records = self._world.evaluate(self._batch_id)
+        self._written = ()
+        ready: tuple[Record, ...] = ()
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         for partition in PARTITIONS:
             records = tuple(record for record in self._records if record.partition == partition.partition)
             if not records:
                 continue
+            if ready and not ticket.kafka_only:
+                self._copy(begin(), ready)
             self._world.begins(ticket, self._batch_id)
             first = self.run_task(ticket, partition, records)
             offsets[partition] = (first, first + len(records) - 1)
+            ready = tuple(record for record in self._records if record.partition == partition.partition)
         count = len(self._records)
         return ProducedBatch(count, count, digest_of(self._records), offsets)
 
@@ -72,20 +79,22 @@ class SimWork:
         """A later attempt."""
         raise BatchRetryError(reason="a task ran again")
 
-    def copy_into(self, connection: Connection | None) -> int:
-        """One COPY."""
-        if connection is None:
-            raise AssertionError("there is a connection")
+    def copy_into(self, connection: Connection) -> int:
+        """The COPY of what `produce` has left."""
+        self._copy(connection, tuple(record for record in self._records if record not in self._written))
+        return len(self._written)
+
+    def _copy(self, connection: Connection, records: tuple[Record, ...]) -> None:
         statement: Any = "copy"
-        connection.execute(statement, self._records)  # type: ignore[arg-type]
-        return len(self._records)
+        connection.execute(statement, records)  # type: ignore[arg-type]
+        self._written += records
 
     def run_to_nowhere(self) -> None:
         """Nothing is stateful here."""
 
     def discard(self) -> None:
         """Forget the rows."""
-        self._records = ()
+        self._records = self._written = ()
 
 
 def digest_of(records: tuple[Record, ...]) -> str:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltError
 from spark_2pc_sink.recovery import OperatorDecision
-from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.batch_work import TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker

@@ -10,17 +10,20 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.sink.batch import BatchDriver, ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
 from tests.support.driver_config import DriverConfig, Row
 from tests.support.driver_main import batch_driver
@@ -43,9 +46,9 @@ class Work(RowsWork):
         super().__init__(options, rows, lambda: None)
         self._failing = failing
 
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
         """Send the rows."""
-        produced = super().produce(ticket)
+        produced = super().produce(ticket, begin)
         if self._failing:
             self._failing = False
             raise BatchRetryError(reason="this attempt was to fail")

@@ -14,11 +14,13 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.sink.batch import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from spark_2pc_sink.wire.digest import format_digest
 from tests.support.driver_config import Row
 
-#: COPY is given its rows in this many pieces; `half_copied` is called after the first.
+#: So many of the rows are written while others are still sent, in a COPY of their own.
+EARLY_SHARE = 4
+#: COPY is given its rows in this many pieces; `half_copied` is called after the first of the last COPY.
 COPY_PIECES = 2
 
 
@@ -28,7 +30,7 @@ class RowsWork:
     Args:
         options: of the sink.
         rows: of the batch; a payload has no tab, backslash or line break.
-        half_copied: called inside COPY, with a part of the rows sent.
+        half_copied: called inside the last COPY, with a part of the rows sent.
     """
 
     def __init__(self, options: SinkOptions, rows: list[Row], half_copied: Callable[[], None]) -> None:
@@ -41,8 +43,8 @@ class RowsWork:
         with Cluster(self._options.kafka) as cluster:
             return self._partitions(cluster)
 
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
-        """Send the rows over connections of their own, as a task does."""
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+        """Send the rows over connections of their own, as a task does, and write the first of them meanwhile."""
         kafka = self._options.kafka
         with (
             Cluster(kafka) as cluster,
@@ -59,6 +61,8 @@ class RowsWork:
             for number, partition in enumerate(partitions):
                 rows = [row for row in self._rows if row[0] % len(partitions) == number]
                 session.append(partition, _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows), None)
+            if not ticket.kafka_only:
+                self._copy(begin(), iter([_lines(self._early())]))
             receipts = session.flush()
             return ProducedBatch(
                 row_count=len(self._rows),
@@ -67,13 +71,9 @@ class RowsWork:
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
             )
 
-    def copy_into(self, connection: Connection | None) -> int:
+    def copy_into(self, connection: Connection) -> int:
         """COPY the rows into the table."""
-        assert connection is not None
-        with driver_connection(connection).cursor() as cursor:
-            cursor.copy_expert(f"COPY {self._options.table} (id, payload) FROM STDIN", _Pieces(self._pieces()))
-            written: int = cursor.rowcount
-        return written
+        return len(self._early()) + self._copy(connection, self._pieces())
 
     def run_to_nowhere(self) -> None:
         """Nothing here has a state that would advance."""
@@ -85,11 +85,20 @@ class RowsWork:
         topic = str(self._options.topic)
         return [TopicPartition(topic, number) for number in range(cluster.partition_counts([topic])[topic])]
 
+    def _copy(self, connection: Connection, pieces: Iterator[bytes]) -> int:
+        with driver_connection(connection).cursor() as cursor:
+            cursor.copy_expert(f"COPY {self._options.table} (id, payload) FROM STDIN", _Pieces(pieces))
+            written: int = cursor.rowcount
+        return written
+
+    def _early(self) -> list[Row]:
+        return self._rows[: len(self._rows) // EARLY_SHARE]
+
     def _pieces(self) -> Iterator[bytes]:
-        length = -(-len(self._rows) // COPY_PIECES)
+        late = self._rows[len(self._early()) :]
+        length = -(-len(late) // COPY_PIECES)
         for piece in range(COPY_PIECES):
-            rows = self._rows[piece * length : (piece + 1) * length]
-            yield "".join(f"{number}\t{payload}\n" for number, payload in rows).encode()
+            yield _lines(late[piece * length : (piece + 1) * length])
             if piece == 0:
                 self._half_copied()
 
@@ -104,6 +113,10 @@ class _Pieces:
         """The next piece; psycopg2 takes what it is given, whatever size it would like."""
         del size
         return next(self._pieces, b"")
+
+
+def _lines(rows: list[Row]) -> bytes:
+    return "".join(f"{number}\t{payload}\n" for number, payload in rows).encode()
 
 
 def _binary(values: Iterator[str]) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url
 
 from spark_2pc_sink.errors import AbortableError, FencedError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.batch_work import TransactionTicket
 from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import LARGE_INPUT, Job, make_rows
@@ -169,14 +169,18 @@ def test_a_task_that_outlives_its_driver(reached: str, kafka_each_version: Broke
         generation=1,
         transaction=BATCH + 1,
         application_name="",
-        kafka_only=False,
+        kafka_only=True,
     )
     orphan = RowsWork(SinkOptions.parse(**job.sink()), make_rows(BATCH, 20), half_copied=lambda: None)
     with pytest.raises((FencedError, AbortableError)):
-        orphan.produce(ticket)
+        orphan.produce(ticket, _no_database)
     new.go_on()
     job.finished(new)
     job.check()
+
+
+def _no_database() -> Connection:
+    raise AssertionError("a task has no part in the deciding transaction")
 
 
 def test_several_drivers_at_once(kafka_each_version: Broker, make_job: MakeJob) -> None:

@@ -50,7 +50,7 @@ def read(*sources: tuple[int, int]) -> TaskResults:
         EncodedSource(source=number, rows=rows, arrow_bytes=arrow_bytes)
         for number, (rows, arrow_bytes) in enumerate(sources)
     )
-    return TaskResults((TaskReceipt(task=0, sources=accounts),), {})
+    return TaskResults((TaskReceipt(task=0, sources=accounts),))
 
 
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:

@@ -27,7 +27,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recovery import Recovery
-from spark_2pc_sink.sink.batch import BatchDriver, DecidedBatch, ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch import BatchDriver, DecidedBatch
+from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from tests.support.fake_kafka import FakeClock, FakeKafka
 
 ID = "orders"
@@ -45,14 +46,17 @@ class FakeWork:
     digest: str = "d" * 32
     fail: list[Exception] = field(default_factory=list)
     fail_copy: list[Exception] = field(default_factory=list)
+    early: tuple[str, ...] = ()
     log: list[str] = field(default_factory=list)
     tickets: list[TransactionTicket] = field(default_factory=list)
 
     def partitions(self) -> list[TopicPartition]:
         return [PARTITION]
 
-    def produce(self, ticket: TransactionTicket) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
         self.log.append("produce")
+        for statement in self.early:
+            begin().execute(statement)
         self.tickets.append(ticket)
         if self.records:
             self.kafka.produce(ticket.producer)
@@ -135,6 +139,32 @@ def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
     assert (report.placement, report.row_count, report.record_count, report.attempts) == (Placement.RUN, 3, 3, 1)
     assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
     assert (job.row().status, job.row().settled, job.row().batch_id) == ("done", "0:1", 0)
+
+
+def test_rows_written_while_tasks_run_are_part_of_the_one_transaction(job: Job) -> None:
+    """D3: whenever they come, they are committed with the state row or not at all."""
+    job.driver.write(0, job.work(early=("early",)))
+    assert [statement for statement, _ in job.store.committed] == ["early", "copy", "decide"]
+    failing = job.work(early=("given up",), fail=[BatchRetryError(reason="a task ran again")])
+    job.driver.write(1, failing)
+    assert failing.log == ["produce", "discard", "produce", "copy", "discard"]
+    assert [statement for statement, _ in job.store.committed[3:]] == ["given up", "copy", "decide"]
+
+
+def test_nothing_is_open_in_the_database_until_rows_need_it(job: Job) -> None:
+    """An open transaction keeps PostgreSQL from vacuuming, so a job that has no rows yet begins none."""
+    begun: list[Step] = []
+    original = job.store.deciding
+
+    def deciding(*arguments: Any) -> Any:
+        begun.append(job.steps[-1])
+        return original(*arguments)
+
+    job.store.deciding = deciding  # type: ignore[method-assign, assignment]
+    job.driver.write(0, job.work())
+    job.driver.write(1, job.work(rows=0, records=0))
+    job.driver.write(2, job.work(early=("early",)))
+    assert begun == [Step.PREPARE, Step.BEGIN]
 
 
 def test_the_next_transaction_uses_the_pair_that_end_txn_answered(job: Job) -> None:
@@ -305,7 +335,7 @@ def test_a_commit_whose_outcome_is_unknown_is_settled_by_claiming_again(job: Job
     deciding = job.store.deciding
 
     def lose_the_answer(transactional_id: str, generation: int) -> Any:
-        job.store.deciding = deciding  # type: ignore[method-assign]
+        job.store.deciding = deciding  # type: ignore[method-assign, assignment]
         with deciding(transactional_id, generation) as transaction:
             yield transaction
         raise CommitUnknownError(operation="COMMIT", detail="connection lost")
@@ -356,16 +386,8 @@ def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: J
 def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
     """A7: the digest tells that Spark replays something else; a person decides."""
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    work = job.work()
-    original = work.produce
-
-    def changed(ticket: TransactionTicket) -> ProducedBatch:
-        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
-        return original(ticket)
-
-    work.produce = changed  # type: ignore[method-assign]
     with pytest.raises(HaltError, match="not the batch that the database has") as halted:
-        job.driver.write(0, work)
+        job.driver.write(0, _changing(job.work()))
     assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
     assert any("--drop" in remedy for remedy in halted.value.remedies)
     assert job.row().status == "owed"
@@ -390,9 +412,9 @@ def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
 def _changing(work: FakeWork) -> FakeWork:
     original = work.produce
 
-    def changed(ticket: TransactionTicket) -> ProducedBatch:
+    def changed(ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
         work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
-        return original(ticket)
+        return original(ticket, begin)
 
     work.produce = changed  # type: ignore[method-assign]
     return work

@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, DualWriteError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.batch_work import TransactionTicket
 from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
 from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
@@ -103,7 +103,7 @@ def logs(fake: FakeCluster, topic: str = "t") -> dict[int, list[tuple[bytes | No
 
 def error_of(results: Iterator[pa.RecordBatch]) -> DualWriteError | None:
     (*_, last) = results
-    receipt: TaskReceipt = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
+    receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_buffer())  # noqa: S301 - made above
     return receipt.error
 
 
@@ -174,8 +174,8 @@ def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> No
     refused = [
         error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=1)),
         error_of(run_sending(shuffled(pieces, 0, thread=stage), plan, task=0, attempt=0)),
-        error_of(run_task(shuffled_rows(thread=stage), plan, task=0, attempt=0)),
-        error_of(run_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, attempt=2)),
+        error_of(run_task(shuffled_rows(thread=stage), plan, task=0, run=1, attempt=0)),
+        error_of(run_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, run=1, attempt=2)),
     ]
     assert all(isinstance(error, BatchRetryError) for error in refused), refused
     unknown = error_of(run_sending(shuffled(pieces, 0, thread="main"), plan, task=0, attempt=0))
@@ -200,7 +200,7 @@ def test_a_source_may_run_again_but_its_runs_are_never_mixed(plan: TaskPlan) -> 
 
 
 def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
-    """Rows with one key would be out of order, and COPY bytes no stream."""
+    """Rows with one key would be out of order."""
     pieces = list(run_source([keyed(0, 200)], plan, source=0, run=1))
     error = error_of(run_sending(shuffled(pieces[::-1], 0), plan, task=0, attempt=0))
     assert isinstance(error, BatchRetryError)
@@ -218,7 +218,7 @@ def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
 def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
     """A batch that is small: no shuffle, and the same records in the same partitions."""
     alone = replace(plan, salts=SALTS[:1])
-    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
+    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
     assert (read.rows, read.records) == (2, 2)
     expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
@@ -232,7 +232,7 @@ def test_one_task_gives_up_a_batch_that_is_not_small(
     """Before anything is sent, so that the batch can be shared out in the same transaction (B30)."""
     monkeypatch.setattr(f"spark_2pc_sink.sink.partition_task.{bound}", 1)
     alone = replace(plan, salts=SALTS[:1], small=True)
-    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, attempt=0)
+    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
     assert read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None).too_large
     assert fake.of(Api.PRODUCE) == []
 

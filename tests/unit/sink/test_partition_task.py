@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink import topics
-from spark_2pc_sink.sink.batch import TransactionTicket
+from spark_2pc_sink.sink.batch_work import TransactionTicket
 from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -67,8 +67,8 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
         names.VALUE: pa.array([b"a", b"b"], pa.binary()),
         names.ATTEMPT: pa.array([THREAD, None]),
     }
-    *_, last = run_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, attempt=attempt)
-    receipt: TaskReceipt = pickle.loads(last.column(1)[0].as_py())  # noqa: S301 - our own bytes
+    *_, last = run_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, run=1, attempt=attempt)
+    receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
     return receipt
 
 

@@ -1,0 +1,107 @@
+"""What a micro-batch is to the driver: the work that tasks do for it, what they are told, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.recipe.placement import Placement
+
+
+@dataclass(frozen=True)
+class TransactionTicket:
+    """What tasks need to write into the transaction of this attempt.
+
+    Attributes:
+        transactional_id: the sink's id.
+        producer: the pair of the transaction.
+        transaction_version: 0 to 2.
+        generation: the claim under which it is written.
+        transaction: number of the transaction within the claim, from 1; no two attempts of any batch share one.
+        application_name: what database sessions of this claim call themselves, so that a newer claim can end them.
+        kafka_only: True for a resend: the database has the rows already.
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    transaction_version: int
+    generation: int
+    transaction: int
+    application_name: str
+    kafka_only: bool
+
+    @property
+    def attempt(self) -> tuple[str, int, int]:
+        """What no other attempt of any batch has."""
+        return (self.transactional_id, self.generation, self.transaction)
+
+
+@dataclass(frozen=True)
+class ProducedBatch:
+    """What all tasks of one attempt have written to Kafka and encoded for the database.
+
+    Attributes:
+        row_count: rows that the tasks read.
+        record_count: records that Kafka has acknowledged.
+        digest: 32 hexadecimal digits over the records, '' when there are none.
+        offsets: first and last offset per partition.
+    """
+
+    row_count: int
+    record_count: int
+    digest: str
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+
+class BatchWork(Protocol):
+    """What a batch consists of; `SparkBatchWork` is the real one."""
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Every partition that `produce` may write; asked only below transaction.version 2."""
+
+    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+        """Run the tasks: every record acknowledged and every row encoded, or an exception.
+
+        Args:
+            ticket: of the Kafka transaction.
+            begin: the connection of the transaction that will decide; it may write rows while other tasks still run.
+                Nobody uses it any more when this returns or raises.
+        """
+
+    def copy_into(self, connection: Connection) -> int:
+        """Write the rows that the last `produce` has not; the number of rows that both have written.
+
+        Args:
+            connection: the same one.
+        """
+
+    def run_to_nowhere(self) -> None:
+        """Evaluate the batch without writing, so that stateful operators of the plan advance."""
+
+    def discard(self) -> None:
+        """Forget what the last `produce` left in memory."""
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch.
+
+    Attributes:
+        batch_id: Spark's id.
+        placement: run, skipped as done, or resent to Kafka only.
+        row_count: rows in the table, 0 when skipped.
+        record_count: records in Kafka, 0 when skipped.
+        attempts: how many transactions were begun for it in this call.
+    """
+
+    batch_id: int
+    placement: Placement
+    row_count: int = 0
+    record_count: int = 0
+    attempts: int = 0

@@ -1,0 +1,120 @@
+"""The rows of an attempt into the table, in a thread of its own, while tasks still run."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from jdbc_state.database import driver_connection
+from jdbc_state.watchdog import cut
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.row_feed import RowsEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.database import TableRows
+    from spark_2pc_sink.sink.receipts import EncodedSource
+    from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+
+#: How long a job that has failed waits for a statement under way, before the connection is cut off.
+_GRACE_S: Final = 1.0
+
+
+class RowCopy:
+    """Writes rows as they arrive. A context manager round the job; nothing is left running behind it.
+
+    The deciding transaction is begun for the first rows, so it may be open for most of the job. It is kept from being
+    idle for longer than the server allows, which is there for a driver that has gone, not for one that waits.
+
+    Args:
+        feed: where rows arrive.
+        attempt: whose rows.
+        begin: the connection of the deciding transaction.
+        table: what writes through a connection.
+        idle_s: seconds after which a connection that waits for rows says that it is still there.
+    """
+
+    def __init__(
+        self,
+        feed: RowFeed,
+        attempt: tuple[str, int, int],
+        *,
+        begin: Callable[[], Connection],
+        table: Callable[[Connection], TableRows],
+        idle_s: float,
+    ) -> None:
+        self._feed = feed
+        self._attempt = attempt
+        self._begin = begin
+        self._open_table = table
+        self._idle_s = idle_s
+        self._thread = threading.Thread(target=self._run, name="spark_2pc_sink rows", daemon=True)
+        self._connection: Connection | None = None
+        self._table: TableRows | None = None
+        self._error: Exception | None = None
+        self._copied: dict[int, tuple[int, int]] = {}
+
+    def __enter__(self) -> RowCopy:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait until all that has arrived is written; after an error of the job, only until nobody writes any more.
+
+        Raises:
+            Exception: what writing raised.
+        """
+        self._feed.end(self._attempt)
+        if kind is None:
+            self._thread.join()
+            if self._error is not None:
+                raise self._error
+            return
+        self._thread.join(_GRACE_S)
+        if self._thread.is_alive() and self._connection is not None:
+            cut(driver_connection(self._connection))
+        self._thread.join()
+
+    def table(self, connection: Connection) -> TableRows:
+        """What has written the rows, or nothing yet."""
+        if self._table is None:
+            self._table = self._open_table(connection)
+        return self._table
+
+    def check(self, sources: Iterable[EncodedSource]) -> None:
+        """See that what was written is what the accounts of the sources say.
+
+        Raises:
+            BatchRetryError: it is not.
+        """
+        sent = {source.source: (source.run, source.copy_rows) for source in sources if source.copy_rows}
+        if sent != self._copied:
+            raise BatchRetryError(
+                reason=f"the sources sent rows as {sent} says, (run, rows) of each, and {self._copied} were written"
+            )
+
+    def _run(self) -> None:
+        try:
+            while True:
+                arrived = self._feed.take(self._attempt, self._idle_s)
+                if isinstance(arrived, RowsEnd):
+                    return
+                if arrived is not None:
+                    self._write(arrived)
+                elif self._table is not None:
+                    self._table.stay()
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
+            self._error = error
+
+    def _write(self, rows: SourceRows) -> None:
+        if rows.source in self._copied:
+            raise BatchRetryError(reason=f"source {rows.source} ran again, and its rows were on their way already")
+        if self._connection is None:
+            self._connection = self._begin()
+        self._copied[rows.source] = (rows.run, self.table(self._connection).copy(rows.stream))

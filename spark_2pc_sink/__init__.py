@@ -8,9 +8,10 @@ start reads that row and brings Kafka to follow. This is the dual-write recipe o
 table see the same rows, each once.
 
 **The way of the data.** The tasks that read the rows encode them to record batches and COPY bytes (`wire`,
-`sink.source_task`); Spark shuffles those few pieces to the tasks that own their Kafka partitions, which send them in
-one shared transaction (`sink.sending_task`, `producer`); the COPY bytes go through the driver into the table, with the
-state row, in one transaction (`sink.database`, `jdbc_state`); then the Kafka transaction is committed.
+`sink.source_task`); Spark shuffles the few record batches to the tasks that own their Kafka partitions, which send
+them in one shared transaction (`sink.sending_task`, `producer`). Meanwhile the COPY bytes go through the driver into
+the table (`sink.row_feed`, `sink.row_copy`), in the transaction that writes the state row at last (`sink.database`,
+`jdbc_state`); then the Kafka transaction is committed.
 
 **Reading order.** `recipe.dual_write` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is
 carried out), `sink.batch` (a batch on the driver), `sink.task_plan` (a batch on executors), `producer`, `wire`.

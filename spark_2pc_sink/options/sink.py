@@ -121,7 +121,8 @@ class RecoveryOptions:
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="a driver that stops between two statements loses its locks after this; no Kafka call happens in between",
+        why="a driver that stops between two statements loses its locks after this; one that waits for its tasks, with "
+        "rows written already, asks the server for nothing three times as often",
     )
     commit_timeout_ms: int = setting(
         60_000,
@@ -228,8 +229,9 @@ class SinkOptions(RecoveryOptions):
         unit="bytes",
         at_least=0,
         at_most=INT32_MAX,
-        why="COPY bytes of a batch that go through the driver's memory; beyond, tasks stage them in the database. "
-        "Far below spark.driver.maxResultSize (1 GiB)",
+        why="COPY bytes that the tasks which run at one time may send through the driver's memory; beyond, each stages "
+        "its rows in the database. A batch has up to four times as many tasks: 512 MiB, of the 1 GiB that "
+        "spark.driver.maxResultSize allows",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     decision_margin_ms: int = setting(

@@ -28,6 +28,7 @@ from spark_2pc_sink.sink.spark_facts import (
     stream_execution,
 )
 from spark_2pc_sink.sink.topics import TopicFacts
+from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class _Run:
         spark = batch.sparkSession
         execution = self._execution = stream_execution(spark, self.query)
         check_environment(spark, execution)
+        cut_files(spark)
         expressions = self._expressions(batch)
         check_repeatable(frames.expressions_frame(batch, expressions, self._options.upsert_order_by), execution)
         if self._options.topic is not None:

@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
+from spark_2pc_sink.sink.waves import WAVES
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
 _STAGE_ATTEMPTS_DEFAULT = "4"
-#: So many tasks read for each that can run at once, if the input has as many parts: the rows of those that have ended
-#: are written while the others run.
-WAVES: Final = 4
 #: A connection that waits for rows says so when this part of the time is over that it may be idle.
 _IDLE_SHARE: Final = 3
 

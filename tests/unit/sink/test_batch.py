@@ -142,7 +142,7 @@ def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
 
 
 def test_rows_written_while_tasks_run_are_part_of_the_one_transaction(job: Job) -> None:
-    """D3: whenever they come, they are committed with the state row or not at all."""
+    """Whenever rows come, they are committed with the state row or not at all."""
     job.driver.write(0, job.work(early=("early",)))
     assert [statement for statement, _ in job.store.committed] == ["early", "copy", "decide"]
     failing = job.work(early=("given up",), fail=[BatchRetryError(reason="a task ran again")])
@@ -335,7 +335,7 @@ def test_a_commit_whose_outcome_is_unknown_is_settled_by_claiming_again(job: Job
     deciding = job.store.deciding
 
     def lose_the_answer(transactional_id: str, generation: int) -> Any:
-        job.store.deciding = deciding  # type: ignore[method-assign, assignment]
+        job.store.deciding = deciding  # type: ignore[method-assign]
         with deciding(transactional_id, generation) as transaction:
             yield transaction
         raise CommitUnknownError(operation="COMMIT", detail="connection lost")

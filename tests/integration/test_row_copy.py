@@ -1,0 +1,58 @@
+"""Rows that are written while a job runs, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection
+
+from spark_2pc_sink.errors import ConstraintError
+from spark_2pc_sink.sink.columns import ColumnPlan
+from spark_2pc_sink.sink.database import AppendedRows
+from spark_2pc_sink.sink.row_copy import RowCopy
+from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+from spark_2pc_sink.testing import wait_until
+from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
+
+ATTEMPT = ("orders", 1, 1)
+IDLE_TIMEOUT_S = 0.6
+
+
+@pytest.fixture
+def plan(database: str) -> ColumnPlan:
+    create(database, ORDERS)
+    return plan_of(database)
+
+
+def copying(feed: RowFeed, plan: ColumnPlan, connection: Connection) -> RowCopy:
+    return RowCopy(
+        feed,
+        ATTEMPT,
+        begin=lambda: connection,
+        table=lambda opened: AppendedRows(opened, plan),
+        idle_s=IDLE_TIMEOUT_S / 3,
+    )
+
+
+def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(database: str, plan: ColumnPlan) -> None:
+    """The server ends idle transactions, to be rid of drivers that are gone; this one is not."""
+    feed = RowFeed()
+    with transaction(database) as connection:
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
+        pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        with copying(feed, plan, connection) as copy:
+            feed.extend([SourceRows(ATTEMPT, 0, 7, tuple(orders(plan, (1, "early"))))])
+            long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
+            wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
+            feed.extend([SourceRows(ATTEMPT, 1, 8, tuple(orders(plan, (2, "late"))))])
+        assert copy.table(connection).finish() == 2
+    assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
+
+
+def test_a_row_that_is_refused_is_named(database: str, plan: ColumnPlan) -> None:
+    """Errors of the table are those of a COPY that comes at the end."""
+    run(database, "ALTER TABLE orders ADD PRIMARY KEY (id)")
+    feed = RowFeed()
+    twice = SourceRows(ATTEMPT, 0, 7, tuple(orders(plan, (1, "a"), (1, "b"))))
+    refused = pytest.raises(ConstraintError, match=r"\(id\)=\(1\)")
+    with transaction(database, commit=False) as connection, refused, copying(feed, plan, connection):
+        feed.extend([twice])

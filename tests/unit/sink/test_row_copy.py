@@ -1,0 +1,156 @@
+"""Rows into the table while the job runs: begun late, never twice, nothing left running behind it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.row_copy import RowCopy
+from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+from spark_2pc_sink.testing import wait_until
+
+ATTEMPT = ("orders", 1, 1)
+REFUSED = ConstraintError(table="t", constraint="t_pkey", column="", sqlstate="23505", detail="twice")
+
+
+class JobFailedError(Exception):
+    """What Spark raises."""
+
+
+class Table:
+    """Counts what is written; can refuse, or wait for a server that does not answer."""
+
+    def __init__(self) -> None:
+        self.copied: list[bytes] = []
+        self.stayed = 0
+        self.refuse: Exception | None = None
+        self.answer: socket.socket | None = None
+        self.waiting = threading.Event()
+
+    def copy(self, stream: Sequence[Any]) -> int:
+        if self.answer is not None:
+            self.waiting.set()
+            self.answer.recv(1)
+            raise ConnectionResetError
+        if self.refuse is not None:
+            raise self.refuse
+        self.copied.append(b"".join(stream))
+        return len(stream)
+
+    def stay(self) -> None:
+        self.stayed += 1
+
+    def finish(self, staged: Sequence[Any] = ()) -> int:
+        return len(staged)
+
+
+class Rig:
+    """A feed, a table, and what is between them."""
+
+    def __init__(self) -> None:
+        self.feed = RowFeed()
+        self.table = Table()
+        self.begun = 0
+        self.server, self.client = socket.socketpair()
+
+    def begin(self) -> Any:
+        self.begun += 1
+        return SimpleNamespace(connection=SimpleNamespace(driver_connection=self.client))
+
+    def copying(self, *, idle_s: float = 60.0) -> RowCopy:
+        return RowCopy(self.feed, ATTEMPT, begin=self.begin, table=lambda _: self.table, idle_s=idle_s)
+
+    def run(self, *runs: int, fail: bool = False) -> None:
+        """A job of one source that runs so often, and fails at last or not."""
+        with self.copying():
+            for run in runs:
+                self.arrive(0, b"a", run=run)
+            if self.table.answer is not None:
+                assert self.table.waiting.wait(10)
+            if fail:
+                raise JobFailedError
+
+    def arrive(self, source: int, *stream: bytes, run: int = 7) -> None:
+        self.feed.extend([SourceRows(ATTEMPT, source, run, stream)])
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    before = threading.active_count()
+    yield made
+    assert threading.active_count() == before
+    made.server.close()
+    made.client.close()
+
+
+def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
+    with rig.copying() as copy:
+        rig.arrive(0, b"a", b"b")
+        wait_until(lambda: rig.table.copied == [b"ab"], deadline_s=10, what="the first rows")
+        rig.arrive(1, b"c")
+    assert rig.table.copied == [b"ab", b"c"]
+    assert rig.begun == 1
+    copy.check([EncodedSource(0, run=7, copy_rows=2), EncodedSource(1, run=7, copy_rows=1), EncodedSource(2)])
+
+
+def test_a_job_without_rows_begins_no_transaction(rig: Rig) -> None:
+    with rig.copying(idle_s=0.001) as copy:
+        pass
+    copy.check([EncodedSource(0)])
+    assert (rig.begun, rig.table.stayed) == (0, 0)
+
+
+def test_a_source_that_ran_again_ends_the_attempt(rig: Rig) -> None:
+    """A4: its rows would be in the table twice, or be refused by a key as if they were wrong."""
+    with pytest.raises(BatchRetryError, match="source 0 ran again"):
+        rig.run(7, 8)
+    assert rig.table.copied == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [],
+        [EncodedSource(0, run=8, copy_rows=1)],
+        [EncodedSource(0, run=7, copy_rows=2)],
+        [EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=7, copy_rows=1)],
+    ],
+    ids=["of no source", "of another run", "too few", "one source missing"],
+)
+def test_rows_that_are_not_those_of_the_accounts_are_refused(rig: Rig, sources: list[EncodedSource]) -> None:
+    """B22: Spark's job says what was made, and PostgreSQL what has arrived."""
+    with rig.copying() as copy:
+        rig.arrive(0, b"a")
+    with pytest.raises(BatchRetryError, match="were written"):
+        copy.check(sources)
+
+
+def test_a_refused_row_ends_the_attempt(rig: Rig) -> None:
+    """Unless the job has failed by itself: its error says why there are no more rows."""
+    rig.table.refuse = REFUSED
+    with pytest.raises(ConstraintError):
+        rig.run(7)
+    with pytest.raises(JobFailedError):
+        rig.run(7, fail=True)
+
+
+def test_a_job_that_fails_does_not_wait_for_a_server_that_does_not_answer(rig: Rig) -> None:
+    """The connection is cut, so that nobody uses it when the transaction is rolled back."""
+    rig.table.answer = rig.client
+    with pytest.raises(JobFailedError):
+        rig.run(7, fail=True)
+
+
+def test_a_connection_that_waits_for_rows_says_so(rig: Rig) -> None:
+    """The server ends transactions that are idle for long, and a slow task is no reason to."""
+    with rig.copying(idle_s=0.001):
+        rig.arrive(0, b"a")
+        wait_until(lambda: rig.table.stayed > 1, deadline_s=10, what="signs of life")

@@ -154,8 +154,9 @@ class _Run:
         spark = batch.sparkSession
         execution = self._execution = stream_execution(spark, self.query)
         check_environment(spark, execution)
-        cut_files(spark)
         expressions = self._expressions(batch)
+        if not frames.chooses_partitions(expressions):
+            cut_files(spark)
         check_repeatable(frames.expressions_frame(batch, expressions, self._options.upsert_order_by), execution)
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])

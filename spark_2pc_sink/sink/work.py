@@ -175,10 +175,11 @@ class SparkBatchWork:
         partitions = self._partition_count(known)
         # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
         exchange = at_once > 1 and (frames.chooses_partitions(self._expressions) or partitions < at_once)
-        sources = at_once if at_once == 1 else at_once * WAVES
-        tasks = min(at_once if exchange else sources, partitions)
+        # Rows of tasks that have ended are written while the second stage runs, or else the next wave of tasks.
+        waves = 1 if exchange or at_once == 1 else WAVES
+        tasks = min(at_once * waves, partitions)
         plan = self._plan(ticket, known, tasks=tasks, at_once=at_once, small=one_task)
-        frame = self._frame.coalesce(sources if exchange else tasks)
+        frame = self._frame.coalesce(at_once if exchange else tasks)
         if exchange:
             rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
             pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)

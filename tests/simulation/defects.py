@@ -33,9 +33,9 @@ def returning(value: Any) -> Replacement:
 
 
 def _end_before_commit(original: Any) -> Any:
-    def decide(self: Any, prepared: Any, work: Any, *, kafka_only: bool) -> None:
+    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> None:
         self._kafka.end(prepared.producer, commit=True)
-        original(self, prepared, work, kafka_only=kafka_only)
+        original(self, prepared, work, scope, kafka_only=kafka_only)
 
     return decide
 
@@ -165,7 +165,7 @@ def _resend_undecided(original: Any) -> Any:
     return attempt
 
 
-def _skip_the_decision(_prepared: Any, _work: Any, *, kafka_only: bool) -> None:
+def _skip_the_decision(_prepared: Any, _work: Any, _scope: Any, *, kafka_only: bool) -> None:
     assert kafka_only
 
 

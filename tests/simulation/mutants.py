@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 from tests.simulation import broker
@@ -95,6 +95,10 @@ class Caught:
     violation: Violation | None
 
 
+#: Errors that only a mutant makes whose functions have not the parameters that the code has.
+_MISFITS: Final = ("TypeError", "AttributeError", "NameError")
+
+
 def hunt(mutant: Mutant, *, seed: int, schedules_max: int) -> Caught:
     """Run schedules until a checker notices: without faults, all with one fault, then pairs and more in random order.
 
@@ -102,12 +106,19 @@ def hunt(mutant: Mutant, *, seed: int, schedules_max: int) -> Caught:
         mutant: what to look for.
         seed: of the order.
         schedules_max: when to give up.
+
+    Raises:
+        AssertionError: the mutant does not fit the code any more: what it causes is no behaviour, but a TypeError.
     """
     tally = Tally()
     with Applied(mutant) as applied:
         for _ in _schedules(mutant, random.Random(seed), tally):
             if tally.reported and _holds_without(applied, tally.reported[0].schedule):
-                return Caught(mutant.name, tally.schedules, tally.reported[0])
+                violation = tally.reported[0]
+                if any(error in violation.text for error in _MISFITS):
+                    message = f"the mutant {mutant.name!r} does not fit the code: {violation.text}"
+                    raise AssertionError(message)
+                return Caught(mutant.name, tally.schedules, violation)
             # What the sound product violates too says nothing of the mutant.
             tally.reported.clear()
             if tally.schedules >= schedules_max:

@@ -14,6 +14,7 @@ import pytest
 
 from jdbc_state.claim import Claimant
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
+from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import command, faults
 from tests.simulation.actors import Actor
 from tests.simulation.broker import TRANSACTIONAL_ID
@@ -180,6 +181,13 @@ def test_what_the_sound_product_violates_too_is_not_held_against_a_mutant() -> N
     with Applied(nothing) as applied, applied.paused():
         assert not isinstance(World.trace, property)
     assert hunt(nothing, seed=1, schedules_max=50).violation is None
+
+
+def test_a_mutant_that_does_not_fit_the_code_is_not_caught_but_an_error() -> None:
+    """Else a change of the code would make every mutant of it look caught."""
+    misfit = Mutant("misfit", ((BatchDriver, "decide", lambda _original: lambda _self: None),))
+    with pytest.raises(AssertionError, match=r"does not fit the code: .*TypeError"):
+        hunt(misfit, seed=1, schedules_max=10)
 
 
 def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:

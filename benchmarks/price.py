@@ -118,7 +118,7 @@ class _NoStateRow(MemoryStateStore):
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
         super().__init__()
-        self._database = Database(url, settings)
+        self.database = Database(url, settings)
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         return self._rows_only(transactional_id, generation)
@@ -127,7 +127,7 @@ class _NoStateRow(MemoryStateStore):
     def _rows_only(self, transactional_id: str, generation: int) -> Iterator[DecidingTransaction]:
         with (
             super().deciding(transactional_id, generation) as remembered,
-            closing(self._database.open("rows")) as connection,
+            closing(self.database.open("rows")) as connection,
             connection.begin(),
         ):
             yield _RowsOnly(connection, remembered)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+import psycopg2
 
 from jdbc_state.database import driver_connection
 from jdbc_state.watchdog import cut
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.receipts import EncodedSource
     from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 
-#: How long a job that has failed waits for a statement under way, before the connection is cut off.
+#: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
+#: bounded by itself.
 _GRACE_S: Final = 1.0
 
 
@@ -57,6 +61,7 @@ class RowCopy:
         self._table: TableRows | None = None
         self._error: Exception | None = None
         self._copied: dict[int, tuple[int, int]] = {}
+        self._given_up = False
 
     def __enter__(self) -> RowCopy:
         self._thread.start()
@@ -76,13 +81,17 @@ class RowCopy:
             if self._error is not None:
                 raise self._error
             return
+        self._given_up = True
         self._thread.join(_GRACE_S)
-        if self._thread.is_alive() and self._connection is not None:
-            cut(driver_connection(self._connection))
-        self._thread.join()
+        while self._thread.is_alive():
+            if self._connection is not None:
+                # A connection that has just broken by itself cannot be cut any more, and need not be.
+                with suppress(psycopg2.Error, OSError):
+                    cut(driver_connection(self._connection))
+            self._thread.join(_GRACE_S)
 
     def table(self, connection: Connection) -> TableRows:
-        """What has written the rows, or nothing yet."""
+        """What writes the rows; made now, unless rows have come already."""
         if self._table is None:
             self._table = self._open_table(connection)
         return self._table
@@ -103,7 +112,7 @@ class RowCopy:
         try:
             while True:
                 arrived = self._feed.take(self._attempt, self._idle_s)
-                if isinstance(arrived, RowsEnd):
+                if isinstance(arrived, RowsEnd) or self._given_up:
                     return
                 if arrived is not None:
                     self._write(arrived)

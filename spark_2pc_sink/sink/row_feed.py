@@ -54,6 +54,7 @@ class RowFeed:
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[SourceRows | RowsEnd] = queue.SimpleQueue()
         self._channel: Any | None = None
+        self._closed = False
 
     def channel(self, context: SparkContext) -> RowChannel:
         """The other end, for tasks; one for all batches, since PySpark forgets none."""
@@ -65,7 +66,13 @@ class RowFeed:
     def extend(self, arrived: Iterable[SourceRows]) -> None:
         """Take what a task has sent; called in the thread of Spark's accumulators, which an exception would end."""
         for rows in arrived:
-            self._arrived.put(rows)
+            if not self._closed:
+                self._arrived.put(rows)
+
+    def close(self) -> None:
+        """Forget what has arrived, and take no more: PySpark keeps the accumulator, and it this feed."""
+        self._closed = True
+        self._arrived = queue.SimpleQueue()
 
     def end(self, attempt: tuple[str, int, int]) -> None:
         """Tell who takes the rows of ``attempt`` that there are no more."""

@@ -192,6 +192,7 @@ class _Run:
 
     def close(self) -> None:
         """Close the connections of this run."""
+        self._feed.close()
         self._cluster.close()
         self._store.close()
 

@@ -66,6 +66,14 @@ def test_what_is_left_of_other_attempts_is_dropped(feed: RowFeed) -> None:
     assert feed.take(ATTEMPT, timeout_s=0) == sent(0)
 
 
+def test_a_feed_that_is_closed_keeps_nothing(feed: RowFeed) -> None:
+    """Else the rows of the last attempt would stay in the memory of an application that starts its query again."""
+    from_a_task(feed, sent(0))
+    feed.close()
+    from_a_task(feed, sent(1))
+    assert feed.take(ATTEMPT, timeout_s=0) is None
+
+
 def test_there_is_one_accumulator_for_all_batches(feed: RowFeed) -> None:
     """PySpark keeps every accumulator for as long as the process lives."""
     assert feed.channel(Context()) is feed.channel(Context())  # type: ignore[arg-type]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from benchmarks.scale import Scale
 
 ROWS_PER_S = 5_000
-WARM_UP_S = 15
+#: As long as a query that starts cold may take to have caught up with what was created meanwhile.
+WARM_UP_S = 60
 FULL_S = 120
 QUICK_S = 40
 #: Beyond what it measures, the probe may take so long to see the last rows.

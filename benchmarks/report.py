@@ -110,7 +110,10 @@ def _machines(found: Mapping[str, Result]) -> Iterator[str]:
 def _fixed(machine: Mapping[str, Any]) -> dict[str, Any]:
     """What must not differ between results that stand in one table."""
     versions = {name: number for name, number in machine["versions"].items() if name != "commit"}
-    return {**{name: value for name, value in machine.items() if name not in {"load_before", "cpu"}}, **versions}
+    return {
+        **{name: value for name, value in machine.items() if name not in {"load_before", "cpu", "versions"}},
+        **versions,
+    }
 
 
 def _details(found: Mapping[str, Result]) -> Iterator[str]:

@@ -27,8 +27,8 @@ ATTEMPTS_MAX: Final = 3
 SETTLE_DEADLINE_MS: Final = 5_000
 RESTORE_DEADLINE_MS: Final = 1_000
 DECISION_MARGIN_MS: Final = 1_000
-#: What no server's answer leads to.
-_DEFECTS: Final = (TypeError, AttributeError, NameError)
+#: What no server's answer leads to, but a call that does not fit the code.
+MISFITS: Final = (TypeError, AttributeError, NameError)
 
 
 class TaskFailedError(Exception):
@@ -182,7 +182,7 @@ class JobDriver:
             self.world.trace(f"{self}: {error}")
             self.world.note_halt(error, self._batch_id)
         except DualWriteError as error:
-            if isinstance(error.__cause__, _DEFECTS):
+            if isinstance(error.__cause__, MISFITS):
                 raise  # the driver takes it for a failed attempt, and a mutant that does not fit would look caught
             self.outcome = f"failed: {type(error).__name__}"
             self.world.errors.append(error)

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 from tests.simulation import broker
+from tests.simulation.drivers import MISFITS
 from tests.simulation.explore import Tally, Violation, children, run_schedule
 from tests.simulation.schedule import Schedule, ScheduleError
 
@@ -95,10 +96,6 @@ class Caught:
     violation: Violation | None
 
 
-#: Errors that only a mutant makes whose functions have not the parameters that the code has.
-_MISFITS: Final = ("TypeError", "AttributeError", "NameError")
-
-
 def hunt(mutant: Mutant, *, seed: int, schedules_max: int) -> Caught:
     """Run schedules until a checker notices: without faults, all with one fault, then pairs and more in random order.
 
@@ -115,7 +112,7 @@ def hunt(mutant: Mutant, *, seed: int, schedules_max: int) -> Caught:
         for _ in _schedules(mutant, random.Random(seed), tally):
             if tally.reported and _holds_without(applied, tally.reported[0].schedule):
                 violation = tally.reported[0]
-                if any(error in violation.text for error in _MISFITS):
+                if any(error.__name__ in violation.text for error in MISFITS):
                     message = f"the mutant {mutant.name!r} does not fit the code: {violation.text}"
                     raise AssertionError(message)
                 return Caught(mutant.name, tally.schedules, violation)

@@ -42,7 +42,7 @@ help: ## Say what can be made
 setup: ## Make .venv/ with the package and its command, and fetch the servers under test
 	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp
 	@$(MAKE) -s --no-print-directory -j2 .venv/stamp $(KAFKA_TOOLS)/stamp
-	@$(MAKE) -s --no-print-directory $(KAFKA_HOME)/classes.stamp
+	@$(MAKE) -s --no-print-directory -j2 $(KAFKA_HOME)/classes.stamp $(SPARK_JARS)/classes.stamp
 
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
@@ -139,7 +139,15 @@ $(KAFKA_TOOLS)/stamp: docker/kafka-tools/pom.xml | $(SPARK_JARS)/stamp
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
 	@rm -f $(KAFKA_HOME)/*.jsa
-	@$(BIN)/python -m spark_2pc_sink.testing.class_archive >/dev/null
+	@$(BIN)/python -m spark_2pc_sink.testing.class_archive kafka >/dev/null
+	@touch $@
+
+# Of the virtual environment's Spark, so it is made again with it; what Spark says about it goes into the log.
+$(SPARK_JARS)/classes.stamp: $(SPARK_JARS)/stamp .venv/stamp
+	@echo "setup: an archive of Spark's classes into $(SPARK_JARS)/"
+	@rm -f $(SPARK_JARS)/*.jsa
+	@$(BIN)/python -m spark_2pc_sink.testing.class_archive spark >.cache/spark-classes.log 2>&1 || \
+	    { cat .cache/spark-classes.log; exit 1; }
 	@touch $@
 
 define copy_dependencies

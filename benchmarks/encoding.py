@@ -78,13 +78,13 @@ def _timed(runs: int, work: Callable[[], object]) -> list[float]:
     return seconds
 
 
-def _encode(batches: list[pa.RecordBatch], compression: str) -> list[bytes]:
+def _encode(batches: list[pa.RecordBatch], compression: str) -> list[memoryview]:
     """As a task does it for one partition, without collecting rows over Arrow batches."""
-    bytes_max = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1"}).batch_bytes_max
+    options = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1", "compression.type": compression})
     made = []
     for batch in batches:
         key, value = batch["key"], batch["value"]
-        for start, stop in split_rows(record_sizes(key, value, None), bytes_max):
+        for start, stop in split_rows(record_sizes(key, value, None), options.batch_bytes_max):
             section = encode_records(key.slice(start, stop - start), value.slice(start, stop - start), None)
             made.append(
                 encode_record_batch(
@@ -93,6 +93,7 @@ def _encode(batches: list[pa.RecordBatch], compression: str) -> list[bytes]:
                     base_sequence=0,
                     timestamp_ms=1_700_000_000_000,
                     compression=compression,
+                    level=options.compression_level,
                 )
             )
     return made

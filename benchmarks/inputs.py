@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -27,11 +29,13 @@ class Shape:
         name: for tables and results.
         select: SQL over ``id``, which is distinct within a batch, and ``turn``, the number of the batch.
         table: column definitions of the target; the first column is the primary key.
+        storage: of the target, behind its columns.
     """
 
     name: str
     select: tuple[str, ...]
     table: str
+    storage: str = ""
 
 
 #: Six columns; as JSON a value has about 110 bytes.
@@ -47,6 +51,9 @@ NARROW = Shape(
     ),
     "id bigint PRIMARY KEY, customer text, quantity integer, amount numeric(12, 2), at timestamptz, express boolean",
 )
+
+#: The same, with room in each page of the table for the next version of its rows (PostgreSQL's HOT updates).
+NARROW_WITH_ROOM = replace(NARROW, storage="WITH (fillfactor = 50)")
 
 #: Thirty columns; as JSON a value has about 2 KB. Texts are hexadecimal digits of hashes: they compress by half.
 WIDE = Shape(
@@ -98,6 +105,17 @@ class Source:
         return (
             spark.readStream.schema(self.schema(spark)).option("maxFilesPerTrigger", self.files).parquet(str(self.path))
         )
+
+    def run(self, spark: SparkSession, writer: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+        """Run a query over all batches, and wait for its end."""
+        query = (
+            self.stream(spark)
+            .writeStream.foreachBatch(writer)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
 
     def schema(self, spark: SparkSession) -> StructType:
         """The columns of the rows."""

@@ -9,6 +9,8 @@ while the sink makes its connections, and in Spark's workers when they unpickle 
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -19,29 +21,29 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import writers
 from benchmarks.checks import Contents, compare
-from benchmarks.figures import Spread
+from benchmarks.figures import Spread, quantile
 from benchmarks.inputs import NARROW, Source, write_source
-from benchmarks.runs import PARTITIONS, RunFigures, cpu_per_million, run, throughput
+from benchmarks.processes import spent
+from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batches, run
 from benchmarks.workbench import Workbench
+from benchmarks.writers import Task, Writer
 from jdbc_state.database import Database
 from jdbc_state.memory import MemoryStateStore
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionClient
 from spark_2pc_sink.sink import sink as sink_module
-from spark_2pc_sink.wire.record_batch import encode_record_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
     from benchmarks.scale import Scale
-    from benchmarks.writers import Task, Writer
     from jdbc_state import DecidingTransaction, Decision, StoreSettings
 
 ROWS = 1_000_000
-#: The names under which the product calls what writes the pair into a batch.
-_CALLED_WITH_PAIR = ("encode_record_batch", "assign_producer")
+#: The name under which the product calls what writes the pair into a batch.
+_CALLED_WITH_PAIR = "assign_producer"
 #: The low byte of the attributes of a record batch, and its transactional bit (KIP-98, "Message Format").
 _ATTRIBUTES_POSITION = 22
 _TRANSACTIONAL_BIT = 0x10
@@ -57,29 +59,26 @@ class UntransactionalPair(ProducerIdAndEpoch):
 
 def _unpickled(producer_id: int, epoch: int) -> UntransactionalPair:
     """In a worker: from now on it writes the batches of such pairs outside of transactions."""
-    for name in _CALLED_WITH_PAIR:
-        product = getattr(produce_session, name, None)
-        if product is not None and not isinstance(product, _Untransactional):
-            setattr(produce_session, name, _Untransactional(product))
+    product = getattr(produce_session, _CALLED_WITH_PAIR)
+    if not isinstance(product, _Untransactional):
+        setattr(produce_session, _CALLED_WITH_PAIR, _Untransactional(product))
     return UntransactionalPair(producer_id, epoch)
 
 
 @dataclass(frozen=True)
 class _Untransactional:
-    """Stands in for a function that makes a batch of ``producer``: clears the transactional bit for our pairs.
+    """Stands in for `assign_producer`: clears the transactional bit for our pairs.
 
     Args:
         product: the product's own function.
     """
 
-    product: Callable[..., bytes]
+    product: Callable[..., memoryview]
 
-    def __call__(self, content: Any, *, producer: ProducerIdAndEpoch, **others: Any) -> bytes:
+    def __call__(self, content: Any, *, producer: ProducerIdAndEpoch, **others: Any) -> memoryview:
         if not isinstance(producer, UntransactionalPair):
             return self.product(content, producer=producer, **others)
-        if self.product is encode_record_batch:
-            return encode_record_batch(content, producer=producer, transactional=False, **others)
-        # An encoded batch without its pair. One copy more than the product makes: of compressed bytes, so it is small.
+        # Where the product makes a copy it is this one: what it is given here can be written.
         batch = bytearray(content)
         batch[_ATTRIBUTES_POSITION] &= ~_TRANSACTIONAL_BIT
         return self.product(memoryview(batch), producer=producer, **others)
@@ -148,38 +147,89 @@ def without(bench: Workbench, task: Task) -> Writer:
 
 
 def measure(scale: Scale) -> dict[str, Any]:
-    """Both in turns; the price is what exactly once takes away from the throughput without it."""
+    """Both write each batch, one after the other; the price is what exactly once takes away from the throughput."""
     rows = scale.batch_rows(ROWS)
+    batches = 1 + scale.pick(full=8, quick=6)
     with Workbench() as bench:
-        source = write_source(
-            bench.spark, bench.directory / "price", NARROW, rows=rows, batches=1 + scale.pick(full=4, quick=3)
-        )
-        found: dict[str, list[RunFigures]] = {"with": [], "without": []}
-        makers = {"with": writers.ours, "without": without}
-        _check_both(bench, source)
-        for turn in range(scale.pick(full=10, quick=4)):
-            # Whoever comes second finds the table's files warm: take turns in that too.
-            for name in sorted(makers, reverse=bool(turn % 2)):
-                found[name].append(run(bench, source, makers[name], key="id"))
-    return _figures(found, rows)
+        source = write_source(bench.spark, bench.directory / "price", NARROW, rows=rows, batches=batches)
+        _check_both(bench, source.first(2))
+        turns = [_Turns() for _ in range(scale.pick(full=5, quick=2))]
+        for turn in turns:
+            _run_both(bench, source, turn)
+    return _figures([pair for turn in turns for pair in turn.pairs[1:]], rows)
 
 
-def _figures(found: dict[str, list[RunFigures]], rows: int) -> dict[str, Any]:
-    rates = {name: throughput(runs, rows) for name, runs in found.items()}
-    pairs = zip(found["with"], found["without"], strict=True)
-    prices = [1 - throughput([ours], rows).median / throughput([bare], rows).median for ours, bare in pairs]
-    price = 1 - rates["with"].median / rates["without"].median
+@dataclass(frozen=True)
+class _Pair:
+    """One batch, written twice.
+
+    Attributes:
+        ours: seconds and CPU of the sink as it is.
+        bare: of the other.
+    """
+
+    ours: BatchFigures
+    bare: BatchFigures
+
+    @property
+    def price(self) -> float:
+        """The share of the throughput that exactly once takes away."""
+        return 1 - self.bare.seconds / self.ours.seconds
+
+
+class _Turns:
+    """Hands each batch to both, and takes turns in who is first: the second finds the files warm."""
+
+    def __init__(self) -> None:
+        self.pairs: list[_Pair] = []
+
+    def around(self, bench: Workbench, ours: Writer, bare: Writer) -> Writer:
+        def timed(writer: Writer, batch: DataFrame, batch_id: int) -> BatchFigures:
+            before, begun_s = bench.tree.cpu_s(), time.perf_counter()
+            writer(batch, batch_id)
+            return BatchFigures(time.perf_counter() - begun_s, spent(before, bench.tree.cpu_s()))
+
+        sides = {"ours": ours, "bare": bare}
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            turns = sorted(sides, reverse=batch_id % 2 == 0)
+            self.pairs.append(_Pair(**{side: timed(sides[side], batch, batch_id) for side in turns}))
+
+        return write
+
+
+def _run_both(bench: Workbench, source: Source, turns: _Turns) -> None:
+    """One query, whose batches both write, each into a topic and a table of its own."""
+    tasks = []
+    for name in (bench.new_name(), bench.new_name()):
+        bench.new_topic(name, partitions=PARTITIONS)
+        bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
+        tasks.append(Task(topic=name, table=name, key="id"))
+    ours, bare = tasks
+    bench.settle()
+    both = turns.around(bench, writers.ours(bench, ours), without(bench, bare))
+    source.run(bench.spark, both, bench.directory / f"checkpoint-{ours.topic}")
+    for task in tasks:
+        check_count(bench, task, source, len(turns.pairs))
+    bench.execute(*(f"DROP TABLE {task.table}" for task in tasks))
+    print("    " + ", ".join(f"{pair.ours.seconds:.2f}/{pair.bare.seconds:.2f}" for pair in turns.pairs), flush=True)
+
+
+def _figures(pairs: list[_Pair], rows: int) -> dict[str, Any]:
+    sides = {"with": [pair.ours for pair in pairs], "without": [pair.bare for pair in pairs]}
+    rates = {name: Spread.of([rows / batch.seconds for batch in batches]) for name, batches in sides.items()}
+    prices = [pair.price for pair in pairs]
+    price = Spread(statistics.median(prices), quantile(prices, 0.25), quantile(prices, 0.75), len(prices))
     print(
         f"with {rates['with'].median / 1e3:.0f}, without {rates['without'].median / 1e3:.0f} thousand rows/s: "
-        f"price {price * 100:.1f} % (pairs of runs {min(prices) * 100:.1f} to {max(prices) * 100:.1f} %)",
+        f"price {price.median * 100:.1f} % (middle half of {len(pairs)} batches {price.low * 100:.1f} to "
+        f"{price.high * 100:.1f} %)",
         flush=True,
     )
     return {
-        "with_rows_per_s": rates["with"].json(),
-        "without_rows_per_s": rates["without"].json(),
-        "with_cpu_s": cpu_per_million(found["with"], rows),
-        "without_cpu_s": cpu_per_million(found["without"], rows),
-        "price": {**Spread.of(prices).json(), "median": price},
+        **{f"{name}_rows_per_s": rate.json() for name, rate in rates.items()},
+        **{f"{name}_cpu_s": cpu_of_batches(batches, rows) for name, batches in sides.items()},
+        "price": price.json(),
         "rows": rows,
     }
 

@@ -23,7 +23,7 @@ _INTRODUCTION = (
     "of runs that took turns on one machine."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
-_VARIANTS = ("keyed", "unkeyed", "upsert", "wide")
+_VARIANTS = ("keyed", "unkeyed", "upsert", "upsert with room", "wide")
 
 
 def main() -> None:

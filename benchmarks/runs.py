@@ -12,7 +12,7 @@ from benchmarks.processes import per_million, spent
 from benchmarks.writers import Task, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -103,21 +103,14 @@ def run(
     name = bench.new_name()
     task = Task(topic=name, table=name, key=key, upsert=upsert)
     bench.new_topic(name, partitions=partitions)
-    bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
+    bench.execute(f"CREATE TABLE {name} ({source.shape.table}) {source.shape.storage}")
     if upsert:
         _fill(bench, name, source)
     writer = make_writer(bench, task)
     bench.settle()
     observer = _Observer(bench, writer)
-    query = (
-        source.stream(bench.spark)
-        .writeStream.foreachBatch(observer)
-        .option("checkpointLocation", str(bench.directory / f"checkpoint-{name}"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    _check_count(bench, task, source, len(observer.batches))
+    source.run(bench.spark, observer, bench.directory / f"checkpoint-{name}")
+    check_count(bench, task, source, len(observer.batches))
     found = contents(bench, task) if look else None
     bench.execute(f"DROP TABLE {name}", f"DROP TABLE IF EXISTS {name}_staging")
     batches = ", ".join(f"{batch.seconds:.2f}" for batch in observer.batches)
@@ -133,8 +126,12 @@ def throughput(runs: list[RunFigures], rows: int) -> Spread:
 
 def cpu_per_million(runs: list[RunFigures], rows: int) -> dict[str, float]:
     """CPU seconds for a million rows over the warm batches of several runs, by kind of process and for all."""
+    return cpu_of_batches([batch for found in runs for batch in found.warm], rows)
+
+
+def cpu_of_batches(batches: Sequence[BatchFigures], rows: int) -> dict[str, float]:
+    """The same over batches, of so many rows each."""
     sums: dict[str, float] = {}
-    batches = [batch for found in runs for batch in found.warm]
     for batch in batches:
         for kind, seconds in batch.cpu_s.items():
             sums[kind] = sums.get(kind, 0.0) + seconds
@@ -150,7 +147,12 @@ def _fill(bench: Workbench, table: str, source: Source) -> None:
     )
 
 
-def _check_count(bench: Workbench, task: Task, source: Source, batches: int) -> None:
+def check_count(bench: Workbench, task: Task, source: Source, batches: int) -> None:
+    """See that every row of every batch has arrived.
+
+    Raises:
+        SystemExit: not so.
+    """
     expected = source.rows * (1 if task.upsert else source.batches)
     with bench.engine.connect() as connection:
         found = connection.exec_driver_sql(f"SELECT count(*) FROM {task.table}").scalar()

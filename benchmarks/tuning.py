@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from benchmarks.scale import Scale
 
 ROWS = 1_000_000
-LINGERS_MS = ("0", "5", "50", "200")
-BATCH_SIZES = ("16384", "131072", "524288", "1048576")
+LINGERS_MS = ("0", "5", "50")
+BATCH_SIZES = ("131072", "524288", "1048576")
+ZSTD_LEVELS = ("1", "3")
 
 
 def measure(scale: Scale) -> dict[str, Any]:
     """Seconds of each combination, in turns."""
     rows = scale.batch_rows(ROWS)
-    combinations = [{"linger.ms": linger, "batch.size": size} for linger, size in product(LINGERS_MS, BATCH_SIZES)]
+    names = ("linger.ms", "batch.size", "compression.zstd.level")
+    combinations = [dict(zip(names, values, strict=True)) for values in product(LINGERS_MS, BATCH_SIZES, ZSTD_LEVELS)]
     seconds: dict[str, list[float]] = {}
     with Workbench() as bench:
         source = write_source(bench.spark, bench.directory / "tuning", NARROW, rows=rows, batches=1)
         _seconds(bench, source.path, {})
         for _ in range(scale.pick(full=5, quick=2)):
             for settings in combinations:
-                name = f"linger {settings['linger.ms']} ms, batch {settings['batch.size']} bytes"
+                name = ", ".join(f"{setting}={value}" for setting, value in settings.items())
                 seconds.setdefault(name, []).append(_seconds(bench, source.path, settings))
     for name, times in sorted(seconds.items(), key=lambda item: Spread.of(item[1]).median):
-        print(f"{name:40} {Spread.of(times)} s", flush=True)
+        print(f"{name:70} {Spread.of(times)} s", flush=True)
     return {name: Spread.of(times).json() for name, times in seconds.items()}
 
 

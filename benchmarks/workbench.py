@@ -37,6 +37,8 @@ POSTGRES_SETTINGS = {
 }
 DATABASE = "bench"
 DRIVER_MEMORY = "3g"
+#: As the README advises; nothing of the pair runs in Python.
+SPARK_SETTINGS = {"spark.driver.memory": DRIVER_MEMORY, "spark.python.unix.domain.socket.enabled": "true"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Workbench:
     ) -> None:
         self._cores = cores
         self._given = servers
-        self._spark_settings = {"spark.driver.memory": DRIVER_MEMORY, **(spark_settings or {})}
+        self._spark_settings = {**SPARK_SETTINGS, **(spark_settings or {})}
         self._stack = ExitStack()
         self._numbers = count(1)
 

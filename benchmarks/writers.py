@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 Writer = Callable[["DataFrame", int], None]
 
 #: Of the pair's Kafka producer; `tuning` compares them with others.
-KAFKA_TUNED = {"linger.ms": "50", "batch.size": "524288", "buffer.memory": "67108864"}
+KAFKA_TUNED = {
+    "linger.ms": "50",
+    "batch.size": "524288",
+    "buffer.memory": "67108864",
+    "compression.zstd.level": "1",
+}
 JDBC_BATCH_ROWS = "10000"
 
 

@@ -28,6 +28,7 @@ from spark_2pc_sink import recover
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.local_broker import LocalBroker
+from spark_2pc_sink.testing.spark import quick_java_options
 
 EXAMPLES = Path(__file__).resolve().parent
 #: Which Kafka the job runs on.
@@ -41,8 +42,6 @@ JOB_DEADLINE_S = 600
 GENERATOR_DEADLINE_S = 120
 LEFTOVERS_DEADLINE_S = 20
 LOG_TAIL_CHARACTERS = 3_000
-#: A process that lives for seconds wins nothing by optimising its code for minutes.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 @dataclass(frozen=True)
@@ -160,13 +159,14 @@ class Demo:
         """The job's environment, in which everything that Spark writes goes into the demo's directory."""
         temporary = self._directory / "tmp"
         temporary.mkdir(exist_ok=True)
+        java = f"{quick_java_options()} -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
         return {
             **os.environ,
             "JAVA_HOME": str(find_java_home()),
             "TMPDIR": str(temporary),
             "SPARK_LOCAL_DIRS": str(temporary),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{QUICK_JAVA} -Djava.io.tmpdir={temporary}' pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{java}' pyspark-shell",
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -204,18 +204,23 @@ def session_ended(session: int) -> Iterator[None]:
     Raises:
         SystemExit: it had passed.
     """
-    watchdog = threading.Timer(JOB_DEADLINE_S, kill_session, [session])
+    late = threading.Event()
+
+    def end_late() -> None:
+        late.set()
+        kill_session(session)
+
+    watchdog = threading.Timer(JOB_DEADLINE_S, end_late)
     watchdog.start()
     try:
         yield
     finally:
-        in_time = watchdog.is_alive()
         watchdog.cancel()
         # Spark's Python workers would end by themselves, a moment after Spark.
         wait_until(
             lambda: not kill_session(session), deadline_s=LEFTOVERS_DEADLINE_S, what="the end of the job's processes"
         )
-    if not in_time:
+    if late.is_set():
         sys.exit(f"the job did not end within {JOB_DEADLINE_S} s")
 
 

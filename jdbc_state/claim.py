@@ -73,10 +73,10 @@ def claim_statement(state: Table, claimant: Claimant) -> Returning:
     ).returning(*columns)
 
 
-def row_columns(state: Table) -> list[ColumnElement[Any]]:
+def row_columns(state: Table) -> tuple[ColumnElement[Any], ...]:
     """What to select for :func:`row_of`: every column, and the row's age by the database's clock."""
     newest = func.greatest(state.c.claimed_at, state.c.decided_at, state.c.settled_at)
-    return [*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s")]
+    return (*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s"))
 
 
 def row_of(answer: Any, *, claimed: bool = False) -> StateRow:

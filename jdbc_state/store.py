@@ -50,6 +50,7 @@ class SqlStateStore:
         self.database = Database(url, settings)
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
+        self._columns = row_columns(self._state)
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
@@ -88,12 +89,12 @@ class SqlStateStore:
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim and without waiting for anyone."""
-        rows = self._select(select(*row_columns(self._state)).where(self._state.c.transactional_id == transactional_id))
+        rows = self._select(select(*self._columns).where(self._state.c.transactional_id == transactional_id))
         return rows[0] if rows else None
 
     def read_all(self) -> list[StateRow]:
         """Every row, without a claim and without waiting for anyone."""
-        return self._select(select(*row_columns(self._state)).order_by(self._state.c.transactional_id))
+        return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
@@ -273,7 +274,7 @@ class SqlStateStore:
                 *unchanged,
             )
             .values(status=status_after(operation), **settled_at, **values)
-            .returning(*row_columns(self._state))
+            .returning(*self._columns)
         )
         if operation != "mark_done" or not self._settings.history_batches:
             return moved

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+import time
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
-#: How long leaving waits for a cut that has just begun; it is one system call.
-_JOIN_S = 5.0
+#: The thread that watches ends when there was nothing to watch for so long.
+_IDLE_S: Final = 10.0
 
 
 class HasFileNumber(Protocol):
@@ -33,21 +35,67 @@ class Watchdog:
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
         # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be somebody else's then.
         self._socket = socket.socket(fileno=socket.dup(connection.fileno()))
-        self._timer = threading.Timer(limit_ms / 1000, self._cut)
-        self._timer.daemon = True
+        self._limit_s = limit_ms / 1000
 
     def __enter__(self) -> None:
-        self._timer.start()
+        _watch.add(self._socket, time.monotonic() + self._limit_s)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._timer.cancel()
-        self._timer.join(_JOIN_S)
+        _watch.remove(self._socket)
         self._socket.close()
 
-    def _cut(self) -> None:
-        _shut_down(self._socket)
+
+class _Watch:
+    """Every block of this process, and one thread for all: starting one costs more than the request that is guarded."""
+
+    _changed: threading.Condition
+    _ends_s: dict[socket.socket, float]
+    _thread: threading.Thread | None
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked: it has the lock as it was, and not the thread."""
+        self._changed = threading.Condition()
+        self._ends_s = {}
+        self._thread = None
+
+    def add(self, watched: socket.socket, end_s: float) -> None:
+        """Cut ``watched`` at ``end_s``, on the monotonic clock, unless it is removed before."""
+        with self._changed:
+            first = end_s < min(self._ends_s.values(), default=float("inf"))
+            self._ends_s[watched] = end_s
+            if self._thread is None:
+                # Noted when it runs: one that could not be started must not be taken for one that watches.
+                thread = threading.Thread(target=self._run, name="jdbc_state watchdog", daemon=True)
+                thread.start()
+                self._thread = thread
+            elif first:
+                self._changed.notify()
+
+    def remove(self, watched: socket.socket) -> None:
+        """Leave it alone from now on: no cut is under way when this returns."""
+        with self._changed:
+            self._ends_s.pop(watched, None)
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._ends_s or self._changed.wait_for(lambda: self._ends_s, _IDLE_S):
+                now_s = time.monotonic()
+                for watched in [one for one, end_s in self._ends_s.items() if end_s <= now_s]:
+                    del self._ends_s[watched]
+                    _shut_down(watched)
+                if self._ends_s:
+                    # A block that is left does not wake this thread, so it looks again now and then.
+                    self._changed.wait(min(min(self._ends_s.values()) - now_s, _IDLE_S))
+            self._thread = None
+
+
+_watch = _Watch()
+os.register_at_fork(after_in_child=_watch.reset)
 
 
 def cut(connection: HasFileNumber) -> None:

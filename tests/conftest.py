@@ -38,7 +38,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis"),
 )
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=200, print_blob=True)
+# Each run draws others; a hundred of them, the default, would take half a minute more.
+settings.register_profile("ci", settings.get_profile("dev"), print_blob=True, max_examples=60)
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_000)
 
 # Fixtures by which a test is recognised to need a server; a marker follows, by which it can be selected.
@@ -95,10 +96,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=left_out)
     # A slip shows in seconds then. Stable, and after pytest-randomly: the order within each part stays random. By
-    # files, which xdist keeps together.
-    slow = {"slow", *(marker for markers in _MARKERS.values() for marker in markers)}
-    with_servers = {item.path for item in items if any(marker.name in slow for marker in item.iter_markers())}
-    items.sort(key=lambda item: item.path in with_servers)
+    # files, which xdist keeps together; the long ones first, so that at the end no process waits for the other's.
+    slow = _paths(items, {"slow"})
+    with_servers = slow | _paths(items, {marker for markers in _MARKERS.values() for marker in markers})
+    items.sort(key=lambda item: (item.path in with_servers, item.path not in slow))
+
+
+def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
+    """The files with a test that has one of these markers."""
+    return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
 
 
 def _in_ci() -> bool:
@@ -287,6 +293,6 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """A Spark session on two threads of this process, with Spark's Kafka connector and PostgreSQL's JDBC driver."""
     # Workers import the functions of test modules by their full names, from the root.
     directory = tmp_path_factory.mktemp("spark")
-    session = or_skip(pytestconfig, lambda: start_spark(directory, python_path=ROOT))
+    session = or_skip(pytestconfig, lambda: start_spark(directory, python_path=ROOT, quick=True))
     yield session
     session.stop()

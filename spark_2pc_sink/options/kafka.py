@@ -156,6 +156,20 @@ class KafkaOptions:
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         why="the smallest batches of the five for the least processor time over them",
     )
+    zstd_level: int = setting(
+        1,
+        properties=("compression.zstd.level",),
+        at_least=-131_072,
+        at_most=22,
+        why="JSON of 110 bytes takes half of the time that Kafka's default, 3, takes, and 3 % more bytes (KIP-390)",
+    )
+    gzip_level: int = setting(
+        -1,
+        properties=("compression.gzip.level",),
+        at_least=-1,
+        at_most=9,
+        why="0 to 9; -1 is what zlib takes by itself, as with Kafka (KIP-390)",
+    )
     transaction_timeout_ms: int | None = setting(
         None,
         properties=("transaction.timeout.ms",),
@@ -244,6 +258,11 @@ class KafkaOptions:
             )
         _let_defaults_yield(values)
         return cls(**values)
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of the chosen compression; None where it has none that can be set."""
+        return {"zstd": self.zstd_level, "gzip": self.gzip_level}.get(self.compression)
 
     def with_client_id(self, client_id: str) -> KafkaOptions:
         """The same options under another ``client.id``."""

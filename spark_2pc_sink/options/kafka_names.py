@@ -40,6 +40,8 @@ REFUSED: dict[str, str] = {
     "queue.buffering.max.kbytes": _LINGER,
     "batch.num.messages": "set batch.size, in bytes",
     "buffer.memory": "leave it out: a task holds at most 32 MiB of batches and 32 MiB of rows",
+    "compression.level": "set compression.zstd.level or compression.gzip.level, which are Java's names",
+    "compression.lz4.level": "leave it out: lz4 is for speed, and always at its fastest",
     "retries": _RETRIES,
     "message.send.max.retries": _RETRIES,
     "partitioner": _PARTITIONER,

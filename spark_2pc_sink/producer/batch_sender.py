@@ -24,7 +24,7 @@ from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.producer.produce_answers import LEADER_MOVED, RETRIED, check_ours, refusal
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code, describe_error
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.messages import Api, RecordBytes
 from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
@@ -105,7 +105,7 @@ class BatchSender:
         """True when everything that was pushed is acknowledged."""
         return not self._active
 
-    def push(self, lane: Lane, payload: bytes, *, record_count: int, row_key: str | None) -> None:
+    def push(self, lane: Lane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
         """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
 
         Args:
@@ -136,7 +136,7 @@ class BatchSender:
         self._check_deadlines()
         while self._send_round():
             pass  # bounded: each round puts a batch on the wire, and max_in_flight bounds those
-        self._cluster.poll(self._until_next_resend(wait_s))
+        self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
         self._take_answers()
 
     def clear(self) -> None:
@@ -214,6 +214,9 @@ class BatchSender:
                     deadline_ms=self._options.delivery_timeout_ms,
                     last_error=lane.queue.last_error,
                 )
+
+    def _has_answers(self) -> bool:
+        return any(request.pending.is_done for request in self._requests)
 
     # --- answers -------------------------------------------------------------------------------------------------
 

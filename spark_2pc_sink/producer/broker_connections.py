@@ -108,12 +108,19 @@ class BrokerConnections:
             backoff_ms_max=self.options.retry_backoff_max_ms,
         )
 
-    def poll(self, timeout_s: float) -> None:
-        """Let the connections send and receive; returns after the first event, or after ``timeout_s`` without one."""
+    def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let the connections send and receive; returns after the first event, or after ``timeout_s`` without one.
+
+        Args:
+            timeout_s: seconds to wait at most.
+            until: what is waited for. It may have come by the time when there is nothing left to send, and then no
+                further event need come.
+        """
         with library_log.quiet(self._events):
             for _ in range(_PASSES_TO_SOCKET - 1):
                 self._net.poll(timeout_ms=0)
-            self._net.poll(timeout_ms=max(0.0, timeout_s) * 1000)
+            if not until():
+                self._net.poll(timeout_ms=max(0.0, timeout_s) * 1000)
 
     def wait(self, pending: Pending, deadline: Deadline) -> None:
         """Drive the loop until ``pending`` is done or the deadline has passed."""
@@ -266,7 +273,7 @@ class BrokerConnections:
                 connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))
         self._raise_failure(node_id)
         while connection.paused and not connection.closed and not deadline.passed:
-            self.poll(deadline.remaining_s)
+            self.poll(deadline.remaining_s, until=lambda: not connection.paused or connection.closed)
 
     def _raise_failure(self, node_id: int | str) -> None:
         """Report, once, that the last connection to this broker could not be made.

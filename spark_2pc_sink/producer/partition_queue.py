@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.wire.messages import RecordBytes
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
 _DOUBLINGS_MAX: Final = 16
@@ -35,7 +36,7 @@ class Batch:
     """
 
     ordinal: int
-    payload: bytes
+    payload: RecordBytes
     record_count: int
     row_key: str | None
     deadline_s: float
@@ -82,7 +83,7 @@ class PartitionQueue:
         """How many batches are not acknowledged."""
         return len(self._waiting) + len(self._in_flight) + len(self._returned)
 
-    def push(self, payload: bytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
+    def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
         """Add a batch behind all others."""
         batch = Batch(self._count, payload, record_count, row_key, deadline_s)
         self._count += 1

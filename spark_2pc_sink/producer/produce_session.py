@@ -216,16 +216,29 @@ class ProduceSession:
         return known
 
     def _send_kept(self) -> None:
+        """Queue what is left of each partition: together, so that one request carries as much of it as fits."""
+        queued_bytes = 0
         for batch in self._encoder.finish():
-            self._send(batch)
+            queued_bytes += self._queue(batch)
+            if queued_bytes > self._options.max_request_bytes:
+                self._let_go()
+                queued_bytes = 0
 
     def _send(self, batch: EncodedBatch) -> None:
-        """Queue one batch, let the connections go on, and wait while too much is unacknowledged."""
+        self._queue(batch)
+        self._let_go()
+
+    def _queue(self, batch: EncodedBatch) -> int:
+        """Put one batch behind the others of its partition; its bytes."""
         target = self._partitions[batch.partition]
         payload = assign_producer(batch.payload, producer=self._producer, base_sequence=target.sequence)
         target.sequence = next_sequence(target.sequence, batch.record_count)
         self._digest = combine_digests(self._digest, batch.digest)
         self._sender.push(target.lane, payload, record_count=batch.record_count, row_key=batch.row_key)
+        return len(payload)
+
+    def _let_go(self) -> None:
+        """Let the connections go on, and wait while too much is unacknowledged."""
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
             self._sender.pump(self._options.retry_backoff_ms / 1000)

@@ -6,17 +6,14 @@ and the next one is put behind it. What is kept is a slice and shares the memory
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, as_binary, as_one_array
-from spark_2pc_sink.wire.arrow_records import record_sizes, split_rows
-
-#: `record_sizes` counts one byte for a record's offset delta; inside a batch it can take this many more.
-_OFFSET_DELTA_BYTES_MORE: Final = 4
+from spark_2pc_sink.wire.arrow_records import OFFSET_DELTA_BYTES_MORE, record_sizes, split_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,20 @@ class Rows:
         key = None if key is None else as_binary(key, "key")
         value = as_binary(value, "value")
         headers = None if headers is None else as_one_array(headers)
-        return cls(key, value, headers, record_sizes(key, value, headers) + _OFFSET_DELTA_BYTES_MORE)
+        return cls(key, value, headers, record_sizes(key, value, headers) + OFFSET_DELTA_BYTES_MORE)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Several, at least one, of the same `layout`, one behind the other."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        return cls(
+            None if first.key is None else pa.concat_arrays([part.key for part in parts]),
+            pa.concat_arrays([part.value for part in parts]),
+            None if first.headers is None else pa.concat_arrays([part.headers for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
+        )
 
     def __len__(self) -> int:
         return len(self.value)
@@ -108,21 +118,9 @@ class RowBuffer:
     def take(self) -> list[Rows]:
         """Return the kept rows as one batch, or nothing when there are none."""
         kept, self._kept, self.kept_bytes = self._kept, [], 0
-        return [_joined(kept)] if kept else []
+        return [Rows.joined(kept)] if kept else []
 
     def _keep(self, rows: Rows) -> None:
         if len(rows):
             self._kept.append(rows)
             self.kept_bytes += rows.size_bytes
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    return Rows(
-        None if first.key is None else pa.concat_arrays([part.key for part in parts]),
-        pa.concat_arrays([part.value for part in parts]),
-        None if first.headers is None else pa.concat_arrays([part.headers for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
-    )

@@ -23,8 +23,8 @@ _ROWS_DEFAULT: Final = "10000"
 _UNBOUNDED: Final = str(2**31 - 1)
 #: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
 ARROW_BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Without a bound a task may get all of its pieces at once: so many bytes of rows have the batches of which it may.
-#: The same number of bytes of pieces makes a source give up.
+#: Without a bound a task may get all of its pieces at once: so many bytes of pieces have the batches of which it may.
+#: The same number makes a source give up.
 UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: Without a bound an Arrow batch has as many rows as Spark allows: so many bytes they may weigh, by the mean of the
 #: batch before.
@@ -59,21 +59,18 @@ class ArrowBound:
             self._set = self._roomy
         return UNBOUNDED_BYTES_MAX if self._roomy else None
 
-    def note(self, results: TaskResults, *, one_task: bool) -> None:
+    def note(self, results: TaskResults) -> None:
         """A job has succeeded.
 
         Args:
             results: of its tasks.
-            one_task: it was a small batch, which says nothing about the next one, and counting costs it nothing.
         """
-        total = sum(source.arrow_bytes for source in results.sources)
         self._roomy = (
-            not one_task
-            and self._rows_max > 0
-            and total <= UNBOUNDED_BYTES_MAX
-            and total * self._rows_max <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
+            self._rows_max > 0
+            and results.piece_bytes <= UNBOUNDED_BYTES_MAX
+            and results.arrow_bytes * self._rows_max <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
         )
 
-    def note_failed(self) -> None:
-        """A job has failed, perhaps for lack of memory."""
+    def forget(self) -> None:
+        """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
         self._roomy = False

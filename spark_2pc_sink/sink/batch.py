@@ -114,8 +114,7 @@ class PreparedBatch:
 class DecidingScope:
     """The database transaction of one attempt. It begins where it is first needed, and ends with the block at last.
 
-    Rows may come long before the decision. A batch of a few has them all at once, and then nothing is open in the
-    database while tasks run.
+    Rows may come long before the decision, and the transaction is open from the first of them on.
 
     Args:
         deciding: begins the transaction; see `StateStore.deciding`.

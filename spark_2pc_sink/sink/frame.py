@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
+from spark_2pc_sink.sink.json_values import SETTINGS, WHOLE_ROW, JsonField, json_fields
+from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import SinkOptions
@@ -28,9 +30,8 @@ VALUE = "_2pc_value"
 HEADERS = "_2pc_headers"
 ATTEMPT = "_2pc_attempt"
 
-_BYTES_TYPES = frozenset({"string", "binary"})
 #: Types whose text is unambiguous, so that a key of them may be written as text.
-_TEXT_TYPES = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "date"})
+_TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
@@ -45,6 +46,8 @@ class RecordExpressions:
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
         columns: what goes into the table, by column name.
+        json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
+        key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
     """
 
     topic: str | None
@@ -53,6 +56,8 @@ class RecordExpressions:
     headers: str | None
     partition: str | None
     columns: Mapping[str, str]
+    json: tuple[JsonField, ...] | None = None
+    key_column: str | None = None
 
 
 def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpressions:
@@ -96,7 +101,7 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
     return RecordExpressions(
         topic=None if topic is None else _with_default(topic, options.topic),
         key=choose(options.key, "key"),
-        value=choose(options.value, "value") or "to_json(struct(*))",
+        value=choose(options.value, "value") or WHOLE_ROW,
         headers=choose(options.headers, "headers"),
         partition=choose(options.partition, "partition"),
         columns=dict(columns),
@@ -115,9 +120,41 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     }
     for option, kind in kinds.items():
         _check_type(option, kind)
-    if expressions.key is not None and kinds["key"] not in _BYTES_TYPES:
+    if expressions.key is not None and kinds["key"] not in BYTES_TYPES:
         return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
     return expressions
+
+
+def with_json(expressions: RecordExpressions, schema: StructType, spark: SparkSession) -> RecordExpressions:
+    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway."""
+    # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
+    unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
+    if expressions.value != WHOLE_ROW or not unchanged:
+        return expressions
+    # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
+    settings = {name: str(spark.conf.get(name)) for name in SETTINGS}
+    return replace(expressions, json=json_fields(schema, settings))
+
+
+def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
+    """Leave the key to the tasks where it is a column, or the text of one, that they get for the table anyway.
+
+    Where nothing else is computed, Spark then hands its rows over as they are, instead of writing every row once more.
+    """
+    for field in frame.schema.fields:
+        name = quoted(field.name)
+        if expressions.columns.get(field.name) != name:
+            continue
+        forms = key_expressions(field.dataType.simpleString())
+        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (field.name, name)}
+        # How it is spelled is not enough: `null`, for instance, is a column only between backticks.
+        if expressions.key in meant and _same(frame, expressions.key, meant[expressions.key]):
+            return replace(expressions, key_column=field.name)
+    return expressions
+
+
+def _same(frame: DataFrame, sql: str, other: str) -> bool:
+    return frame.selectExpr(f"{sql} AS it").sameSemantics(frame.selectExpr(f"{other} AS it"))
 
 
 def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> DataFrame:
@@ -157,8 +194,8 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
     parts = {
         TOPIC: expressions.topic,
         PARTITION: expressions.partition and f"CAST({expressions.partition} AS INT)",
-        KEY: expressions.key,
-        VALUE: expressions.value,
+        KEY: expressions.key if expressions.key_column is None else None,
+        VALUE: expressions.value if expressions.json is None else None,
         HEADERS: expressions.headers,
     }
     return [f"{sql} AS {name}" for name, sql in parts.items() if sql is not None]
@@ -167,6 +204,19 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
 def record_columns(expressions: RecordExpressions) -> list[str]:
     """The names of what `record_sql` selects."""
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
+
+
+def shared_columns(expressions: RecordExpressions) -> list[str]:
+    """The columns of the table of which tasks build parts of the record."""
+    names = [field.column for field in expressions.json or ()]
+    if expressions.key_column is not None and expressions.key_column not in names:
+        names.append(expressions.key_column)
+    return [quoted(name) for name in names]
+
+
+def is_everything(selected: list[str], frame: DataFrame) -> bool:
+    """True where a select would give the frame as it is; Spark takes milliseconds of a small batch to analyze one."""
+    return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
 
 
 def attempt_sql() -> str:
@@ -187,8 +237,8 @@ def _check_type(option: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
     allowed = {
         "topic": {"string"},
-        "key": _BYTES_TYPES | _TEXT_TYPES,
-        "value": _BYTES_TYPES,
+        "key": BYTES_TYPES | _TEXT_TYPES,
+        "value": BYTES_TYPES,
         "headers": {_HEADERS_TYPE},
         "partition": {"tinyint", "smallint", "int", "bigint"},
     }.get(option)

@@ -1,8 +1,8 @@
-"""A task that reads rows and sends them itself: rows in, Kafka records out, one receipt.
+"""Reads rows and sends them itself: rows in, Kafka records out, one receipt.
 
-It writes to partitions that no other task of the batch writes, so rows need not move: those of a batch without keys,
-and all rows of a batch that one task can do. It takes no decision about the transaction: it writes with the pair that
-it was given, or refuses, and says in its receipt which of the two.
+A task does it for partitions that no other task of the batch writes, so rows need not move: those of a batch without
+keys. The driver does it for a batch of a few rows, which it has collected. Neither takes a decision about the
+transaction: it writes with the pair that it was given, or refuses, and says in its receipt which of the two.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.sink.pace import ONE_TASK_BYTES_MAX, ONE_TASK_ROWS_MAX
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.rows import RowWriter
 from spark_2pc_sink.sink.task_plan import flush_session
-from spark_2pc_sink.sink.topics import drop_worker_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,32 +31,45 @@ def run_task(
     """Write the rows of one Spark partition; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `frame` names.
+        batches: the rows, with the columns that `frame` names, `frame.ATTEMPT` among them.
         plan: what to do.
         task: the Spark partition id.
         run: a number that no other run of this task has.
         attempt: the attempt number of the task.
     """
     try:
-        yield from _Task(plan, task, run).run(batches, attempt)
+        plan.check_task_attempt(task, attempt)
+        receipt = _Writing(plan, task, run).write(_of_first_attempt(batches, plan, task))
     except DualWriteError as error:
-        yield TaskReceipt(task=task, error=error).to_result()
+        receipt = TaskReceipt(task=task, error=error)
+    yield receipt.to_result()
 
 
-def _hold(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """All batches, or None where they are more than one task should do."""
-    held: list[pa.RecordBatch] = []
-    rows = held_bytes = 0
+def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
+    """Write all rows of a batch in this process, which is no task.
+
+    Args:
+        batches: the rows, with the columns that `frame` names.
+        plan: what to do, for one task.
+
+    Raises:
+        DualWriteError: what a task would have returned as the error of its receipt.
+    """
+    return _Writing(plan, task=0, run=0).write(batches)
+
+
+def _of_first_attempt(batches: Iterable[pa.RecordBatch], plan: TaskPlan, task: int) -> Iterator[pa.RecordBatch]:
+    """The batches, unless this is not the first attempt of the stage, which the first row says."""
+    checked = False
     for batch in batches:
-        held.append(batch)
-        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
-        if rows > ONE_TASK_ROWS_MAX or held_bytes > ONE_TASK_BYTES_MAX:
-            return None
-    return held
+        if batch.num_rows and not checked:
+            plan.check_stage_attempt(task, batch)
+            checked = True
+        yield batch
 
 
-class _Task:
-    """One attempt of one task."""
+class _Writing:
+    """One run."""
 
     def __init__(self, plan: TaskPlan, task: int, run: int) -> None:
         self._plan = plan
@@ -68,30 +79,24 @@ class _Task:
         self._session: ProduceSession | None = None
         self._rows = self._arrow_bytes = 0
 
-    def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
-        self._plan.check_task_attempt(self._task, attempt)
-        taken = _hold(batches) if self._plan.small else batches
-        if taken is None:
-            yield TaskReceipt(task=self._task, too_large=True).to_result()
-            return
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
         plan = self._plan
         writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._task, self._run)
         try:
-            for batch in taken:
+            for batch in batches:
                 if batch.num_rows == 0:
                     continue
-                if self._rows == 0:
-                    self._plan.check_stage_attempt(self._task, batch)
                 self._rows += batch.num_rows
                 self._arrow_bytes += batch.nbytes
-                self._produce(batch)
+                completed = plan.completed(batch)
+                self._produce(completed)
                 if writer is not None:
-                    writer.write(batch)
+                    writer.write(completed)
             if writer is not None:
                 writer.finish()
-            yield self._receipt(writer).to_result()
+            return self._receipt(writer)
         except BaseException:
-            drop_worker_cluster(self._plan.kafka)
+            plan.topics.connections.drop()
             raise
         finally:
             if writer is not None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.wire.messages import RecordBytes
 
 RECORDS_KIND: Final = "records"
 SOURCE_KIND: Final = "source"
@@ -101,7 +102,7 @@ def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
 _PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}
 
 
-def _binary_cell(payload: bytes | pa.Buffer) -> pa.Array:
+def _binary_cell(payload: RecordBytes | pa.Buffer) -> pa.Array:
     """A binary column of one row that is ``payload`` itself, not a copy."""
     offsets = pa.array([0, len(memoryview(payload))], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)])

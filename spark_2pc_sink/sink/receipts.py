@@ -48,6 +48,7 @@ class EncodedSource:
         staging_rows: rows in it.
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
+        piece_bytes: of all record batches that it handed to tasks that send.
         error: why it gave up; nothing that it made may be used then.
     """
 
@@ -61,6 +62,7 @@ class EncodedSource:
     staging_rows: int = 0
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
+    piece_bytes: int = 0
     error: DualWriteError | None = None
 
 
@@ -75,7 +77,6 @@ class TaskReceipt:
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
         error: why the task refused or gave up; nothing it wrote may be used then.
-        too_large: the task was to do the whole batch alone, and gave up before it sent anything.
     """
 
     task: int
@@ -84,7 +85,6 @@ class TaskReceipt:
     digest: int = 0
     written: Mapping[TopicPartition, WrittenPartition] = field(default_factory=dict)
     error: DualWriteError | None = None
-    too_large: bool = False
 
     def to_result(self) -> pa.RecordBatch:
         """The row that a task yields last."""
@@ -122,9 +122,14 @@ class TaskResults:
         return combine_digests(*(receipt.digest for receipt in self.receipts))
 
     @property
-    def too_large(self) -> bool:
-        """True when one task was to do the whole batch and would not."""
-        return any(receipt.too_large for receipt in self.receipts)
+    def arrow_bytes(self) -> int:
+        """Of all Arrow batches that were read."""
+        return sum(source.arrow_bytes for source in self.sources)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Of all record batches that went through the shuffle."""
+        return sum(source.piece_bytes for source in self.sources)
 
     @property
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -149,9 +154,14 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
             sent is not what one run of each source made.
         DualWriteError: the error that a task returned.
     """
+    returned = (pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
+    return add_up(returned, tasks_expected=tasks_expected)
+
+
+def add_up(returned: Iterable[TaskReceipt], *, tasks_expected: int | None) -> TaskResults:
+    """See `read_results`, which unpacks the receipts first."""
     receipts: dict[int, TaskReceipt] = {}
-    for payload in table["receipt"]:
-        receipt: TaskReceipt = pickle.loads(payload.as_buffer())  # noqa: S301 - written by our own tasks
+    for receipt in returned:
         if receipt.task in receipts:
             raise BatchRetryError(reason=f"task {receipt.task} returned two receipts")
         receipts[receipt.task] = receipt

@@ -31,8 +31,9 @@ _GRACE_S: Final = 1.0
 class RowCopy:
     """Writes rows as they arrive. A context manager round the job; nothing is left running behind it.
 
-    The deciding transaction is begun for the first rows, so it may be open for most of the job. It is kept from being
-    idle for longer than the server allows, which is there for a driver that has gone, not for one that waits.
+    The deciding transaction is begun for the first rows or before them, so it may be open for most of the job. It is
+    kept from being idle for longer than the server allows, which is there for a driver that has gone, not for one that
+    waits.
 
     Args:
         feed: where rows arrive.
@@ -40,6 +41,7 @@ class RowCopy:
         begin: the connection of the deciding transaction.
         table: what writes through a connection.
         idle_s: seconds after which a connection that waits for rows says that it is still there.
+        early: begin at once: rows are soon to come, all of them, and then nobody would do anything else meanwhile.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class RowCopy:
         begin: Callable[[], Connection],
         table: Callable[[Connection], TableRows],
         idle_s: float,
+        early: bool,
     ) -> None:
         self._feed = feed
         self._attempt = attempt
         self._begin = begin
         self._open_table = table
         self._idle_s = idle_s
+        self._early = early
         self._thread = threading.Thread(target=self._run, name="spark_2pc_sink rows", daemon=True)
         self._connection: Connection | None = None
         self._table: TableRows | None = None
@@ -110,6 +114,8 @@ class RowCopy:
 
     def _run(self) -> None:
         try:
+            if self._early:
+                self._begun_table()
             while True:
                 arrived = self._feed.take(self._attempt, self._idle_s)
                 if isinstance(arrived, RowsEnd) or self._given_up:
@@ -124,6 +130,9 @@ class RowCopy:
     def _write(self, rows: SourceRows) -> None:
         if rows.source in self._copied:
             raise BatchRetryError(reason=f"source {rows.source} ran again, and its rows were on their way already")
+        self._copied[rows.source] = (rows.run, self._begun_table().copy(rows.stream))
+
+    def _begun_table(self) -> TableRows:
         if self._connection is None:
             self._connection = self._begin()
-        self._copied[rows.source] = (rows.run, self.table(self._connection).copy(rows.stream))
+        return self.table(self._connection)

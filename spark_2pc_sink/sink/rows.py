@@ -169,6 +169,7 @@ class RowLoader:
         self._schema: StructType | None = None
         self._plan: ColumnPlan | None = None
         self._selected: list[str] = []
+        self._unchanged = False
         self._row_key: str | None = None
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
@@ -206,17 +207,21 @@ class RowLoader:
         )
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
+        self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
         self._row_key = frames.KEY if expressions.key and not self._options.upsert_keys else None
 
-    def column_sql(self) -> list[str]:
-        """The SELECT list over the batch, each column under its table name."""
-        return self._selected
+    def select_lists(self) -> tuple[list[str], list[str] | None]:
+        """What to select of the batch, and of the result of that; None where one select does both.
 
-    def encoded_sql(self) -> list[str] | None:
-        """The SELECT list over the result of `column_sql`, in the form in which tasks encode it; None: as it is."""
+        The first computes the table's columns, the second brings them into the form in which they are encoded. Spark
+        analyzes each select anew, which counts in a batch of a few rows.
+        """
         plan = self._planned()
-        as_they_are = all(column.expression == quoted(column.name) for column in plan.copied)
-        return None if as_they_are else list(plan.expressions)
+        if all(column.expression == quoted(column.name) for column in plan.copied):
+            return self._selected, None
+        if self._unchanged:
+            return list(plan.expressions), None
+        return self._selected, list(plan.expressions)
 
     def row_plan(self, tasks: int, channel: RowChannel) -> RowPlan:
         """What a task needs.

@@ -15,7 +15,6 @@ from spark_2pc_sink.sink.pieces import Piece, read_pieces
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.task_plan import flush_session
-from spark_2pc_sink.sink.topics import drop_worker_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +71,7 @@ class _Sending:
                 written=written,
             ).to_result()
         except BaseException:
-            drop_worker_cluster(self._plan.kafka)
+            self._plan.topics.connections.drop()
             raise
 
     def _take(self, pieces: list[Piece]) -> None:

@@ -27,7 +27,7 @@ from spark_2pc_sink.sink.spark_facts import (
     is_stopping,
     stream_execution,
 )
-from spark_2pc_sink.sink.topics import TopicFacts
+from spark_2pc_sink.sink.topics import Connections, TopicFacts
 from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
 
@@ -119,7 +119,10 @@ class _Run:
         self._store = SqlStateStore(options.database, StoreSettings(**options.store_settings()))
         # The same connections for both, which take turns: one is kept.
         self._loader = RowLoader(options, self._store.database)
+        self._topics = TopicFacts(self._cluster)
         self._pace = Pace()
+        # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
+        self._connections = Connections(options.kafka)
         self._arrow = ArrowBound()
         self._feed = RowFeed()
         clock = SystemClock()
@@ -182,9 +185,10 @@ class _Run:
             frame=batch,
             options=self._options,
             expressions=expressions,
-            topics=TopicFacts(self._cluster),
+            topics=self._topics,
             loader=self._loader,
             pace=self._pace,
+            connections=self._connections,
             arrow=self._arrow,
             feed=self._feed,
         )
@@ -193,6 +197,7 @@ class _Run:
     def close(self) -> None:
         """Close the connections of this run."""
         self._feed.close()
+        self._connections.drop()
         self._cluster.close()
         self._store.close()
 
@@ -201,5 +206,7 @@ class _Run:
         schema = batch.schema
         if self._analyzed is None or self._analyzed[0] != schema:
             chosen = frames.choose_expressions(self._options, schema)
-            self._analyzed = (schema, frames.analyze(batch, chosen, self._options.upsert_order_by))
+            analyzed = frames.analyze(batch, chosen, self._options.upsert_order_by)
+            in_tasks = frames.with_json(analyzed, schema, batch.sparkSession)
+            self._analyzed = (schema, frames.with_key_column(in_tasks, batch))
         return self._analyzed[1]

@@ -16,7 +16,6 @@ from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.rows import RowWriter
-from spark_2pc_sink.sink.topics import drop_worker_cluster
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -65,17 +64,18 @@ class _Source:
                     continue
                 self._rows += batch.num_rows
                 self._arrow_bytes += batch.nbytes
-                for part in self._router.split(batch):
+                completed = plan.completed(batch)
+                for part in self._router.split(completed):
                     encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
                     yield from map(self._records, encoded)
                 if writer is not None:
-                    writer.write(batch)
+                    writer.write(completed)
             yield from map(self._records, self._encoder.finish())
             if writer is not None:
                 writer.finish()
             yield self.piece(self._account(writer))
         except BaseException:
-            drop_worker_cluster(plan.kafka)
+            plan.topics.connections.drop()
             raise
         finally:
             if writer is not None:
@@ -117,4 +117,5 @@ class _Source:
             staging_rows=0 if writer is None else writer.staging_rows,
             partition_counts=dict(self._plan.topics.counts),
             arrow_bytes=self._arrow_bytes,
+            piece_bytes=self._piece_bytes,
         )

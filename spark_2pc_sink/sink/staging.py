@@ -280,6 +280,8 @@ def check_present(cursor: psycopg2.extensions.cursor, staged: Sequence[StagedRow
     Raises:
         BatchRetryError: one is; a newer driver has dropped it as a leftover, or a person did.
     """
+    if not staged:
+        return
     cursor.execute(
         "SELECT name FROM unnest(%s::text[]) AS name WHERE pg_catalog.to_regclass(name) IS NULL LIMIT 1",
         ([str(stage.table) for stage in staged],),

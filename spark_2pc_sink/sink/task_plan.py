@@ -9,8 +9,9 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.attempts import parse_thread_name
+from spark_2pc_sink.sink.json_values import json_values
 from spark_2pc_sink.sink.receipts import WrittenPartition
-from spark_2pc_sink.sink.topics import worker_cluster
+from spark_2pc_sink.sink.record_keys import key_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.json_values import JsonField
     from spark_2pc_sink.sink.rows import RowPlan
     from spark_2pc_sink.sink.topics import Topics
 
@@ -36,7 +38,8 @@ class TaskPlan:
         rows: how rows become COPY bytes; None for a resend, when the database has them.
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
         piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
-        small: the batch is expected to be small; a task that finds it is not gives up, having sent nothing.
+        json: the columns whose JSON is the value; None where the value is a column.
+        key_column: the column that is the key, or whose text is; None where the key is a column of its own.
     """
 
     ticket: TransactionTicket
@@ -46,19 +49,29 @@ class TaskPlan:
     salts: tuple[int, ...]
     timestamp_ms: int
     rows: RowPlan | None
-    stage_attempts_max: int
+    stage_attempts_max: int = 1
     piece_bytes_max: int | None = None
-    small: bool = False
+    json: tuple[JsonField, ...] | None = None
+    key_column: str | None = None
 
     @property
     def tasks(self) -> int:
         """How many tasks share the partitions."""
         return len(self.salts)
 
+    def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with their keys and values, which are made here unless Spark has done it."""
+        completed = batch
+        if self.key_column is not None:
+            completed = completed.append_column(names.KEY, key_values(batch.column(self.key_column)))
+        if self.json is not None:
+            completed = completed.append_column(names.VALUE, json_values(batch, self.json))
+        return completed
+
     def open_session(self) -> ProduceSession:
         """A session of this process in the transaction."""
         return ProduceSession(
-            worker_cluster(self.kafka),
+            self.topics.connections.cluster(),
             transactional_id=self.ticket.transactional_id,
             producer=self.ticket.producer,
             transaction_version=self.ticket.transaction_version,

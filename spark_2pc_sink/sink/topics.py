@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,42 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import KafkaOptions
 
-#: Connections of this Python worker, kept from batch to batch (Spark reuses workers). A cluster on which anything
-#: failed is closed and dropped, never handed to the next task.
-_clusters: dict[KafkaOptions, Cluster] = {}
+
+class Connections:
+    """Connections to the brokers, kept from batch to batch. Those on which anything failed are never used again.
+
+    Args:
+        kafka: how to reach the brokers.
+    """
+
+    def __init__(self, kafka: KafkaOptions) -> None:
+        self._kafka = kafka
+        self._cluster: Cluster | None = None
+
+    def cluster(self) -> Cluster:
+        """The kept ones, or new ones."""
+        if self._cluster is None:
+            self._cluster = Cluster(self._kafka)
+        return self._cluster
+
+    def drop(self) -> None:
+        """Close them: something failed on them, or nobody needs them any more."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+
+#: Of this Python worker: Spark reuses workers.
+_of_worker: dict[KafkaOptions, Connections] = {}
+
+
+def worker_connections(kafka: KafkaOptions) -> Connections:
+    """The connections of this process, for tasks, of which a worker runs one at a time."""
+    return _of_worker.setdefault(kafka, Connections(kafka))
 
 
 class TopicFacts:
-    """What the driver asks about topics.
+    """What the driver asks about topics. One object serves one run.
 
     Args:
         cluster: whom to ask.
@@ -27,6 +57,7 @@ class TopicFacts:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each topic has, asked anew for each batch: they may have become more.
@@ -37,12 +68,16 @@ class TopicFacts:
         return self._cluster.partition_counts(topics)
 
     def limits(self, topic: str) -> TopicLimits:
-        """What a topic allows.
+        """What a topic allows, asked again when the answer is older than ``metadata.max.age.ms``.
 
         Raises:
             KafkaTimeoutError: no broker answered.
         """
-        return topic_limits(self._cluster, topic, self._cluster.deadline())
+        limits, until_s = self._limits.get(topic, (None, 0.0))
+        if limits is None or time.monotonic() >= until_s:
+            limits = topic_limits(self._cluster, topic, self._cluster.deadline())
+            self._limits[topic] = limits, time.monotonic() + self._cluster.options.metadata_max_age_ms / 1000
+        return limits
 
 
 @dataclass
@@ -53,11 +88,18 @@ class Topics:
         kafka: how to reach the brokers.
         counts: partitions by topic, as far as known.
         limits: what topics allow, as far as known.
+        own: connections of the driver, where it writes itself; None in tasks, which use those of their worker.
     """
 
     kafka: KafkaOptions
     counts: dict[str, int] = field(default_factory=dict)
     limits: dict[str, TopicLimits] = field(default_factory=dict)
+    own: Connections | None = None
+
+    @property
+    def connections(self) -> Connections:
+        """By which brokers are reached from here."""
+        return self.own or worker_connections(self.kafka)
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has.
@@ -66,7 +108,7 @@ class Topics:
             UnknownTopicError: there is no such topic.
         """
         if topic not in self.counts:
-            self.counts[topic] = worker_cluster(self.kafka).partition_counts([topic])[topic]
+            self.counts[topic] = self.connections.cluster().partition_counts([topic])[topic]
         return self.counts[topic]
 
     def limits_of(self, topic: str) -> TopicLimits:
@@ -76,21 +118,6 @@ class Topics:
             KafkaTimeoutError: no broker answered.
         """
         if topic not in self.limits:
-            cluster = worker_cluster(self.kafka)
+            cluster = self.connections.cluster()
             self.limits[topic] = topic_limits(cluster, topic, cluster.deadline())
         return self.limits[topic]
-
-
-def worker_cluster(kafka: KafkaOptions) -> Cluster:
-    """The connections of this process to the brokers of ``kafka``, made on first use."""
-    cluster = _clusters.get(kafka)
-    if cluster is None:
-        cluster = _clusters[kafka] = Cluster(kafka)
-    return cluster
-
-
-def drop_worker_cluster(kafka: KafkaOptions) -> None:
-    """Close the connections of this process: something failed on them."""
-    cluster = _clusters.pop(kafka, None)
-    if cluster is not None:
-        cluster.close()

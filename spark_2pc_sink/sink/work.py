@@ -1,23 +1,25 @@
 """A micro-batch of Spark as work for the batch driver: one job that writes, and beside it COPY of what it returns.
 
 Where rows choose their partitions, by key for instance, the job has two stages: tasks encode the rows that they read,
-and the few large pieces that come of it, not the rows, are shuffled to the tasks that own the partitions. Otherwise,
-and where one task does all, each task sends what it reads.
+and the few large pieces that come of it, not the rows, are shuffled to the tasks that own the partitions. Otherwise
+each task sends what it reads. The few rows of a small batch are collected, and sent from here.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.batch_work import ProducedBatch
-from spark_2pc_sink.sink.partition_task import run_task
+from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
+from spark_2pc_sink.sink.partition_task import run_task, write_alone
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
-from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, read_results
+from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.sending_task import run_sending
@@ -25,6 +27,7 @@ from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
 from spark_2pc_sink.sink.waves import WAVES
+from spark_2pc_sink.sink.worker_process import COLLECTOR
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.row_feed import RowFeed
     from spark_2pc_sink.sink.rows import RowLoader
-    from spark_2pc_sink.sink.topics import TopicFacts
+    from spark_2pc_sink.sink.topics import Connections, TopicFacts
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -64,6 +67,7 @@ class SparkBatchWork:
         topics: asks Kafka about topics.
         loader: how rows get into the table.
         pace: what the last batches took.
+        connections: to the brokers, for batches that are sent from here.
         arrow: bounds what Python workers are handed.
         feed: where rows for the table arrive.
     """
@@ -77,6 +81,7 @@ class SparkBatchWork:
         topics: TopicFacts,
         loader: RowLoader,
         pace: Pace,
+        connections: Connections,
         arrow: ArrowBound,
         feed: RowFeed,
     ) -> None:
@@ -86,6 +91,7 @@ class SparkBatchWork:
         self._topics = topics
         self._loader = loader
         self._pace = pace
+        self._connections = connections
         self._arrow = arrow
         self._feed = feed
         self._results: TaskResults | None = None
@@ -134,14 +140,6 @@ class SparkBatchWork:
         """Forget the last `produce`."""
         self._results = self._copy = None
 
-    def _collected(self, sent: DataFrame, tasks_expected: int | None) -> TaskResults:
-        """Run the job."""
-        try:
-            return read_results(sent.toArrow(), tasks_expected=tasks_expected)
-        except Exception:
-            self._arrow.note_failed()
-            raise
-
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
         """Where an attempt is thrown away, the plan of the table goes with it."""
@@ -158,27 +156,49 @@ class SparkBatchWork:
             begin=begin,
             table=self._loader.table,
             idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
+            early=self._pace.small,
         )
 
     def _run_job(self, ticket: TransactionTicket) -> TaskResults:
-        """In one task where that is likely to do, else shared out."""
         known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
-        if self._pace.one_task:
-            results = self._run(ticket, known, one_task=True)
-            if not results.too_large:
-                return results
-        return self._run(ticket, known, one_task=False)
+        results = self._run_here(ticket, known) if self._pace.small else None
+        return results or self._run_in_tasks(ticket, known)
 
-    def _run(self, ticket: TransactionTicket, known: dict[str, int], *, one_task: bool) -> TaskResults:
+    def _run_here(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults | None:
+        """Collect the rows and write them from this process; None where they turn out to be too many, before any is."""
         begun_s = time.monotonic()
-        at_once = 1 if one_task else self._parallelism()
-        partitions = self._partition_count(known)
+        rows = self._selected(self._frame.coalesce(1), [], kafka_only=ticket.kafka_only)
+        try:
+            table = rows.limit(SMALL_ROWS_MAX + 1).toArrow()
+        except Exception:
+            # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
+            self._pace.note_too_large()
+            raise
+        if table.num_rows > SMALL_ROWS_MAX or table.nbytes > SMALL_BYTES_MAX:
+            self._pace.note_too_large()
+            return None
+        plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1)
+        results = add_up([write_alone(table.to_batches(), plan)], tasks_expected=1)
+        self._arrow.forget()
+        self._note_pace(results, begun_s, collected=True)
+        return results
+
+    def _run_in_tasks(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults:
+        begun_s = time.monotonic()
+        spark = self._frame.sparkSession
+        at_once = int(spark.sparkContext.defaultParallelism)
+        partitions = self._partition_count(known, at_once)
         # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
         exchange = at_once > 1 and (frames.chooses_partitions(self._expressions) or partitions < at_once)
         # Rows of tasks that have ended are written while the second stage runs, or else the next wave of tasks.
         waves = 1 if exchange or at_once == 1 else WAVES
         tasks = min(at_once * waves, partitions)
-        plan = self._plan(ticket, known, tasks=tasks, at_once=at_once, small=one_task)
+        plan = replace(
+            self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, tasks), at_once=at_once),
+            # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
+            stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
+            piece_bytes_max=self._arrow.apply(spark),
+        )
         frame = self._frame.coalesce(at_once if exchange else tasks)
         if exchange:
             rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
@@ -187,55 +207,54 @@ class SparkBatchWork:
         else:
             rows = self._selected(frame, [frames.attempt_sql()], kafka_only=ticket.kafka_only)
             sent = rows.mapInArrow(_task_function(plan), RESULT_DDL)
-        results = self._collected(sent, tasks if exchange else None)
-        if results.too_large:
-            self._pace.note_too_large()
-        else:
-            self._pace.note(rows=results.rows, seconds=time.monotonic() - begun_s, one_task=one_task)
-            self._arrow.note(results, one_task=one_task)
+        try:
+            results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
+        except Exception:
+            self._arrow.forget()
+            raise
+        self._arrow.note(results)
+        self._note_pace(results, begun_s, collected=False)
         return results
 
-    def _plan(
-        self, ticket: TransactionTicket, known: dict[str, int], *, tasks: int, at_once: int, small: bool
-    ) -> TaskPlan:
-        spark = self._frame.sparkSession
-        kafka = self._options.kafka
+    def _note_pace(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
+        seconds = time.monotonic() - begun_s
+        self._pace.note(rows=results.rows, arrow_bytes=results.arrow_bytes, seconds=seconds, collected=collected)
+
+    def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
+        limits = {topic: self._topics.limits(topic) for topic in counts}
+        return Topics(self._options.kafka, counts=counts, limits=limits, own=own)
+
+    def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
+        context = self._frame.sparkSession.sparkContext
         return TaskPlan(
             ticket=ticket,
-            kafka=kafka,
+            kafka=self._options.kafka,
             topic=self._options.topic,
-            topics=Topics(kafka, counts=known, limits={topic: self._topics.limits(topic) for topic in known}),
-            salts=balanced_salts(spark, tasks),
+            topics=topics,
+            salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(spark.sparkContext)),
-            # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
-            stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
-            piece_bytes_max=self._arrow.apply(spark),
-            small=small,
+            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(context)),
+            json=self._expressions.json,
+            key_column=self._expressions.key_column,
         )
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
-        """One column for each thing that a task needs to encode a row, and ``more``.
-
-        Spark analyzes each select anew, which counts in a batch of a few rows: there are no more than needed.
-        """
+        """One column for each thing that is needed to encode a row, and ``more``."""
         record = frames.record_sql(self._expressions)
         if kafka_only:
-            return frame.selectExpr(*record, *more)
-        columns, encoded = self._loader.column_sql(), self._loader.encoded_sql()
+            return frame.selectExpr(*record, *frames.shared_columns(self._expressions), *more)
+        columns, encoded = self._loader.select_lists()
         if encoded is None:
-            return frame.selectExpr(*record, *columns, *more)
+            selected = [*record, *columns, *more]
+            return frame if frames.is_everything(selected, self._frame) else frame.selectExpr(*selected)
         return frame.selectExpr(*record, *columns).selectExpr(
             *frames.record_columns(self._expressions), *encoded, *more
         )
 
-    def _parallelism(self) -> int:
-        return int(self._frame.sparkSession.sparkContext.defaultParallelism)
-
-    def _partition_count(self, known: dict[str, int]) -> int:
+    def _partition_count(self, known: dict[str, int], at_once: int) -> int:
         """How many partitions there are to own; no fewer than tasks where rows name their topics."""
         if self._expressions.topic is not None or self._options.topic is None:
-            return self._parallelism() * WAVES
+            return at_once * WAVES
         return known[self._options.topic]
 
 
@@ -271,4 +290,5 @@ def _task_context() -> TaskContext:
     if context is None:
         message = "this runs inside Spark tasks only"
         raise RuntimeError(message)
+    COLLECTOR.spare()
     return context

@@ -36,6 +36,7 @@ def find_java_home() -> Path:
     )
 
 
+@cache
 def java_version(home: Path) -> int | None:
     """Return the major version of the runtime in ``home``, or None if there is none that runs."""
     java = home / "bin" / "java"
@@ -46,6 +47,14 @@ def java_version(home: Path) -> int | None:
     )
     found = re.search(r'version "(\d+)', answer.stderr)
     return int(found.group(1)) if found else None
+
+
+def archive_options(archive: Path) -> list[str]:
+    """Options of a virtual machine that maps an archive of classes (``class_archive.py``); none where there is none.
+
+    One that does not fit (another Java, other jars) is ignored by the virtual machine, not an error.
+    """
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable"] if archive.exists() else []
 
 
 def _candidates() -> Iterator[Path]:

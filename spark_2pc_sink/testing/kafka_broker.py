@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
-from spark_2pc_sink.testing.java import find_java_home, java_version
+from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
 
@@ -188,8 +188,6 @@ def class_archive(libs: Path, java_home: Path) -> Path:
 
 def _java_command(libs: Path, jvm_options: Sequence[str]) -> list[str]:
     java_home = find_java_home()
-    archive = class_archive(libs, java_home)
-    # An archive that does not fit (another Java, other jars) is ignored by the virtual machine, not an error.
-    shared = [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable"] if archive.exists() else []
+    shared = archive_options(class_archive(libs, java_home))
     classpath = ":".join(str(jar) for jar in sorted(libs.glob("*.jar")))
     return [str(java_home / "bin" / "java"), *jvm_options, *shared, "-cp", classpath]

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.processes import ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 
 #: A start takes one to four seconds; this is for a machine that is busy with something else.
@@ -121,7 +121,7 @@ class LocalBroker(Lifetime):
 
     def pause(self) -> None:
         """Stop the process where it is (SIGSTOP): connections stay open and nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        pause_all([self._running().pid])
 
     def resume(self) -> None:
         """Let a paused process go on."""

@@ -21,7 +21,7 @@ import psycopg2
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.processes import ServerProcess, children, pause_all, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
@@ -153,8 +153,9 @@ class PostgresServer(Lifetime):
     def pause(self) -> None:
         """Stop all its processes where they are (SIGSTOP): connections stay open and nothing answers."""
         postmaster = self._running()
-        postmaster.send_signal(signal.SIGSTOP)
-        signal_all(list(children(postmaster.pid)), signal.SIGSTOP)
+        # First, so that it has no more children than are listed then.
+        pause_all([postmaster.pid])
+        pause_all(list(children(postmaster.pid)))
 
     def resume(self) -> None:
         """Let paused processes go on."""

@@ -20,9 +20,14 @@ from pathlib import Path
 from typing import IO
 
 from spark_2pc_sink.testing.reaper import start_time
+from spark_2pc_sink.testing.wait import wait_until
 
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
+#: A thread that waits for the disk stops when it has it.
+_PAUSE_DEADLINE_S = 30.0
+#: States of a thread, in proc(5), in which it does nothing any more: stopped, traced, or ended.
+_STILL = frozenset("TtZX")
 #: The reaper gives servers two seconds to end in an orderly way.
 _REAPER_DEADLINE_S = 10.0
 
@@ -162,3 +167,27 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def pause_all(pids: list[int]) -> None:
+    """Stop processes where they are (SIGSTOP), and wait until every thread of theirs stands still.
+
+    The signal acts when one of the threads is on a processor next; on a busy machine the others can answer a request
+    before that.
+
+    Raises:
+        DeadlineError: a thread did not stop within half a minute.
+    """
+    signal_all(pids, signal.SIGSTOP)
+    wait_until(
+        lambda: all(_stands_still(pid) for pid in pids), deadline_s=_PAUSE_DEADLINE_S, what="processes to stand still"
+    )
+
+
+def _stands_still(pid: int) -> bool:
+    """True also of a process that has ended."""
+    try:
+        stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return not Path(f"/proc/{pid}").exists()
+    return all(stat.rpartition(")")[2].split()[0] in _STILL for stat in stats)

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.testing.java import find_java_home
+from spark_2pc_sink.testing.java import archive_options, find_java_home, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JARS_VARIABLE = "SPARK_2PC_SPARK_JARS"
 JARS_DEFAULT = Path(".cache/spark-jars")
+#: For a virtual machine that lives for seconds or minutes: it wins nothing by optimising its code for minutes.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def spark_environment(directory: Path, *, python_path: Path | None = None) -> dict[str, str]:
@@ -51,7 +53,7 @@ def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
         directory: for Spark's warehouse.
         cores: how many tasks run at a time.
     """
-    jars = Path(os.environ.get(JARS_VARIABLE, JARS_DEFAULT)).absolute()
+    jars = _jars()
     return {
         "spark.master": f"local[{cores}]",
         "spark.driver.host": "127.0.0.1",
@@ -66,11 +68,36 @@ def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
     }
 
 
+def class_archive() -> Path:
+    """Where the archive of loaded classes is kept that halves a session's start (see ``class_archive.py``).
+
+    Raises:
+        CapabilityError: there is no Java 17.
+    """
+    import pyspark  # noqa: PLC0415 - half a second that only users of Spark should pay
+
+    return _jars() / f"classes-spark{pyspark.__version__}-java{java_version(find_java_home())}.jsa"
+
+
+def quick_java_options() -> str:
+    """Options for a driver or an executor that lives for seconds or minutes: `QUICK_JAVA`, and the archive if any.
+
+    Raises:
+        CapabilityError: there is no Java 17.
+    """
+    return " ".join([QUICK_JAVA, *archive_options(class_archive())])
+
+
+def _jars() -> Path:
+    return Path(os.environ.get(JARS_VARIABLE, JARS_DEFAULT)).absolute()
+
+
 def start_spark(
     directory: Path,
     *,
     cores: int = 2,
     python_path: Path | None = None,
+    quick: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start a session in this process, whose environment it changes. The caller stops it.
@@ -79,6 +106,7 @@ def start_spark(
         directory: for Spark's files.
         cores: how many tasks run at a time.
         python_path: a folder from which workers can import modules too.
+        quick: the session lives for seconds or minutes; see `quick_java_options`.
         settings: more settings, or other values of those of :func:`spark_settings`.
 
     Raises:
@@ -88,7 +116,8 @@ def start_spark(
 
     os.environ.update(spark_environment(directory, python_path=python_path))
     builder = SparkSession.builder.appName("spark-2pc-sink")
-    for name, value in {**spark_settings(directory, cores=cores), **(settings or {})}.items():
+    java = {"spark.driver.extraJavaOptions": quick_java_options()} if quick else {}
+    for name, value in {**spark_settings(directory, cores=cores), **java, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

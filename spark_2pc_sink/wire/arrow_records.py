@@ -9,11 +9,13 @@ A record of message format v2 (KIP-98, "Message Format"; ``DefaultRecord`` in Ka
 
 An absent key or value has length -1. The numbers before the key, and the value's length, become two binary arrays
 made with NumPy. One ``binary_join_element_wise`` then joins them with key, value and headers, and the data buffer of
-its result *is* the records section. All records of a section have the timestamp of the batch, so their delta is 0.
+its result *is* the records section, with room for the batch's header before it. All records of a section have the
+timestamp of the batch, so their delta is 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,9 +42,14 @@ from spark_2pc_sink.wire.varints import (
     zigzag,
 )
 
+#: Bytes of a batch before its records (``spark_2pc_sink.wire.record_batch``).
+BATCH_HEADER_BYTES: Final = 61
 #: Attributes and timestamp delta of a record: one byte each, both 0.
 _ZERO_BYTES: Final = 2
 _NO_HEADERS: Final = b"\x00"
+#: `record_sizes` counts one byte for an offset delta. Within a batch a record may take so many more, its length's byte
+#: among them.
+OFFSET_DELTA_BYTES_MORE: Final = 5
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,14 @@ class RecordsSection:
         ends: index in ``buffer`` one past each record.
         content_starts: index in ``buffer`` of each record's key length. From there on a record says what its row
             says (key, value and headers, each behind its length) and no more where the row stands in the batch.
+        frame: the memory of ``buffer``, behind `BATCH_HEADER_BYTES` in which a batch's header can be written: so
+            records that are not compressed become a batch without being copied, but one batch only.
     """
 
     buffer: ArrowBuffer
     ends: Int64Array
     content_starts: Int64Array
+    frame: memoryview
 
     @property
     def record_count(self) -> int:
@@ -97,6 +107,8 @@ def split_rows(sizes: Int64Array, bytes_max: int) -> list[tuple[int, int]]:
         (start, stop) of each batch; together they cover all rows. `encode_records` of such a range makes at most
         ``bytes_max`` bytes, counted to the byte although offset deltas grow within a batch.
     """
+    if 0 < int(sizes.sum()) + OFFSET_DELTA_BYTES_MORE * len(sizes) <= bytes_max:
+        return [(0, len(sizes))]
     bodies = sizes - length_prefix_sizes(sizes) - 1
     sums: dict[int, Int64Array] = {}  # by bytes of the offset delta: encoded size of all rows before each row
 
@@ -136,26 +148,73 @@ def encode_records(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowCo
         LocalProtocolError: as `record_sizes`; or the records exceed 2 GiB - 1, which no batch can hold.
         UnstorableValueError: as `record_sizes`.
     """
+    return encode_sections(key, value, headers, [len(value)])[0]
+
+
+def encode_sections(
+    key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None, counts: Sequence[int]
+) -> list[RecordsSection]:
+    """Encode rows as the records of several batches, in each of which offset deltas count from 0.
+
+    The same as `encode_records` of each, in one pass: of a few rows the calls cost more than the bytes.
+
+    Args:
+        key: as for `record_sizes`.
+        value: as for `record_sizes`.
+        headers: as for `record_sizes`.
+        counts: the rows of each batch, which lie one behind the other.
+
+    Raises:
+        LocalProtocolError: as `record_sizes`; or the records of all together exceed 2 GiB - 1.
+        UnstorableValueError: as `record_sizes`.
+    """
     rows = _Rows.of(key, value, headers)
-    deltas = zigzag(np.arange(rows.count, dtype=np.int64))
+    row_counts = np.asarray(counts, np.int64)
+    stops = np.cumsum(row_counts)
+    firsts = stops - row_counts
+    deltas = zigzag(np.arange(rows.count, dtype=np.int64) - np.repeat(firsts, row_counts))
     bodies = rows.body_sizes() + varint_sizes(deltas)
     lengths = zigzag(bodies)
-    ends = np.cumsum(bodies + varint_sizes(lengths))
-    section_bytes = int(ends[-1]) if rows.count else 0
-    if section_bytes > INT32_BYTES_MAX:
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(bodies + varint_sizes(lengths))))
+    joined_bytes = int(bounds[-1]) + BATCH_HEADER_BYTES * int((row_counts > 0).sum())
+    if joined_bytes > INT32_BYTES_MAX:
         raise LocalProtocolError(
             operation="encode rows as one record batch",
-            state=f"{rows.count} rows take {section_bytes} bytes",
+            state=f"{rows.count} rows take {joined_bytes} bytes",
             rule=f"the length of a batch is an int32: cut the rows with split_rows to {INT32_BYTES_MAX} bytes or less",
         )
     key_lengths = zigzag(rows.key_lengths)
     prefixes = binary_array(*encode_varint_rows([lengths, None, None, deltas, key_lengths], rows.count))
     value_lengths = binary_array(*encode_varint_rows([zigzag(rows.value_lengths)], rows.count))
-    parts = [prefixes, *([] if rows.key is None else [rows.key]), value_lengths, rows.value, *rows.header_parts()]
-    joined = _join(parts, rows.count)
-    head_bytes = varint_sizes(lengths) + _ZERO_BYTES + varint_sizes(deltas)
-    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if rows.count else ends
-    return RecordsSection(buffer=_joined_bytes(joined, section_bytes), ends=ends, content_starts=starts + head_bytes)
+    keys = [] if rows.key is None else [rows.key]
+    parts = [_header_room(rows.count, firsts[row_counts > 0]), prefixes, *keys, value_lengths, rows.value]
+    joined = _joined_bytes(_join([*parts, *rows.header_parts()], rows.count))
+    # Arrow has just made this memory, and nobody else knows it.
+    memory = memoryview(joined).cast("B")
+    content_starts = bounds[:-1] + varint_sizes(lengths) + _ZERO_BYTES + varint_sizes(deltas)
+    sections = []
+    frame_start = 0
+    for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
+        begin, section_bytes = int(bounds[first]), int(bounds[stop] - bounds[first])
+        start = frame_start + (BATCH_HEADER_BYTES if stop > first else 0)
+        sections.append(
+            RecordsSection(
+                buffer=joined.slice(start, section_bytes),
+                ends=bounds[first + 1 : stop + 1] - begin,
+                content_starts=content_starts[first:stop] - begin,
+                frame=memory[frame_start : start + section_bytes],
+            )
+        )
+        frame_start = start + section_bytes
+    return sections
+
+
+def _header_room(row_count: int, firsts: Int64Array) -> ArrowColumn:
+    """What stands before the first row of each batch: room for its header. Before others nothing does."""
+    sizes = np.zeros(row_count, np.int64)
+    sizes[firsts] = BATCH_HEADER_BYTES
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    return binary_array(np.zeros(int(offsets[-1]), np.uint8), offsets)
 
 
 @dataclass(frozen=True)
@@ -249,7 +308,7 @@ class _Headers:
         joined = _join([key_lengths, self.key, value_lengths, self.value], len(self.key))
         # The headers of a row lie side by side, so a row's headers are a slice of the joined bytes: no second join.
         offsets = self._row_offsets()
-        data = np.frombuffer(_joined_bytes(joined, int(offsets[-1])), np.uint8)
+        data = np.frombuffer(_joined_bytes(joined), np.uint8)
         return [counts, binary_array(data, offsets)]
 
     def _row_offsets(self) -> Int64Array:
@@ -278,9 +337,10 @@ def _join(parts: list[ArrowColumn], row_count: int) -> ArrowColumn:
     return pc.binary_join_element_wise(*typed, nothing, null_handling="replace", null_replacement=b"")
 
 
-def _joined_bytes(joined: ArrowColumn, byte_count: int) -> ArrowBuffer:
+def _joined_bytes(joined: ArrowColumn) -> ArrowBuffer:
+    """The bytes of all rows; there may be room behind them."""
     data = joined.buffers()[2]
-    return pa.py_buffer(b"") if data is None else data.slice(0, byte_count)
+    return pa.py_buffer(b"") if data is None else data
 
 
 def _is_list(kind: Any) -> bool:

@@ -17,9 +17,8 @@ import pyarrow as pa
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 
-#: Levels are those that Java's producer uses unless told otherwise (GzipCompression, ZstdCompression in Kafka).
-_GZIP_LEVEL: Final = 6
-_ZSTD_LEVEL: Final = 3
+#: The level that stands for the library's own default, where one is not given (``compression.gzip.level``, KIP-390).
+DEFAULT_LEVEL: Final = -1
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer; plus 32 to read any of its headers.
 _GZIP_WINDOW_BITS: Final = 15 + 16
 _ANY_WINDOW_BITS: Final = 15 + 32
@@ -62,17 +61,18 @@ class Compression(Enum):
         )
 
 
-def compress(records: ArrowBuffer, compression: Compression) -> Any:
+def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
     """Compress a records section.
 
     Args:
         records: a pyarrow.Buffer.
         compression: how.
+        level: of gzip, -1 to 9, and of zstd, -131072 to 22; None for the library's default. The others have none.
 
     Returns:
         bytes, or ``records`` itself for NONE.
     """
-    return _COMPRESS[compression](records)
+    return _COMPRESS[compression](records, level)
 
 
 def decompress(data: memoryview, compression: Compression) -> bytes:
@@ -89,16 +89,16 @@ def decompress(data: memoryview, compression: Compression) -> bytes:
         ) from error
 
 
-def _compress_none(records: ArrowBuffer) -> Any:
+def _compress_none(records: ArrowBuffer, _: int | None) -> Any:
     return records
 
 
-def _compress_gzip(records: ArrowBuffer) -> bytes:
-    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+def _compress_gzip(records: ArrowBuffer, level: int | None) -> bytes:
+    compressor = zlib.compressobj(DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
     return compressor.compress(memoryview(records)) + compressor.flush()
 
 
-def _compress_snappy(records: ArrowBuffer) -> bytes:
+def _compress_snappy(records: ArrowBuffer, _: int | None) -> bytes:
     codec = pa.Codec("snappy")
     parts = [_XERIAL_HEADER]
     for start in range(0, records.size, _XERIAL_BLOCK_BYTES):
@@ -107,7 +107,7 @@ def _compress_snappy(records: ArrowBuffer) -> bytes:
     return b"".join(parts)
 
 
-def _compress_lz4(records: ArrowBuffer) -> bytes:
+def _compress_lz4(records: ArrowBuffer, _: int | None) -> bytes:
     # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which are what
     # Arrow's lz4 writes. The block size and the absence of a content checksum are those of Java's producer.
     compressed: bytes = lz4.frame.compress(
@@ -120,8 +120,8 @@ def _compress_lz4(records: ArrowBuffer) -> bytes:
     return compressed
 
 
-def _compress_zstd(records: ArrowBuffer) -> bytes:
-    compressed: bytes = pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(records, asbytes=True)
+def _compress_zstd(records: ArrowBuffer, level: int | None) -> bytes:
+    compressed: bytes = pa.Codec("zstd", compression_level=level).compress(records, asbytes=True)
     return compressed
 
 
@@ -168,7 +168,7 @@ def _decompress_zstd(data: memoryview) -> bytes:
     return plain
 
 
-_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer], Any]]] = {
+_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]] = {
     Compression.NONE: _compress_none,
     Compression.GZIP: _compress_gzip,
     Compression.SNAPPY: _compress_snappy,

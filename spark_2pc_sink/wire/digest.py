@@ -15,6 +15,9 @@ from functools import reduce
 from itertools import repeat
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -23,17 +26,43 @@ from spark_2pc_sink.wire.arrow_records import RecordsSection
 #: The digest of no records at all.
 EMPTY_DIGEST: Final = 0
 _MODULUS: Final = 1 << 128
+_HALF_BITS: Final = 64
+_LOW_32: Final = 0xFFFFFFFF
+#: A validity bitmap in which rows 1, 3, 5, ... are there.
+_ODD_ROWS: Final = 0b10101010
 _HEX_DIGITS: Final = 32
 
 
 def batch_digest(topic: str, section: RecordsSection) -> int:
     """The digest of the records of ``section`` when they are sent to ``topic``: 0 to 2^128 - 1."""
-    records = memoryview(section.buffer)
-    # The only loop over records in this layer. It stays in C: slice() and the hash are called by map(), and the
-    # slices of a memoryview copy nothing (measured: 0.29 s for a million records of 110 bytes).
-    slices = map(slice, section.content_starts.tolist(), section.ends.tolist())
     seed = xxhash.xxh3_64_intdigest(topic.encode())
-    return sum(map(xxhash.xxh3_128_intdigest, map(records.__getitem__, slices), repeat(seed))) % _MODULUS
+    # The only loop over records in this layer. It stays in C: the hash is called by map().
+    hashes = b"".join(map(xxhash.xxh3_128_digest, _contents(section), repeat(seed)))
+    halves = np.frombuffer(hashes, ">u8").reshape(-1, 2)
+    return ((_sum(halves[:, 0]) << _HALF_BITS) + _sum(halves[:, 1])) % _MODULUS
+
+
+def _contents(section: RecordsSection) -> list[bytes]:
+    """What is hashed of each record.
+
+    Arrow cuts the records into Python objects, which takes a quarter of the time of slices: it is given an array of
+    twice as many rows, of which every other one, the part of a record that says where it stands, is null.
+    """
+    count = section.record_count
+    bounds = np.zeros(2 * count + 1, np.int32)
+    bounds[1::2] = section.content_starts
+    bounds[2::2] = section.ends
+    valid = np.full((2 * count + 7) // 8, _ODD_ROWS, np.uint8)
+    buffers = [pa.py_buffer(valid), pa.py_buffer(bounds), section.buffer]
+    cut = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
+    contents: list[bytes] = cut.to_numpy(zero_copy_only=False)[1::2].tolist()
+    return contents
+
+
+def _sum(numbers: npt.NDArray[np.uint64]) -> int:
+    """The exact sum, which NumPy would cut to 64 bits."""
+    low_bits = int((numbers & _LOW_32).sum(dtype=np.uint64))
+    return (int((numbers >> 32).sum(dtype=np.uint64)) << 32) + low_bits
 
 
 def combine_digests(*digests: int) -> int:

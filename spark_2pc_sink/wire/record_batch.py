@@ -18,11 +18,12 @@ from enum import Enum
 from typing import Final
 
 import google_crc32c
+import pyarrow as pa
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX
-from spark_2pc_sink.wire.arrow_records import RecordsSection
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, ArrowBuffer
+from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection
 from spark_2pc_sink.wire.compression import Compression, compress, decompress
 from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW
 
@@ -45,10 +46,9 @@ _HEAD: Final = struct.Struct(">qiibI")  # ... partition leader epoch, magic, crc
 _CHECKED: Final = struct.Struct(">hiqqqhii")  # attributes to record count
 _MAGIC_POSITION: Final = _HEAD.size - 5
 _CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = _HEAD.size - _CRC.size
 _PRODUCER: Final = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION: Final = struct.calcsize(">hiqq")  # within the checked part
-#: Bytes of a batch before its records.
-BATCH_HEADER_BYTES: Final = _HEAD.size + _CHECKED.size
 
 _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
@@ -165,8 +165,9 @@ def encode_record_batch(
     base_sequence: int,
     timestamp_ms: int,
     compression: str,
+    level: int | None = None,
     transactional: bool = True,
-) -> bytes:
+) -> memoryview:
     """One record batch, ready for Produce.
 
     Args:
@@ -175,6 +176,7 @@ def encode_record_batch(
         base_sequence: of the first record, 0 to 2147483647; the others follow, wrapping round.
         timestamp_ms: of every record, milliseconds since 1970.
         compression: none, gzip, snappy, lz4 or zstd.
+        level: of the compression, see `compress`.
         transactional: False for a producer that is idempotent only.
 
     Raises:
@@ -182,35 +184,48 @@ def encode_record_batch(
         LocalProtocolError: no records, or a sequence number or a length that the format cannot say.
     """
     batch = encode_unassigned_batch(
-        section, timestamp_ms=timestamp_ms, compression=compression, transactional=transactional
+        section, timestamp_ms=timestamp_ms, compression=compression, level=level, transactional=transactional
     )
     return assign_producer(batch, producer=producer, base_sequence=base_sequence)
 
 
 def encode_unassigned_batch(
-    section: RecordsSection, *, timestamp_ms: int, compression: str, transactional: bool = True
-) -> bytes:
+    section: RecordsSection,
+    *,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None = None,
+    transactional: bool = True,
+) -> bytes | memoryview:
     """A record batch that nobody sends yet: `assign_producer` fills in who, from which sequence number, and the CRC.
 
     So the costly part can be made anywhere, and the sequence be given out by the one who sends.
 
     Args:
-        section: its records; at least one.
-        timestamp_ms: of every record, milliseconds since 1970.
-        compression: none, gzip, snappy, lz4 or zstd.
-        transactional: False for a producer that is idempotent only.
+        section: its records; at least one. Without compression the batch is made in its `RecordsSection.frame`.
+        timestamp_ms: as for `encode_record_batch`.
+        compression: as for `encode_record_batch`.
+        level: as for `encode_record_batch`.
+        transactional: as for `encode_record_batch`.
 
     Raises:
-        ConfigurationError: an unknown compression.
-        LocalProtocolError: no records, or a length that the format cannot say.
+        ConfigurationError: as `encode_record_batch`.
+        LocalProtocolError: as `encode_record_batch`.
     """
     if section.record_count == 0:
         raise LocalProtocolError(
             operation="encode a record batch", state="no records", rule="a batch has at least one record"
         )
     codec = Compression.named(compression)
-    payload = compress(section.buffer, codec)
-    checked = _CHECKED.pack(
+    payload = compress(section.buffer, codec, level)
+    batch_bytes = BATCH_HEADER_BYTES + len(payload)
+    if batch_bytes > INT32_BYTES_MAX:
+        raise LocalProtocolError(
+            operation="encode a record batch",
+            state=f"{batch_bytes} bytes",
+            rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows with split_rows before",
+        )
+    header = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, 0) + _CHECKED.pack(
         codec.value | (_TRANSACTIONAL_BIT if transactional else 0),
         section.record_count - 1,
         timestamp_ms,
@@ -220,22 +235,20 @@ def encode_unassigned_batch(
         _NO_SEQUENCE,
         section.record_count,
     )
-    batch_bytes = BATCH_HEADER_BYTES + len(payload)
-    if batch_bytes > INT32_BYTES_MAX:
-        raise LocalProtocolError(
-            operation="encode a record batch",
-            state=f"{batch_bytes} bytes",
-            rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows with split_rows before",
-        )
-    head = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, 0)
-    return b"".join((head, checked, payload))
+    if codec is Compression.NONE:
+        section.frame[:BATCH_HEADER_BYTES] = header
+        return section.frame
+    return b"".join((header, payload))
 
 
-def assign_producer(batch: bytes | memoryview, *, producer: ProducerIdAndEpoch, base_sequence: int) -> bytes:
-    """A copy of an encoded batch that comes from ``producer``, its first record with ``base_sequence``.
+def assign_producer(
+    batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
+) -> memoryview:
+    """An encoded batch that comes from ``producer``, its first record with ``base_sequence``.
 
     Args:
-        batch: from `encode_unassigned_batch`, or any batch of format v2.
+        batch: from `encode_unassigned_batch`, or any batch of format v2. What can be written is changed in place, of
+            other memory a copy is made.
         producer: the pair that the broker fences by.
         base_sequence: of the first record, 0 to 2147483647; the others follow, wrapping round.
 
@@ -249,11 +262,10 @@ def assign_producer(batch: bytes | memoryview, *, producer: ProducerIdAndEpoch, 
             rule=f"a sequence number is from 0 to {SEQUENCE_COUNT - 1}",
         )
     view = memoryview(batch).cast("B")
-    head, checked = view[: _HEAD.size - _CRC.size], bytearray(view[_HEAD.size : BATCH_HEADER_BYTES])
-    _PRODUCER.pack_into(checked, _PRODUCER_POSITION, producer.producer_id, producer.epoch, base_sequence)
-    records = bytes(view[BATCH_HEADER_BYTES:])
-    crc = google_crc32c.extend(google_crc32c.value(bytes(checked)), records)
-    return b"".join((head, _CRC.pack(crc), checked, records))
+    own = memoryview(bytearray(view)) if view.readonly else view
+    _PRODUCER.pack_into(own, _HEAD.size + _PRODUCER_POSITION, producer.producer_id, producer.epoch, base_sequence)
+    _CRC.pack_into(own, _CRC_POSITION, google_crc32c.value(pa.py_buffer(own[_HEAD.size :])))
+    return own
 
 
 def decode_record_batches(data: bytes | bytearray | memoryview) -> Iterator[DecodedBatch]:
@@ -279,7 +291,7 @@ def _decode_batch(view: memoryview) -> DecodedBatch:
     base_offset, _, leader_epoch, magic, crc = _HEAD.unpack_from(view)
     if magic != _MAGIC:
         raise _broken(f"the batch at {base_offset} has format v{magic}: this package reads v{_MAGIC}")
-    computed = google_crc32c.value(bytes(view[_HEAD.size :]))
+    computed = google_crc32c.value(pa.py_buffer(view[_HEAD.size :]))
     if computed != crc:
         raise _broken(f"the batch at {base_offset} has CRC {crc:#010x}, its bytes make {computed:#010x}")
     attributes, last_offset_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count = (

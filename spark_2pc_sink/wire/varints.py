@@ -7,6 +7,7 @@ value) takes one byte, then seven bits in each byte, low bits first, the high bi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,9 @@ VARINT_BYTES_MAX: Final = 5
 BITS: Final = 7
 MORE_FOLLOW: Final = 0x80
 LOW_BITS: Final = 0x7F
+
+#: Rows whose varints have the same sizes are written together; where sizes change more often, each number by itself.
+_RUNS_MAX: Final = 16
 
 
 def zigzag(numbers: Int64Array) -> Int64Array:
@@ -66,14 +70,53 @@ def encode_varint_rows(columns: Sequence[Int64Array | None], row_count: int) -> 
             widths += size
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(widths)))
     data = np.zeros(int(offsets[-1]), np.uint8)
-    cursor = offsets[:-1].copy()
+    runs = _runs_of_equal_sizes([size for size in sizes if size is not None], row_count)
+    if runs is None:
+        _scatter(data, offsets[:-1].copy(), columns, sizes)
+    else:
+        for start, stop in runs:
+            block = data[offsets[start] : offsets[stop]].reshape(stop - start, -1)
+            _fill_block(block, [None if column is None else column[start:stop] for column in columns])
+    return data, offsets
+
+
+def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tuple[int, int]] | None:
+    """Ranges of rows whose varints have the same sizes, column by column; None where there are too many of them."""
+    changes = {0, row_count}
+    for size in sizes:
+        found = np.flatnonzero(size[1:] != size[:-1])
+        if len(found) > _RUNS_MAX:
+            return None
+        changes.update((found + 1).tolist())
+    bounds = sorted(changes)
+    return list(pairwise(bounds))
+
+
+def _fill_block(block: ByteArray, columns: Sequence[Int64Array | None]) -> None:
+    """Write the varints of rows that all have the same sizes: byte by byte of the row, for all rows at once."""
+    position = 0
+    for column in columns:
+        size = 1 if column is None else max(1, -(-int(column[0]).bit_length() // BITS))
+        if column is not None:
+            for portion in range(size):
+                bits = column >> (BITS * portion) if portion else column
+                block[:, position + portion] = bits & LOW_BITS if portion == size - 1 else bits & LOW_BITS | MORE_FOLLOW
+        position += size
+
+
+def _scatter(
+    data: ByteArray,
+    cursor: Int64Array,
+    columns: Sequence[Int64Array | None],
+    sizes: Sequence[Int64Array | None],
+) -> None:
+    """Write the varints of any rows: each column's at the position that ``cursor`` has for the row by then."""
     for column, size in zip(columns, sizes, strict=True):
         if column is None or size is None:
             cursor += 1  # the byte is 0 already
         else:
             _write_varints(data, cursor, column, size)
             cursor += size
-    return data, offsets
 
 
 def _write_varints(data: ByteArray, positions: Int64Array, unsigned: Int64Array, sizes: Int64Array) -> None:

@@ -12,14 +12,13 @@ import pyspark
 
 from spark_2pc_sink.testing import free_port, wait_until
 from spark_2pc_sink.testing.processes import ServerProcess
-from spark_2pc_sink.testing.spark import spark_environment
+from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
 from tests.chaos.processes import descendants
 from tests.support.driver_process import ROOT
 
 WORKERS = 2
 #: Room for the executors of two drivers: a stopped one keeps its own.
 _WORKER = ("--cores", "2", "--memory", "1g")
-_DAEMON = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _START_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 20.0
 
@@ -78,7 +77,8 @@ class SparkCluster:
     def _start(self, name: str, program: str, *arguments: str) -> None:
         spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
         common = ["--host", "127.0.0.1", "--webui-port", "0"]
-        environment = {**os.environ, **spark_environment(self._folder, python_path=ROOT), **_DAEMON}
+        daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
+        environment = {**os.environ, **spark_environment(self._folder, python_path=ROOT), **daemon}
         self._processes.append(
             ServerProcess(
                 [str(spark_class), program, *common, *arguments],

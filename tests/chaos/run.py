@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from spark_2pc_sink.testing.wait import POLL_INTERVAL_S
 from tests.chaos.faults import Kind
 from tests.chaos.jobs import BrokenError, ChaosJob
 from tests.chaos.plan import Planned
 from tests.chaos.processes import MissedError
 from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart
 from tests.chaos.verdict import Verdict
-from tests.chaos.watch import Ends, Partition, Standstill
+from tests.chaos.watch import Standstill
 from tests.chaos.world import World
 
 #: A fault whose prey has just ended by itself is tried again.
@@ -85,7 +84,10 @@ class Run:
         self._say("to the end of the input")
         world.finish()
         states = dict(world.query("SELECT transactional_id, status FROM kafka_transaction_state"))
-        verdict.at_rest(_ends_at_rest(world), {job.name: states.get(job.name, "missing") for job in world.jobs})
+        verdict.at_rest(
+            world.watched().ends_at_rest(_REST_DEADLINE_S),
+            {job.name: states.get(job.name, "missing") for job in world.jobs},
+        )
         for job in world.jobs:
             verdict.compared(job.name, job.compare())
         for job in world.jobs:
@@ -142,14 +144,3 @@ def _restarts(job: ChaosJob) -> Iterator[Restart]:
             found = restart(job.name, struck_s, job.drivers[number + 1].events())
             if found is not None:
                 yield found
-
-
-def _ends_at_rest(world: World) -> dict[Partition, Ends]:
-    """Where partitions end when nothing is written any more; as they are, when a transaction stays open."""
-    watch = world.watched()
-    deadline_s = time.monotonic() + _REST_DEADLINE_S
-    ends = watch.ends()
-    while any(end.stable != end.high for end in ends.values()) and time.monotonic() < deadline_s:
-        time.sleep(POLL_INTERVAL_S)
-        ends = watch.ends()
-    return ends

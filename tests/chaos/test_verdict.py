@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaException
 
 from spark_2pc_sink.testing import multiset_difference
 from tests.chaos.jobs import Comparison
 from tests.chaos.run import Tally
 from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart, summary
 from tests.chaos.verdict import Verdict
-from tests.chaos.watch import Ends, Standstill, Watch
+from tests.chaos.watch import Ends, Partition, Standstill, Watch
 
 INPUT = [(1, "a"), (2, "b"), (2, "b"), (3, "c")]
 PARTITION = ("rows", 0)
@@ -65,6 +66,31 @@ def test_a_standstill_lasts_while_the_last_stable_offset_stays_where_it_is() -> 
         watch.look(begun_s, begun_s + 0.5, {PARTITION: ends})
     # In the look that saw one first, records may have come after its first question: it has begun when the look ends.
     assert watch.standstills == [Standstill("rows", 2.5, 3), Standstill("rows", 4.5, 4)]
+
+
+class Looks(Watch):
+    """What the broker answers to one look after another, or does not; the last answer stays."""
+
+    def __init__(self, *answers: Ends | Exception) -> None:
+        super().__init__("127.0.0.1:1", [PARTITION])
+        self._answers = list(answers)
+
+    def ends(self) -> dict[Partition, Ends]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return {PARTITION: answer}
+
+
+def test_at_rest_a_broker_that_does_not_answer_at_once_is_asked_again() -> None:
+    looks = Looks(KafkaException("a stall"), Ends(5, 9), TimeoutError("another"), Ends(9, 9))
+    assert looks.ends_at_rest(30.0) == {PARTITION: Ends(9, 9)}
+
+
+def test_at_rest_an_open_transaction_is_waited_for_until_the_deadline() -> None:
+    assert Looks(Ends(5, 9)).ends_at_rest(0.0) == {PARTITION: Ends(5, 9)}
+    with pytest.raises(KafkaException, match="gone"):
+        Looks(KafkaException("gone")).ends_at_rest(0.0)
 
 
 def test_a_restart_is_measured_from_the_first_call_of_recovery_to_settled() -> None:

@@ -74,8 +74,41 @@ class Watch:
         """Where the partitions end now.
 
         Raises:
-            KafkaException: the broker does not answer, or has answered an older client.
+            KafkaException: the broker does not answer, or has answered an older client. The next look has a new one.
+            TimeoutError: the client itself did not answer.
         """
+        try:
+            return self._both_ends()
+        except (KafkaException, TimeoutError):
+            # Killed, paused or starting, or the machine stalled. The client keeps the leader epochs that it has seen
+            # before, and would go on being refused with them.
+            self._admin = AdminClient(self._settings)
+            raise
+
+    def ends_at_rest(self, deadline_s: float) -> dict[Partition, Ends]:
+        """Where the partitions end when nothing is written any more; as they are, when a transaction stays open.
+
+        Args:
+            deadline_s: seconds for open transactions to end, and for a broker that does not answer to answer again.
+
+        Raises:
+            KafkaException: it still does not.
+            TimeoutError: nor does the client.
+        """
+        end_s = time.monotonic() + deadline_s
+        while True:
+            late = time.monotonic() >= end_s
+            try:
+                ends = self.ends()
+            except (KafkaException, TimeoutError):
+                if late:
+                    raise
+            else:
+                if late or all(end.stable == end.high for end in ends.values()):
+                    return ends
+            time.sleep(_PERIOD_S)
+
+    def _both_ends(self) -> dict[Partition, Ends]:
         # The stable end first: a transaction that begins between the two makes a standstill that has begun when the
         # second answer is there, and not before.
         stable = self._ask(IsolationLevel.READ_COMMITTED)
@@ -99,10 +132,8 @@ class Watch:
             begun_s = time.monotonic()
             try:
                 ends = self.ends()
-            except KafkaException:
-                # Killed, paused or starting: nobody can read then, and the time is the fault's. The client keeps the
-                # leader epochs that it has seen before, and would go on being refused with them.
-                self._admin = AdminClient(self._settings)
+            except (KafkaException, TimeoutError):
+                # Nobody can read then, and the time is the fault's.
                 continue
             self.look(begun_s, time.monotonic(), ends)
 

@@ -14,6 +14,7 @@ from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.target import read_target
 from tests.integration.database_tables import append, rows, run, transaction
+from tests.support.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,30 +47,23 @@ EXPECTED_JSON = {
 }
 
 
+@pytest.mark.parametrize("encode", ["in tasks", "in the driver"])
 @pytest.mark.parametrize("large_types", ["false", "true"])
-def test_every_type_of_spark(spark: SparkSession, database: str, large_types: str) -> None:
-    """In a session zone that had odd offsets, with small and large Arrow types, in several tasks."""
+def test_every_type_of_spark(spark: SparkSession, database: str, large_types: str, encode: str) -> None:
+    """In a session zone that had odd offsets, with small and large Arrow types, in several tasks or collected."""
     settings = {
+        "spark.sql.session.timeZone": "Europe/Paris",
         "spark.sql.execution.arrow.useLargeVarTypes": large_types,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "300",
     }
-    before = {name: spark.conf.get(name) for name in settings}
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
     frame = spark.sql(EVERY_TYPE).repartition(3)
-    try:
-        spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
-        for name, value in settings.items():
-            spark.conf.set(name, value)
+    with session_settings(spark, settings):
         run(database, create_table_ddl(frame.schema.fields, "every_type"))
         with transaction(database) as connection:
             plan = plan_columns(
                 [(field.name, field.dataType) for field in frame.schema], read_target(connection, "every_type")
             )
-        streams = encode_in_tasks(frame, plan)
-    finally:
-        for name, old in before.items():
-            spark.conf.set(name, str(old))
-        spark.conf.unset("spark.sql.session.timeZone")
+        streams = (encode_in_tasks if encode == "in tasks" else encode_here)(frame, plan)
     with transaction(database) as connection:
         assert append(connection, plan, streams) == 1000
 
@@ -91,12 +85,20 @@ def encode_in_tasks(frame: DataFrame, plan: ColumnPlan) -> list[list[bytes]]:
     """One stream of each task, as the sink would collect them."""
 
     def encode(batches: Iterable[Any]) -> Iterator[Any]:
-        encoder = CopyEncoder(plan, row_key="id")
-        pieces = [*(encoder.encode(batch) for batch in batches), encoder.finish()]
-        yield pa.record_batch({"stream": [b"".join(pieces)]})
+        yield pa.record_batch({"stream": [b"".join(encoded(batches, plan))]})
 
     collected = frame.selectExpr(*plan.expressions).mapInArrow(encode, "stream binary").collect()
     return [[bytes(row.stream)] for row in collected]
+
+
+def encode_here(frame: DataFrame, plan: ColumnPlan) -> list[list[bytes]]:
+    """One stream, of the rows that the driver has collected."""
+    return [encoded(frame.selectExpr(*plan.expressions).toArrow().to_batches(), plan)]
+
+
+def encoded(batches: Iterable[Any], plan: ColumnPlan) -> list[bytes]:
+    encoder = CopyEncoder(plan, row_key="id")
+    return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
 
 
 def test_type_of_time(spark: SparkSession, database: str) -> None:
@@ -121,11 +123,8 @@ def test_json_keeps_microseconds_and_seconds_of_zones(spark: SparkSession, datab
     run(database, "CREATE TABLE json (x jsonb)")
     with transaction(database) as connection:
         plan = plan_columns([("x", frame.schema["x"].dataType)], read_target(connection, "json"))
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
-    try:
+    with session_settings(spark, {"spark.sql.session.timeZone": "Europe/Paris"}):
         [row] = frame.selectExpr(*plan.expressions).collect()
-    finally:
-        spark.conf.unset("spark.sql.session.timeZone")
     assert json.loads(row.x) == {
         "at": "1900-01-01T00:00:00.000001Z",
         "each": ["2020-01-01T00:00:00.000001"],

@@ -30,6 +30,7 @@ def copying(feed: RowFeed, plan: ColumnPlan, connection: Connection) -> RowCopy:
         begin=lambda: connection,
         table=lambda opened: AppendedRows(opened, plan),
         idle_s=IDLE_TIMEOUT_S / 3,
+        early=False,
     )
 
 

@@ -154,6 +154,8 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
     """B25: every call ends, and says where it could not connect."""
     broker = start_kafka()
     name = topic(broker=broker)
+    with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as early:
+        early.init_transactions()  # a coordinator that has just started may load for longer than what follows allows
     options = options_for(broker.bootstrap, max_block_ms=1_000, delivery_timeout_ms=1_500, request_timeout_ms=500)
     with TransactionalWriter(options, transactional_id, topic=name) as writer:
         writer.init_transactions()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.checkers import check
-from tests.simulation.schedule import Choices, RandomChoices, Schedule, ScheduleError
+from tests.simulation.schedule import Choices, PlannedChoices, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import StuckError, World
 
 #: How many violations one piece of work reports in full.
@@ -53,9 +53,9 @@ def run_world(world: World) -> list[tuple[str, str]]:
     return check(world)
 
 
-def run_schedule(schedule: Schedule, tally: Tally) -> Choices:
+def run_schedule(schedule: Schedule, tally: Tally, kind: type[Choices] = Choices) -> Choices:
     """Run one schedule, and count it."""
-    choices = Choices(schedule)
+    choices = kind(schedule)
     _judge(World(schedule.profile, choices), schedule, tally)
     return choices
 
@@ -84,7 +84,7 @@ def run_children(schedule: Schedule, kinds: Collection[str] = ()) -> Tally:
     offered = run_schedule(schedule, Tally()).offered
     tally = Tally()
     for child in children(schedule, offered, kinds):
-        run_schedule(child, tally)
+        run_schedule(child, tally, PlannedChoices)
     return tally
 
 

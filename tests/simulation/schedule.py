@@ -56,6 +56,11 @@ class Choices:
         #: The choice point of the last fault that was taken, -1 before the first.
         self.last_taken = -1
 
+    @property
+    def wants_options(self) -> bool:
+        """Whether somebody is interested in what is possible at the next choice point."""
+        return True
+
     def choose(self, options: Sequence[str]) -> str:
         """`GO`, or the option that is planned here.
 
@@ -76,6 +81,15 @@ class Choices:
 
     def _choice(self, position: int, options: Sequence[str]) -> str:
         return self._planned.get(position, GO)
+
+
+class PlannedChoices(Choices):
+    """Where nobody asks afterwards what else was possible: options are made only where the schedule chooses one."""
+
+    @property
+    def wants_options(self) -> bool:
+        """Whether the next choice depends on what is possible."""
+        return len(self.offered) in self._planned
 
 
 class RandomChoices(Choices):

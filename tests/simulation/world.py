@@ -230,9 +230,9 @@ class World:
     # --- choices -----------------------------------------------------------------------------------------------
 
     def _choose(self, kind: str, what: str) -> str:
-        broker, database = self.broker, self.database
         options: Sequence[str] = ()
-        if not self.looked:
+        if not self.looked and self.choices.wants_options:
+            broker, database = self.broker, self.database
             options = faults.offered(
                 kind,
                 self._extra < EXTRA_MAX,

@@ -6,16 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+from spark_2pc_sink.testing.spark import quick_java_options
 from tests.support.driver_config import DriverConfig, Journal
 from tests.support.driver_faults import Faults
 from tests.support.driver_spark import WatchedSink, stop_inside_copy
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Executors of one core, two of them at a time, so that a second driver finds room beside a stopped one.
 _SUBMIT = {
-    "spark.driver.extraJavaOptions": _QUICK_JAVA,
-    "spark.executor.extraJavaOptions": _QUICK_JAVA,
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
@@ -34,7 +32,8 @@ def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
     import orders_stream  # noqa: PLC0415 - an example is no package
 
     stop_inside_copy(faults)
-    settings = " ".join(f"--conf '{name}={value}'" for name, value in _SUBMIT.items())
+    java = dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), quick_java_options())
+    settings = " ".join(f"--conf '{name}={value}'" for name, value in {**_SUBMIT, **java}.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"
     sinks: list[WatchedSink] = []
 

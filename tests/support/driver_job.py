@@ -57,6 +57,15 @@ def make_rows(batch: int, count: int) -> list[Row]:
     ]
 
 
+def terminate(broker: Broker, transactional_id: str) -> None:
+    """Do what an operator's force-terminate does, and any application with the same id: InitProducerId.
+
+    By librdkafka: it aborts an open transaction, and takes the id over.
+    """
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id}
+    Producer(settings).init_transactions(DRIVER_DEADLINE_S)
+
+
 @dataclass
 class Job:
     """One sink, its checkpoint, and what both sides must hold in the end.
@@ -280,13 +289,8 @@ class Job:
             return client.describe()
 
     def terminate(self) -> None:
-        """Do what an operator's force-terminate does, and any application with the same id: InitProducerId.
-
-        By librdkafka: it aborts an open transaction, and takes the id over.
-        """
-        Producer(
-            {"bootstrap.servers": self.broker.bootstrap, "transactional.id": self.transactional_id}
-        ).init_transactions(DRIVER_DEADLINE_S)
+        """Take the id over, as `terminate` does."""
+        terminate(self.broker, self.transactional_id)
 
     def on(self, broker: Broker, **changes: Any) -> Job:
         """The same job against another broker; its drivers are closed with this one's."""

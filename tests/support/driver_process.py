@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing.processes import pause_all
 from spark_2pc_sink.testing.spark import spark_environment
 from tests.support.driver_config import KILL, DriverConfig
 
@@ -144,8 +145,8 @@ class DriverProcess:
 
     def stop(self) -> None:
         """Stop it with SIGSTOP, wherever it is, and wait until it stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        wait_until(lambda: self.stopped, deadline_s=_GONE_DEADLINE_S, what="the driver to stand still")
+        pause_all([self.pid])
+        assert self.stopped, f"the driver had ended:\n{self.log_tail()}"
 
     def outcome(self, *, deadline_s: float | None = None) -> Outcome:
         """Wait for its end and say how it ended.

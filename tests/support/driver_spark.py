@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: A driver lives for seconds: no time is spent on optimising its code, and it needs no connector.
-_SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.jars": "",
-    "spark.sql.shuffle.partitions": "2",
-}
+#: It needs no connector.
+_SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2"}
 #: The read of COPY's input in which a part of the rows has been sent: the first is its header, the second has rows.
 _READ_WITH_ROWS_SENT = 3
 
@@ -61,7 +57,7 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
         StreamingQueryException: the query failed for another reason.
     """
     stop_inside_copy(faults)
-    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=_ROOT, settings=_SETTINGS)
+    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=_ROOT, quick=True, settings=_SETTINGS)
     journal.write("spark", version=spark.version)
     sink = WatchedSink(journal, faults, **config.sink)
     try:

@@ -35,6 +35,7 @@ def main(scenario: str, options: str, directory: str) -> None:
     spark = start_spark(
         local,
         python_path=ROOT,
+        quick=True,
         settings={
             "spark.master": "local[2,4]",
             "spark.default.parallelism": str(TASKS),
@@ -47,19 +48,20 @@ def main(scenario: str, options: str, directory: str) -> None:
 
     def fail_once(number: int) -> str:
         # Late in a partition, so that where rows are not moved records of it are on their way to the brokers.
-        if scenario == "source" and number % ROWS > ROWS // 2 and not marker.exists():
+        if number % ROWS > ROWS // 2 and not marker.exists():
             marker.touch()
             message = "this task fails once"
             raise RuntimeError(message)
         return f"value-{number}"
 
     spark.udf.register("fail_once", fail_once)
+    value = "fail_once(id)" if scenario == "source" else "concat('value-', id)"
     source = root / "input"
     spark.range(0, ROWS, 1, 4).write.parquet(str(source))
     query = (
         spark.readStream.schema("id BIGINT")
         .parquet(str(source))
-        .writeStream.foreachBatch(DualWriteSink(value="fail_once(id)", **json.loads(options)))
+        .writeStream.foreachBatch(DualWriteSink(value=value, **json.loads(options)))
         .option("checkpointLocation", str(root / "checkpoint"))
         .trigger(availableNow=True)
         .start()

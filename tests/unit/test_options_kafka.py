@@ -291,3 +291,18 @@ def test_librdkafka_gets_the_key_from_the_certificates_file() -> None:
 
 def test_a_client_can_be_renamed() -> None:
     assert parse({}).with_client_id("verify").client_id == "verify"
+
+
+@pytest.mark.parametrize(
+    ("properties", "level"),
+    [
+        ({}, 1),
+        ({"compression.zstd.level": "-5"}, -5),
+        ({"compression.type": "gzip", "compression.zstd.level": 3}, -1),
+        ({"compression.type": "gzip", "compression.gzip.level": 9}, 9),
+        ({"compression.type": "lz4"}, None),
+    ],
+)
+def test_a_level_belongs_to_its_compression(properties: dict[str, object], level: int | None) -> None:
+    """KIP-390."""
+    assert parse(properties).compression_level == level

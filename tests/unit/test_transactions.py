@@ -116,7 +116,7 @@ def test_a_coordinator_that_loads_is_asked_again(
 
 def test_a_broker_that_stays_away_fails_the_listing(fake: FakeTransactionCluster) -> None:
     fake.script(Api.LIST_TRANSACTIONS, *[answer(Code.COORDINATOR_LOAD_IN_PROGRESS)] * 500)
-    with tool_on(fake, max_block_ms=300) as tool, pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS"):
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS"):
         tool.list_transactions()
 
 
@@ -195,7 +195,7 @@ def test_a_leader_on_a_new_broker_is_found(fake: FakeTransactionCluster, tool: T
 
 def test_a_partition_without_leader_is_waited_for(fake: FakeTransactionCluster) -> None:
     fake.partitions[T0].leader = -1
-    with tool_on(fake, max_block_ms=200) as tool, pytest.raises(KafkaTimeoutError, match="t-0 and 0 more"):
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="t-0 and 0 more"):
         tool.describe_producers("t", 0)
 
 
@@ -362,7 +362,7 @@ def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fa
     fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
     fake.view.state_partitions = [(0, 4), (-1, 2)]
     with (
-        tool_on(fake, max_block_ms=300) as tool,
+        tool_on(fake, max_block_ms=1_000) as tool,
         pytest.raises(KafkaTimeoutError, match=r"\[1\] of __transaction_state have no leader"),
     ):
         tool.find_hanging(topic="t")
@@ -408,13 +408,13 @@ def test_coordinators_that_move_are_asked_again(fake: FakeTransactionCluster, to
 def test_coordinators_that_never_stay_are_no_answer(fake: FakeTransactionCluster) -> None:
     fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
     fake.script(Api.LIST_TRANSACTIONS, *[move(fake.view)] * 3000)
-    with tool_on(fake, max_block_ms=300) as tool, pytest.raises(KafkaTimeoutError):
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError):
         tool.find_hanging()
 
 
 def test_a_silent_leader_is_no_answer(fake: FakeTransactionCluster) -> None:
     fake.script(Api.DESCRIBE_PRODUCERS, *[keep_silent] * 100)
-    with tool_on(fake, max_block_ms=300) as tool, pytest.raises(KafkaTimeoutError, match="DESCRIBE_PRODUCERS"):
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="DESCRIBE_PRODUCERS"):
         tool.find_hanging(topic="t")
 
 

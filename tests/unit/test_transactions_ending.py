@@ -208,7 +208,7 @@ def test_a_refused_marker_is_an_error(
 
 def test_no_marker_without_a_leader(fake: FakeTransactionCluster) -> None:
     """The leader goes after the looks; the marker waits for none, and the next look finds out."""
-    with tool_on(fake, max_block_ms=300) as tool:
+    with tool_on(fake, max_block_ms=1_000) as tool:
 
         def leave() -> None:
             fake.partitions[T1].leader = -1
@@ -257,7 +257,7 @@ def test_force_terminate_gives_up_in_time(fake: FakeTransactionCluster) -> None:
     fake.view.transactions["a"] = FakeTransaction(8, state="PrepareAbort", partitions=(T0,))
     fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 3000)
     with (
-        tool_on(fake, max_block_ms=300) as tool,
+        tool_on(fake, max_block_ms=1_000) as tool,
         pytest.raises(OutcomeUnknownError, match=r"PrepareAbort.*until the coordinator's broker restarts.*CONCURRENT"),
     ):
         tool.force_terminate("a")

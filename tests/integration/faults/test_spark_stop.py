@@ -41,7 +41,7 @@ def query_of(spark: SparkSession, job: Job) -> Iterator[StreamingQuery]:
 
 @pytest.mark.parametrize(
     "step",
-    [Step.BEGIN, pytest.param(Step.PREPARE, marks=pytest.mark.thorough), Step.DECIDE],
+    [*(pytest.param(step, marks=pytest.mark.thorough) for step in (Step.BEGIN, Step.PREPARE)), Step.DECIDE],
     ids=lambda step: step.name,
 )
 def test_stopped_in_the_middle_of_a_batch(

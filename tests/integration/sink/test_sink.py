@@ -16,13 +16,21 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, DuplicateKeyError, HaltError
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.sink import observer, pace, work
+from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX, Pace
+from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from tests.support.driver_job import terminate
 from tests.support.streams import FileStream, make_sink
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from spark_2pc_sink.sink.receipts import TaskReceipt
+    from spark_2pc_sink.sink.task_plan import TaskPlan
     from tests.conftest import MakeTopic
     from tests.support.providers import Broker
 
@@ -96,6 +104,13 @@ def target_of_each_version(
     return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
 
 
+@pytest.fixture(params=["tasks", "driver"])
+def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""
+    monkeypatch.setattr(Pace, "small", request.param == "driver")
+    return str(request.param)
+
+
 @pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
 def test_append_on_each_transaction_version(
     stream: FileStream, target_of_each_version: Target, key: str | None
@@ -122,6 +137,50 @@ def test_append_with_two_phase_commit_granted(
     assert "never time out" in caplog.text
 
 
+def test_the_driver_writes_small_batches_until_one_is_large(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B30: the one that turns out to be large is shared out in the same transaction, before anything was sent."""
+    monkeypatch.setattr(pace, "SMALL_S_MAX", 60)
+    by_driver: list[int] = []
+
+    def spy(batches: list[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
+        by_driver.append(sum(batch.num_rows for batch in batches))
+        return write_alone(batches, plan)
+
+    monkeypatch.setattr(work, "write_alone", spy)
+    sizes = (10, 20, SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1, 30)
+    batches = [[(batch * 100_000 + n, "x", n) for n in range(size)] for batch, size in enumerate(sizes)]
+    for rows in batches:
+        stream.add(rows)
+    stream.run(target.sink(key="id"))
+    target.check([row for rows in batches for row in rows])
+    assert by_driver == [20, SMALL_ROWS_MAX]
+    everything = read_topic(target.broker.bootstrap, target.topic, isolation="read_uncommitted")
+    assert len(everything) == sum(sizes), "a transaction was aborted"
+
+
+def test_rows_that_cannot_be_collected_are_shared_out(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few and huge, for instance, so that spark.driver.maxResultSize refuses them: tasks make the next attempt."""
+    refused: list[int] = []
+
+    def refuse(_: Any, rows: int) -> Any:
+        refused.append(rows)
+        message = "Total size of serialized results is bigger than spark.driver.maxResultSize"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(pace, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(type(stream.spark.range(1)), "limit", refuse)
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id"))
+    assert refused == [SMALL_ROWS_MAX + 1]
+    target.check(rows_of(0) + rows_of(1))
+
+
+@pytest.mark.usefixtures("written_by")
 def test_records_are_where_and_what_a_java_producer_would_write(
     stream: FileStream, spark: SparkSession, target: Target
 ) -> None:
@@ -214,6 +273,7 @@ def test_a_batch_beyond_the_inline_limit_is_staged(stream: FileStream, target: T
     assert target.rows("relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
 
 
+@pytest.mark.usefixtures("written_by")
 def test_topic_and_partition_columns_override(stream: FileStream, target: Target, topic: MakeTopic) -> None:
     """The conventions of Spark's Kafka sink: columns named topic and partition, row by row."""
     other = topic(partitions=2)
@@ -284,6 +344,36 @@ def test_a_replayed_batch_is_a_no_op(stream: FileStream, target: Target) -> None
     target.check(rows_of(0) + rows_of(1))
 
 
+def test_an_owed_batch_is_sent_again_with_the_same_values(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: the table has the rows, Kafka has lost the transaction; the digest says that the records are the same."""
+    steps: list[Step] = []
+
+    def note(step: Step) -> None:
+        if step is Step.DECIDE and step not in steps:
+            terminate(target.broker, target.transactional_id)
+        steps.append(step)
+
+    stream.add(rows_of(0))
+    monkeypatch.setattr(observer, "reached", note)
+    stream.run(target.sink(key="id"))
+    assert steps.count(Step.PRODUCE) == 2
+    target.check(rows_of(0))
+
+
+@pytest.mark.parametrize("column", ["id", "amount / 3D AS third"], ids=["built by the sink", "left to Spark"])
+def test_the_value_is_the_json_of_the_row(spark: SparkSession, stream: FileStream, target: Target, column: str) -> None:
+    """By default it is to_json(struct(*)), whoever makes it, to the byte."""
+    selected = [column, 'name AS `na"me`', "CAST(amount AS DECIMAL(9, 3)) AS exact", "timestamp_micros(id) AS at"]
+    stream.add(rows_of(0))
+    stream.run(target.sink(create_table=True, table="json_rows"), stream.frame().selectExpr(*selected))
+    frame = spark.createDataFrame(rows_of(0), SCHEMA).selectExpr(*selected)
+    made = [row.value.encode() for row in frame.selectExpr("to_json(struct(*)) AS value").collect()]
+    assert_same_multiset([record.value for record in target.records()], made, what="values")
+    assert len(target.rows("at", "json_rows")) == len(made)
+
+
 def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target: Target) -> None:
     """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
     stream.add(rows_of(0))
@@ -310,6 +400,7 @@ def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -
     target.check(rows_of(0) + rows_of(1))
 
 
+@pytest.mark.usefixtures("written_by")
 def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream: FileStream, target: Target) -> None:
     """A skipped replay runs the plan to nowhere: the counts of the next batch build on it."""
     options: dict[str, Any] = {

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 import time
 
+import pytest
+
+from jdbc_state import watchdog
 from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.testing import wait_until
+
+DEADLINE_S = 10
 
 
 def test_a_late_answer_ends_the_wait() -> None:
@@ -34,3 +42,66 @@ def test_a_connection_that_ended_meanwhile_is_no_error() -> None:
         with watchdog:
             time.sleep(0.1)
         assert unconnected.fileno() >= 0
+
+
+def test_each_block_has_its_own_bound() -> None:
+    """Also one that is entered while the thread waits for a later one."""
+    patient, patient_far = socket.socketpair()
+    near, far = socket.socketpair()
+    with patient, patient_far, near, far, Watchdog(patient, 60_000), Watchdog(near, 100):
+        near.settimeout(DEADLINE_S)
+        assert near.recv(1) == b""
+        patient_far.send(b"x")
+        assert patient.recv(1) == b"x"
+
+
+def test_blocks_of_several_threads_do_not_meet() -> None:
+    cut = []
+
+    def wait_for_ever() -> None:
+        near, far = socket.socketpair()
+        with near, far:
+            near.settimeout(DEADLINE_S)
+            with Watchdog(near, 50):
+                cut.append(near.recv(1))
+
+    threads = [threading.Thread(target=wait_for_ever) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert cut == [b""] * 8
+
+
+def test_no_thread_is_left_where_there_is_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watchdog._Watch()
+    monkeypatch.setattr(watchdog, "_watch", watch)
+    monkeypatch.setattr(watchdog, "_IDLE_S", 0.05)
+    near, far = socket.socketpair()
+    with near, far:
+        with Watchdog(near, 60_000):
+            assert watch._thread is not None
+            time.sleep(0.1)  # so that it waits for the end of the block
+        wait_until(lambda: watch._thread is None, deadline_s=DEADLINE_S, what="the end of the thread")
+        with Watchdog(near, 100):
+            near.settimeout(DEADLINE_S)
+            assert near.recv(1) == b""
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_that_was_forked_watches_by_itself() -> None:
+    """It has none of its parent's threads."""
+    near, far = socket.socketpair()
+    with near, far, Watchdog(near, 60_000):
+        child = os.fork()
+        if child == 0:
+            answer = b"none"
+            try:
+                own, _own_far = socket.socketpair()
+                own.settimeout(DEADLINE_S)
+                with Watchdog(own, 100):
+                    answer = own.recv(1)
+            finally:
+                os._exit(len(answer))
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -56,16 +56,16 @@ def test_a_refused_connection_names_bootstrap_servers_in_time() -> None:
     port = refused_port()
     began_s = time.monotonic()
     with (
-        Cluster(options_for(f"127.0.0.1:{port}", max_block_ms=500)) as cluster,
-        pytest.raises(KafkaTimeoutError, match=rf"bootstrap\.servers=127\.0\.0\.1:{port}.*500 ms.*ECONNREFUSED"),
+        Cluster(options_for(f"127.0.0.1:{port}", max_block_ms=2_000)) as cluster,
+        pytest.raises(KafkaTimeoutError, match=rf"bootstrap\.servers=127\.0\.0\.1:{port}.*2000 ms.*ECONNREFUSED"),
     ):
         cluster.features()
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 15
 
 
 def test_a_host_without_an_address_is_a_timeout_that_says_so() -> None:
     with (
-        Cluster(options_for("no-such-host.invalid:9092", max_block_ms=500)) as cluster,
+        Cluster(options_for("no-such-host.invalid:9092", max_block_ms=2_000)) as cluster,
         pytest.raises(KafkaTimeoutError, match=r"no-such-host\.invalid:9092.*DNS"),
     ):
         cluster.features()
@@ -76,7 +76,7 @@ def test_a_silent_peer_is_given_up(silent_port: int) -> None:
     began_s = time.monotonic()
     with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match="bootstrap"):
         cluster.features()
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 15
 
 
 def test_a_peer_that_speaks_something_else_is_a_timeout() -> None:
@@ -116,7 +116,7 @@ def test_refused_credentials_are_an_error_at_once(fake: FakeCluster) -> None:
     began_s = time.monotonic()
     with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=r"SaslAuthenticate.*\(58\)"):
         cluster.features()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("step", [hang_up, lose_answer, answer(Code.NONE)])
@@ -151,7 +151,7 @@ def test_a_request_without_an_answer_closes_the_connection_after_request_timeout
         began_s = time.monotonic()
         with pytest.raises(NodeUnavailableError, match=r"RequestTimedOutError.*\d+ ms"):
             cluster.request(node_id, messages.find_coordinator_request("x", version=6), cluster.deadline())
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 10
         assert cluster.coordinator("x", cluster.deadline()) == 0
 
 
@@ -256,3 +256,11 @@ def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFix
         cluster.node_ids()
         logging.getLogger("kafka.net.connection").error("somebody else's")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == ["somebody else's"]
+
+
+def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:
+    """An answer that was read while the request before it was written is followed by no further event."""
+    cluster.features()
+    began_s = time.monotonic()
+    cluster.poll(20, until=lambda: True)
+    assert time.monotonic() - began_s < 10

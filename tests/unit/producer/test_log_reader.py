@@ -18,7 +18,7 @@ from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up
 from tests.unit.producer.support import T0, rows
 
 
-def with_offset(batch: bytes, offset: int) -> bytes:
+def with_offset(batch: bytes | memoryview, offset: int) -> bytes:
     return struct.pack(">q", offset) + batch[8:]
 
 

@@ -161,9 +161,9 @@ def test_a_restarted_broker_is_found_again(fake: FakeCluster, cluster: Cluster) 
 
 def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, *[answer(Code.NOT_ENOUGH_REPLICAS)] * 1000)
-    session = session_on(cluster, delivery_timeout_ms=400, request_timeout_ms=100)
+    session = session_on(cluster, delivery_timeout_ms=1_000, request_timeout_ms=100)
     session.append(T0, *rows("a"))
-    with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 400 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 1000 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
         session.flush()
 
 
@@ -431,3 +431,11 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
             session._sender.pump(0.05)
         session._sender.pump(0.05)
         assert most == 3
+
+
+def test_what_is_left_of_all_partitions_goes_in_one_request(fake: FakeCluster, cluster: Cluster) -> None:
+    session = session_on(cluster)
+    for partition in (T0, T1):
+        session.append(partition, *rows("a"))
+    assert session.flush() == {T0: PartitionReceipt(1, 0, 0), T1: PartitionReceipt(1, 0, 0)}
+    assert len(fake.of(Api.PRODUCE)) == 1

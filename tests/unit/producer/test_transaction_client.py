@@ -149,8 +149,8 @@ def test_init_is_repeated_without_burning_epochs(fake: FakeCluster, client: Tran
 def test_init_ends_at_its_deadline(fake: FakeCluster) -> None:
     fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 10_000)
     with (
-        Cluster(options_for(fake, max_block_ms=500)) as cluster,
-        pytest.raises(KafkaTimeoutError, match=r"'orders'.*500 ms.*CONCURRENT_TRANSACTIONS \(51\)"),
+        Cluster(options_for(fake, max_block_ms=1_000)) as cluster,
+        pytest.raises(KafkaTimeoutError, match=r"'orders'.*1000 ms.*CONCURRENT_TRANSACTIONS \(51\)"),
     ):
         client_on(cluster).init_producer_id()
 

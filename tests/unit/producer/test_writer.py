@@ -259,7 +259,7 @@ def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluste
 
 def test_resume_mode_does_not_wait_for_ever(fake: FakeCluster) -> None:
     fake.epoch, fake.state = 4, "PrepareAbort"
-    with writer_on(fake, resume=True, max_block_ms=500) as writer:
+    with writer_on(fake, resume=True, max_block_ms=1_000) as writer:
         with pytest.raises(KafkaTimeoutError, match="PrepareAbort"):
             writer.init_transactions(keep_prepared_txn=True)
         assert writer.state is WriterState.UNINITIALISED

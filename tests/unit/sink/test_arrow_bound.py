@@ -44,11 +44,11 @@ class Session:
         self.times += 1
 
 
-def read(*sources: tuple[int, int]) -> TaskResults:
-    """What tasks return that read so many rows, and so many bytes of Arrow."""
+def read(*sources: tuple[int, ...]) -> TaskResults:
+    """What tasks return that read so many rows, and bytes of Arrow, and perhaps made so many bytes of pieces."""
     accounts = tuple(
-        EncodedSource(source=number, rows=rows, arrow_bytes=arrow_bytes)
-        for number, (rows, arrow_bytes) in enumerate(sources)
+        EncodedSource(source=number, rows=rows, arrow_bytes=arrow_bytes, piece_bytes=sum(pieces))
+        for number, (rows, arrow_bytes, *pieces) in enumerate(sources)
     )
     return TaskResults((TaskReceipt(task=0, sources=accounts),))
 
@@ -60,20 +60,21 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "one_task", "roomy"),
+    ("sources", "roomy"),
     [
-        ([(1_000_000, UNBOUNDED_BYTES_MAX // 2)] * 2, False, True),
-        ([], False, True),
-        ([(1_000_000, UNBOUNDED_BYTES_MAX // 2), (1_000_000, UNBOUNDED_BYTES_MAX // 2 + 1)], False, False),
-        ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], False, True),
-        ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False, False),
-        ([(1, 1)], True, False),
+        ([(1_000_000, 0, UNBOUNDED_BYTES_MAX // 2)] * 2, True),
+        ([], True),
+        ([(1_000_000, 0, UNBOUNDED_BYTES_MAX // 2), (1_000_000, 0, UNBOUNDED_BYTES_MAX // 2 + 1)], False),
+        # Many rows, of which little is left when they are compressed.
+        ([(100_000_000, 10 * UNBOUNDED_BYTES_MAX, UNBOUNDED_BYTES_MAX)], True),
+        ([(10, 10 * ROW_BYTES), (1, ROW_BYTES)], True),
+        ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False),
     ],
 )
-def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, int]], one_task: bool, roomy: bool) -> None:
+def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, ...]], roomy: bool) -> None:
     session, bound = Session(), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read(*sources), one_task=one_task)
+    bound.note(read(*sources))
     assert bound.apply(session) == (UNBOUNDED_BYTES_MAX if roomy else None)  # type: ignore[arg-type]
     assert session.value == (UNBOUNDED if roomy else BOUNDED)
 
@@ -81,17 +82,17 @@ def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, int]], on
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
     session, bound = Session(rows_max=0), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read((1, 1)), one_task=False)
+    bound.note(read((1, 1)))
     assert bound.apply(session) is None  # type: ignore[arg-type]
     assert session.value == BOUNDED
 
 
-def test_after_a_failure_it_is_bounded_again() -> None:
+def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
     session, bound = Session(), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read((1, 1)), one_task=False)
+    bound.note(read((1, 1)))
     bound.apply(session)  # type: ignore[arg-type]
-    bound.note_failed()
+    bound.forget()
     assert bound.apply(session) is None  # type: ignore[arg-type]
     assert session.value == BOUNDED
 
@@ -99,6 +100,6 @@ def test_after_a_failure_it_is_bounded_again() -> None:
 def test_what_somebody_else_has_set_stays() -> None:
     session, bound = Session("1000000"), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read((1, 1)), one_task=False)
+    bound.note(read((1, 1)))
     assert bound.apply(session) is None  # type: ignore[arg-type]
     assert (session.value, session.times) == ("1000000", 0)

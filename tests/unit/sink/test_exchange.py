@@ -10,23 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, DualWriteError, UnstorableValueError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, DualWriteError, FencedError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.batch_work import TransactionTicket
-from spark_2pc_sink.sink.partition_task import run_task
+from spark_2pc_sink.sink.partition_task import run_task, write_alone
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
-from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
+from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Topics, drop_worker_cluster
+from spark_2pc_sink.sink.topics import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.arrow_records import encode_records
 from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
-from tests.unit.producer.fake_broker import FakeCluster, fake_cluster
+from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster
 from tests.unit.producer.support import PAIR, options_for
 
 TASKS = 2
@@ -55,7 +56,7 @@ def plan(fake: FakeCluster) -> Iterator[TaskPlan]:
     )
     topics = Topics(kafka, counts={"t": PARTITIONS})
     yield TaskPlan(ticket, kafka, "t", topics, SALTS, 1_700_000_000_000, rows=None, stage_attempts_max=4)
-    drop_worker_cluster(kafka)
+    worker_connections(kafka).drop()
 
 
 def rows(keys: list[str | None], values: list[str], **columns: pa.Array) -> pa.RecordBatch:
@@ -225,16 +226,28 @@ def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPla
     assert set(read.offsets) == {TopicPartition("t", partition) for partition in expected}
 
 
-@pytest.mark.parametrize("bound", ["ONE_TASK_ROWS_MAX", "ONE_TASK_BYTES_MAX"])
-def test_one_task_gives_up_a_batch_that_is_not_small(
-    fake: FakeCluster, plan: TaskPlan, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
-    """Before anything is sent, so that the batch can be shared out in the same transaction (B30)."""
-    monkeypatch.setattr(f"spark_2pc_sink.sink.partition_task.{bound}", 1)
-    alone = replace(plan, salts=SALTS[:1], small=True)
-    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
-    assert read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None).too_large
-    assert fake.of(Api.PRODUCE) == []
+def test_the_driver_writes_the_same_and_by_connections_of_its_own(fake: FakeCluster, plan: TaskPlan) -> None:
+    """A small batch: two queries of one driver have one process, and must not share a connection."""
+    connections = Connections(plan.kafka)
+    next_one = replace(plan.ticket, producer=replace(PAIR, epoch=PAIR.epoch + 1))
+    alone = replace(plan, ticket=next_one, salts=SALTS[:1], topics=replace(plan.topics, own=connections))
+    receipt = write_alone([keyed(0, 100), keyed(100, 200)], alone)
+    connections.drop()
+    in_tasks = exchange(plan, [[keyed(0, 100), keyed(100, 200)]])
+    alone_read = add_up([receipt], tasks_expected=1)
+    assert (alone_read.rows, alone_read.records, alone_read.digest) == (200, 200, in_tasks.digest)
+    assert set(alone_read.offsets) == set(in_tasks.offsets)
+
+
+def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: FakeCluster, plan: TaskPlan) -> None:
+    connections = Connections(plan.kafka)
+    kept = connections.cluster()
+    alone = replace(plan, salts=SALTS[:1], topics=replace(plan.topics, own=connections))
+    fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
+    with pytest.raises(FencedError):
+        write_alone([keyed(0, 1)], alone)
+    assert connections.cluster() is not kept
+    connections.drop()
 
 
 def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
@@ -249,8 +262,9 @@ def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     assert "far larger than the one before" in str(account.error)
 
 
-def test_sources_say_how_much_they_were_handed(plan: TaskPlan) -> None:
+def test_sources_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
     batches = [keyed(0, 150), keyed(150, 200)]
-    (*_, last) = run_source(batches, plan, source=0, run=1)
+    (*pieces, last) = run_source(batches, plan, source=0, run=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
+    assert account.piece_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in pieces)

@@ -12,12 +12,11 @@ from spark_2pc_sink.errors import FencedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink import topics
 from spark_2pc_sink.sink.batch_work import TransactionTicket
 from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Topics, drop_worker_cluster, worker_cluster
+from spark_2pc_sink.sink.topics import Topics, worker_connections
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
@@ -38,7 +37,7 @@ def kafka(fake: FakeCluster) -> Iterator[KafkaOptions]:
     """Options of a worker that has no connections yet, and keeps none."""
     options = options_for(fake)
     yield options
-    drop_worker_cluster(options)
+    worker_connections(options).drop()
 
 
 def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskReceipt:
@@ -74,19 +73,18 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
 
 def test_a_task_that_went_well_leaves_its_connections_to_the_next(kafka: KafkaOptions) -> None:
     assert run(kafka).error is None
-    kept = worker_cluster(kafka)
+    kept = worker_connections(kafka).cluster()
     assert [source.rows for source in run(kafka, transaction=2).sources] == [2]
-    assert worker_cluster(kafka) is kept
+    assert worker_connections(kafka).cluster() is kept
 
 
 def test_connections_of_a_failed_task_are_not_used_again(fake: FakeCluster, kafka: KafkaOptions) -> None:
     """A19: what a task that failed leaves in its worker is closed, and the next task begins with its own."""
-    kept = worker_cluster(kafka)
+    kept = worker_connections(kafka).cluster()
     fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
     assert isinstance(run(kafka).error, FencedError)
-    assert kafka not in topics._clusters
     assert run(kafka, transaction=2).error is None
-    assert worker_cluster(kafka) is not kept
+    assert worker_connections(kafka).cluster() is not kept
 
 
 def test_a_second_attempt_writes_nothing(fake: FakeCluster, kafka: KafkaOptions) -> None:

@@ -64,8 +64,8 @@ class Rig:
         self.begun += 1
         return SimpleNamespace(connection=SimpleNamespace(driver_connection=self.client))
 
-    def copying(self, *, idle_s: float = 60.0) -> RowCopy:
-        return RowCopy(self.feed, ATTEMPT, begin=self.begin, table=lambda _: self.table, idle_s=idle_s)
+    def copying(self, *, idle_s: float = 60.0, early: bool = False) -> RowCopy:
+        return RowCopy(self.feed, ATTEMPT, begin=self.begin, table=lambda _: self.table, idle_s=idle_s, early=early)
 
     def run(self, *runs: int, fail: bool = False) -> None:
         """A job of one source that runs so often, and fails at last or not."""
@@ -106,6 +106,24 @@ def test_a_job_without_rows_begins_no_transaction(rig: Rig) -> None:
         pass
     copy.check([EncodedSource(0)])
     assert (rig.begun, rig.table.stayed) == (0, 0)
+
+
+def test_a_transaction_can_be_begun_before_the_rows(rig: Rig) -> None:
+    with rig.copying(idle_s=0.001, early=True):
+        wait_until(lambda: rig.table.stayed > 1, deadline_s=10, what="the transaction, and signs of life")
+        rig.arrive(0, b"a")
+    assert (rig.begun, rig.table.copied) == (1, [b"a"])
+
+
+def test_a_transaction_that_cannot_be_begun_ends_the_attempt(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no row ever comes."""
+
+    def refuse() -> Any:
+        raise REFUSED
+
+    monkeypatch.setattr(rig, "begin", refuse)
+    with pytest.raises(ConstraintError), rig.copying(early=True):
+        pass
 
 
 def test_a_source_that_ran_again_ends_the_attempt(rig: Rig) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.processes import ServerProcess, children, pause_all, signal_all
 from spark_2pc_sink.testing.reaper import read_servers, start_time
 
 DEADLINE_S = 10.0
@@ -47,6 +47,26 @@ def test_children_are_found_and_signalled(log: Path) -> None:
     signal_all([child, 2**22 - 1], signal.SIGKILL)
     assert process.wait(deadline_s=DEADLINE_S) == 0
     assert start_time(2**22 - 1) == ""
+
+
+def test_a_paused_process_stands_still(log: Path) -> None:
+    """Every thread of it, also on a machine that is busy: a broker that answers once more is not paused."""
+    threads = (
+        "import threading\n"
+        "def count():\n"
+        "    while True: print('.', end='', flush=True)\n"
+        "for _ in range(20): threading.Thread(target=count).start()\n"
+    )
+    processes = [ServerProcess([sys.executable, "-c", threads], log=log.with_suffix(f".{n}")) for n in range(3)]
+    for process in processes:
+        wait_until(lambda: process.log.stat().st_size, deadline_s=DEADLINE_S, what="the threads")  # noqa: B023
+    pause_all([process.pid for process in processes])
+    sizes = [process.log.stat().st_size for process in processes]
+    assert {psutil.Process(process.pid).status() for process in processes} == {psutil.STATUS_STOPPED}
+    for process in processes:
+        process.end(signal.SIGKILL, deadline_s=DEADLINE_S)
+    assert [process.log.stat().st_size for process in processes] == sizes
+    pause_all([processes[0].pid])
 
 
 @pytest.mark.parametrize("stopped", [False, True])

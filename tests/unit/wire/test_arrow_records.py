@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.wire import arrow_records
-from spark_2pc_sink.wire.arrow_records import encode_records, record_sizes, split_rows
+from spark_2pc_sink.wire.arrow_records import (
+    BATCH_HEADER_BYTES,
+    encode_records,
+    encode_sections,
+    record_sizes,
+    split_rows,
+)
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
 
 
@@ -91,6 +97,18 @@ def test_ends_and_content_starts_lie_where_the_records_do(some: list[Row]) -> No
             assert content[prefix:].startswith(key)
 
 
+@given(st.lists(rows(), max_size=5))
+def test_several_sections_in_one_pass_are_those_of_each_alone(batches: list[list[Row]]) -> None:
+    sections = encode_sections(*columns([row for some in batches for row in some]), [len(some) for some in batches])
+    assert len(sections) == len(batches)
+    for some, section in zip(batches, sections, strict=True):
+        alone = encode_records(*columns(some))
+        assert section.buffer.to_pybytes() == alone.buffer.to_pybytes()
+        assert section.ends.tolist() == alone.ends.tolist()
+        assert section.content_starts.tolist() == alone.content_starts.tolist()
+        assert section.frame[BATCH_HEADER_BYTES:] == alone.frame[BATCH_HEADER_BYTES:] == section.buffer.to_pybytes()
+
+
 def test_large_binary_and_binary_columns_mix() -> None:
     section = encode_records(pa.array([b"k"], pa.large_binary()), pa.array([b"v"], pa.binary()), None)
     plain = encode_records(pa.array([b"k"]), pa.array([b"v"]), None)
@@ -161,7 +179,7 @@ def test_a_header_without_a_key_is_refused_with_its_row(broken: Any, key: Any) -
 def test_rows_beyond_what_a_batch_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is that of an int32; a smaller one stands in for it here, the test below uses the real one."""
     key, value, headers = columns([(b"k" * 40, b"v" * 40, ())] * 3)
-    size = encode_records(key, value, headers).buffer.size
+    size = len(encode_records(key, value, headers).frame)
     monkeypatch.setattr(arrow_records, "INT32_BYTES_MAX", size)
     encode_records(key, value, headers)
     monkeypatch.setattr(arrow_records, "INT32_BYTES_MAX", size - 1)

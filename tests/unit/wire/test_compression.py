@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from collections.abc import Callable
 
 import cramjam
@@ -48,6 +49,16 @@ def test_what_we_compress_others_can_read_and_so_can_we(section: bytes, compress
     packed = memoryview(compress(pa.py_buffer(section), compression)).tobytes()
     assert OTHERS[compression](packed) == section
     assert decompress(memoryview(packed), compression) == section
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_a_higher_level_makes_less_and_is_read_alike(compression: Compression) -> None:
+    """KIP-390."""
+    chance = random.Random(0)
+    section = b"".join(b'{"id":%d,"customer":"c-%d"}' % (n, chance.randrange(2_000)) for n in range(20_000))
+    fast, small = (compress(pa.py_buffer(section), compression, level) for level in (1, 9))
+    assert len(small) < len(fast)
+    assert OTHERS[compression](fast) == OTHERS[compression](small) == section
 
 
 def test_lz4_blocks_are_independent() -> None:

@@ -16,15 +16,16 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire import record_batch
-from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_records
 from spark_2pc_sink.wire.compression import Compression
 from spark_2pc_sink.wire.record_batch import (
-    BATCH_HEADER_BYTES,
     DecodedBatch,
     EndMarker,
     MarkerKind,
+    assign_producer,
     decode_record_batches,
     encode_record_batch,
+    encode_unassigned_batch,
     next_sequence,
 )
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
@@ -42,10 +43,10 @@ def encode(some: list[Row], **changes: Any) -> bytes:
         "timestamp_ms": NOW_MS,
         "compression": "none",
     } | changes
-    return encode_record_batch(encode_records(*columns(some, layout=layout, binary=binary)), **options)
+    return bytes(encode_record_batch(encode_records(*columns(some, layout=layout, binary=binary)), **options))
 
 
-def decode_one(data: bytes) -> DecodedBatch:
+def decode_one(data: bytes | memoryview) -> DecodedBatch:
     (batch,) = decode_record_batches(data)
     return batch
 
@@ -108,6 +109,25 @@ def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_
     assert plain(batch) == some
     assert [record.timestamp_ms for record in batch.records()] == [1000 + offset * 70 for offset in range(len(some))]
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 6, 7)
+
+
+def test_records_that_are_not_compressed_are_not_copied() -> None:
+    section = encode_records(*columns([(b"k", b"v", ())] * 3))
+    batch = encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression="none")
+    sent = assign_producer(batch, producer=PRODUCER, base_sequence=7)
+    assert pa.py_buffer(sent).address == section.buffer.address - BATCH_HEADER_BYTES
+    assert len(sent) == BATCH_HEADER_BYTES + section.buffer.size
+    assert decode_one(sent).base_sequence == 7
+
+
+def test_a_batch_that_cannot_be_written_is_copied() -> None:
+    """Such as one that came from another process."""
+    section = encode_records(*columns([(b"k", b"v", ())]))
+    batch = bytes(encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression="none"))
+    before = bytearray(batch)
+    sent = [assign_producer(batch, producer=PRODUCER, base_sequence=sequence) for sequence in (1, 2)]
+    assert batch == before
+    assert [decode_one(data).base_sequence for data in sent] == [1, 2]
 
 
 def test_many_records_keep_their_offsets() -> None:

@@ -15,7 +15,6 @@ Row = tuple[int, str]
 
 KILL = "kill"
 STOP = "stop"
-STOP_GROUP = "stop group"
 #: A file of this name ends an input that grows.
 END = "END"
 
@@ -31,7 +30,7 @@ class Fault:
             batch is counted.
         batch: the batch that is being written, or is to be written next.
         do: `KILL` ends it and its process group with SIGKILL, `STOP` stops the process with SIGSTOP until somebody
-            continues it, `STOP_GROUP` its whole group.
+            continues it.
         nth: at the how manieth time.
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recovery import Recovered, Recovery
 from spark_2pc_sink.sink import observer
-from tests.support.driver_config import KILL, STOP, STOP_GROUP, Fault, Journal
+from tests.support.driver_config import KILL, STOP, Fault, Journal
 
 
 class Faults:
@@ -68,10 +69,11 @@ class Faults:
         self._journal.write("fault", at=fault.at, batch=fault.batch, do=fault.do)
         if fault.do == KILL:
             os.killpg(0, signal.SIGKILL)
+            # Another thread may take the signal: until it does, this one would go on past the place.
+            threading.Event().wait()
         elif fault.do == STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        elif fault.do == STOP_GROUP:
-            os.killpg(0, signal.SIGSTOP)
+            # To this thread, which takes it before it goes on; it stops the whole process.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         else:
             raise ValueError(fault.do)
         self._journal.write("continued", at=fault.at)

@@ -224,14 +224,15 @@ class SinkOptions(RecoveryOptions):
     batch_attempts_max: int = setting(
         3, at_least=1, at_most=100, why="a batch is run this often inside one call before the query fails"
     )
-    inline_copy_bytes_max: int = setting(
-        128 * 1024 * 1024,
+    inline_copy_bytes_max: int | None = setting(
+        None,
         unit="bytes",
         at_least=0,
         at_most=INT32_MAX,
-        why="COPY bytes that the tasks which run at one time may send through the driver's memory; beyond, each stages "
-        "its rows in the database. A batch has up to four times as many tasks: 512 MiB, of the 1 GiB that "
-        "spark.driver.maxResultSize allows",
+        why="COPY bytes that the tasks which run at one time may send through the driver's memory, when they end; a "
+        "task with more than its share stages its rows in the database, from where the driver takes them meanwhile. "
+        "None: 8 MiB for each task and 128 MiB for all. More keeps executors from connecting to the database for "
+        "batches of that size; a batch has up to four times as many tasks, and spark.driver.maxResultSize is 1 GiB",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     decision_margin_ms: int = setting(

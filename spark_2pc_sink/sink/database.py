@@ -2,8 +2,7 @@
 
 Everything here runs on the driver, on a SQLAlchemy connection whose transaction someone else began and will commit:
 nothing here commits or rolls back more than its own savepoint. Rows arrive as COPY BINARY streams that tasks encoded
-(`CopyEncoder`), or lie in staging tables that tasks filled (`staging`). No session state is used, so all of it works
-behind PgBouncer in transaction mode.
+(`CopyEncoder`). No session state is used, so all of it works behind PgBouncer in transaction mode.
 
 Errors that say something about rows become `ConstraintError` or `DuplicateKeyError`; deadlocks, serialization
 failures and lost connections pass as psycopg2 raised them.
@@ -18,20 +17,12 @@ import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import ConstraintError, DuplicateKeyError
+from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan
 from spark_2pc_sink.sink.copy_stream import Stream, copy_streams
 from spark_2pc_sink.sink.database_errors import refused_rows
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.staging import (
-    StagedRows,
-    check_count,
-    check_present,
-    check_unchanged,
-    drop_staging,
-    staging_ddl,
-)
-from spark_2pc_sink.sink.target import driver_connection
+from spark_2pc_sink.sink.target import changed_column, driver_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -59,14 +50,13 @@ class TableRows(Protocol):
             LocalProtocolError: the stream is not complete.
         """
 
-    def stay(self) -> None:
-        """Ask the server for nothing, so that it sees that somebody is there."""
+    def finish(self, rows: int) -> int:
+        """End with the last of them, and say how many the batch had in all.
 
-    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
-        """Take the rows of staging tables too, drop these, and say how many rows the batch had in all.
+        Args:
+            rows: how many its sources have encoded.
 
         Raises:
-            BatchRetryError: a staging table is gone or lost its rows.
             ConstraintError: the table refused a row, or a trigger swallowed one; also what its deferred constraints
                 refuse.
             DuplicateKeyError: of an upsert: a key occurs twice and there is no order, or twice with the greatest.
@@ -91,11 +81,6 @@ class _Rows:
         with self._connection.cursor() as cursor:
             _lock_target(cursor, plan)
 
-    def stay(self) -> None:
-        """See `TableRows.stay`."""
-        with self._connection.cursor() as cursor:
-            cursor.execute("SELECT")
-
     def _copy(self, stream: Stream, table: TableName, columns: Sequence[str]) -> int:
         with self._connection.cursor() as cursor, refused_rows(self._plan.table):
             copied = copy_streams(cursor, table, columns, [stream])
@@ -118,25 +103,12 @@ class AppendedRows(_Rows):
         """See `TableRows.copy`."""
         return self._copy(stream, self._plan.table, self._plan.names)
 
-    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
+    def finish(self, rows: int) -> int:
         """See `TableRows.finish`."""
-        plan = self._plan
-        with self._connection.cursor() as cursor:
-            check_present(cursor, staged)
-            for stage in staged:
-                with refused_rows(plan.table):
-                    cursor.execute(
-                        sql.SQL("INSERT INTO {target} ({columns}) SELECT {columns} FROM {stage}").format(
-                            target=plan.table.identifier, columns=identifiers(plan.names), stage=stage.table.identifier
-                        )
-                    )
-                written = cursor.rowcount
-                if written != stage.rows:
-                    check_count(cursor, stage)
-                    raise _swallowed(plan, stage.rows, written)
-            drop_staging(cursor, staged)
+        if self._copied != rows:
+            raise _swallowed(self._plan, rows, self._copied)
         self._check_deferred()
-        return self._copied + sum(stage.rows for stage in staged)
+        return rows
 
 
 class UpsertedRows(_Rows):
@@ -159,29 +131,23 @@ class UpsertedRows(_Rows):
         super().__init__(connection, plan)
         self.written = 0
         with self._connection.cursor() as cursor, refused_rows(plan.table):
-            cursor.execute(staging_ddl(plan, sql.SQL("TEMPORARY"), _UPSERT_TABLE, sql.SQL("ON COMMIT DROP")))
+            cursor.execute(_upsert_ddl(plan))
 
     def copy(self, stream: Stream) -> int:
         """See `TableRows.copy`."""
         return self._copy(stream, _UPSERT_TABLE, self._plan.copied_names)
 
-    def finish(self, staged: Sequence[StagedRows] = ()) -> int:
+    def finish(self, rows: int) -> int:
         """See `TableRows.finish`."""
         plan = self._plan
         keys_only = set(plan.names) == set(plan.upsert_keys)
         with self._connection.cursor() as cursor:
-            check_present(cursor, staged)
-            for stage in staged:
-                check_count(cursor, stage)
-            rows = self._copied + sum(stage.rows for stage in staged)
             _allow_sorting(cursor)
-            source = _source(plan, [_UPSERT_TABLE, *(stage.table for stage in staged)])
             if keys_only:
-                _refuse_duplicates(cursor, plan, source)  # DO NOTHING would be silent about them
-            self.written = _write(cursor, plan, source)
+                _refuse_duplicates(cursor, plan)  # DO NOTHING would be silent about them
+            self.written = _write(cursor, plan)
             if self.written != rows and plan.order is None and not keys_only:
                 raise _swallowed(plan, rows, self.written)
-            drop_staging(cursor, staged)
         self._check_deferred()
         return rows
 
@@ -198,24 +164,39 @@ def _lock_target(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     # The lock that COPY and INSERT take themselves, some statements earlier: between the look and the rows, nobody
     # alters the table. ONLY, since the partitions' own definitions follow the parent's.
     cursor.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(plan.table.identifier))
-    check_unchanged(cursor, plan)
+    changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
+    if changed is not None:
+        # Planned again, the batch may fit the table as it is now.
+        raise BatchRetryError(reason=f"the table was altered after the batch was planned: column {changed}")
 
 
-def _write(cursor: psycopg2.extensions.cursor, plan: ColumnPlan, source: sql.Composable) -> int:
+def _upsert_ddl(plan: ColumnPlan) -> sql.Composable:
+    """A table with the columns that tasks encode, of the target's own types and collations."""
+    order: sql.Composable = sql.SQL("")
+    if plan.order is not None:
+        order = sql.SQL(", NULL::{} AS {}").format(
+            sql.SQL(plan.order.target.type_name), sql.Identifier(plan.order.name)
+        )
+    return sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {}{} FROM {} WITH NO DATA").format(
+        _UPSERT_TABLE.identifier, identifiers(plan.names), order, plan.table.identifier
+    )
+
+
+def _write(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> int:
     cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
     try:
         with refused_rows(plan.table):
-            cursor.execute(_upsert_statement(plan, source))
+            cursor.execute(_upsert_statement(plan))
     except psycopg2.errors.CardinalityViolation:
         cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(_SAVEPOINT))
-        _refuse_duplicates(cursor, plan, source)
+        _refuse_duplicates(cursor, plan)
         raise  # not by a key of ours: a trigger's own statement
     written = cursor.rowcount
     cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
     return written
 
 
-def _upsert_statement(plan: ColumnPlan, source: sql.Composable) -> sql.Composable:
+def _upsert_statement(plan: ColumnPlan) -> sql.Composable:
     others = [name for name in plan.names if name not in plan.upsert_keys]
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in others)
     return sql.SQL(
@@ -223,16 +204,16 @@ def _upsert_statement(plan: ColumnPlan, source: sql.Composable) -> sql.Composabl
     ).format(
         target=plan.table.identifier,
         columns=identifiers(plan.names),
-        winners=_winners(plan, source),
+        winners=_winners(plan),
         keys=identifiers(plan.upsert_keys),
         action=sql.SQL("DO UPDATE SET {}").format(update) if others else sql.SQL("DO NOTHING"),
     )
 
 
-def _winners(plan: ColumnPlan, source: sql.Composable) -> sql.Composable:
+def _winners(plan: ColumnPlan) -> sql.Composable:
     """The rows that may be written: all, or of each key those with the greatest order. Ties stay, to be refused."""
     if plan.order is None:
-        return source
+        return _UPSERT_TABLE.identifier
     return sql.SQL(
         "(SELECT * FROM (SELECT {columns}, rank() OVER (PARTITION BY {keys} ORDER BY {order} DESC NULLS LAST) "
         "AS _2pc_rank FROM {source}) AS ranked WHERE _2pc_rank = 1) AS winners"
@@ -240,26 +221,18 @@ def _winners(plan: ColumnPlan, source: sql.Composable) -> sql.Composable:
         columns=identifiers(plan.names),
         keys=identifiers(plan.upsert_keys),
         order=sql.Identifier(ORDER_COLUMN),
-        source=source,
+        source=_UPSERT_TABLE.identifier,
     )
 
 
-def _source(plan: ColumnPlan, tables: Sequence[TableName]) -> sql.Composable:
-    if len(tables) == 1:
-        return tables[0].identifier
-    columns = identifiers(plan.copied_names)
-    selects = (sql.SQL("SELECT {} FROM {}").format(columns, table.identifier) for table in tables)
-    return sql.SQL("({}) AS rows").format(sql.SQL(" UNION ALL ").join(selects))
-
-
-def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan, source: sql.Composable) -> None:
+def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     """Name keys that would be written more than once, if there are any."""
     cursor.execute(
         sql.SQL(
             "SELECT {texts} FROM {winners} GROUP BY {keys} HAVING count(*) > 1 ORDER BY {keys} LIMIT {most}"
         ).format(
             texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys),
-            winners=_winners(plan, source),
+            winners=_winners(plan),
             keys=identifiers(plan.upsert_keys),
             most=sql.Literal(SHOWN_KEYS_MAX),
         )

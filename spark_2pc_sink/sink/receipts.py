@@ -43,9 +43,8 @@ class EncodedSource:
         rows: rows read from Spark.
         digest: 128-bit digest over the records that were made of them.
         pieces: how many pieces it handed to tasks that send; 0 for a task that sends its own.
-        copy_rows: rows that it has sent to the driver.
-        staging_table: name of the table that holds the other rows, None when there are none.
-        staging_rows: rows in it.
+        copy_rows: rows that it has encoded for the table.
+        staged_parts: in how many parts it has staged them; 0 where they were sent to the driver.
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
         piece_bytes: of all record batches that it handed to tasks that send.
@@ -58,8 +57,7 @@ class EncodedSource:
     digest: int = 0
     pieces: int = 0
     copy_rows: int = 0
-    staging_table: str | None = None
-    staging_rows: int = 0
+    staged_parts: int = 0
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
     piece_bytes: int = 0

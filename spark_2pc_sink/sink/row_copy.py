@@ -14,7 +14,7 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.row_feed import RowsEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from sqlalchemy import Connection
@@ -22,24 +22,28 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.database import TableRows
     from spark_2pc_sink.sink.receipts import EncodedSource
     from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+    from spark_2pc_sink.sink.staging import StagedParts
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.
 _GRACE_S: Final = 1.0
+#: While no rows arrive, what has been staged is looked for so often.
+_LOOK_S: Final = 0.2
 
 
 class RowCopy:
     """Writes rows as they arrive. A context manager round the job; nothing is left running behind it.
 
-    The deciding transaction is begun for the first rows or before them, so it may be open for most of the job. It is
-    kept from being idle for longer than the server allows, which is there for a driver that has gone, not for one that
-    waits.
+    The deciding transaction is begun for the first rows, or where none arrive for a while: tasks that have more than
+    fit into memory stage them, which only shows in the database. So it may be open for most of the job. It is kept from
+    being idle for longer than the server allows, which is there for a driver that has gone, not for one that waits.
 
     Args:
         feed: where rows arrive.
         attempt: whose rows.
         begin: the connection of the deciding transaction.
         table: what writes through a connection.
+        staged: what shows through it of the tables of tasks.
         idle_s: seconds after which a connection that waits for rows says that it is still there.
         early: begin at once: rows are soon to come, all of them, and then nobody would do anything else meanwhile.
     """
@@ -51,6 +55,7 @@ class RowCopy:
         *,
         begin: Callable[[], Connection],
         table: Callable[[Connection], TableRows],
+        staged: Callable[[Connection], StagedParts],
         idle_s: float,
         early: bool,
     ) -> None:
@@ -58,13 +63,15 @@ class RowCopy:
         self._attempt = attempt
         self._begin = begin
         self._open_table = table
-        self._idle_s = idle_s
+        self._open_staged = staged
+        self._look_s = min(_LOOK_S, idle_s)
         self._early = early
         self._thread = threading.Thread(target=self._run, name="spark_2pc_sink rows", daemon=True)
         self._connection: Connection | None = None
         self._table: TableRows | None = None
+        self._staged: StagedParts | None = None
         self._error: Exception | None = None
-        self._copied: dict[int, tuple[int, int]] = {}
+        self._runs: dict[int, int] = {}
         self._given_up = False
 
     def __enter__(self) -> RowCopy:
@@ -94,45 +101,67 @@ class RowCopy:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def table(self, connection: Connection) -> TableRows:
-        """What writes the rows; made now, unless rows have come already."""
-        if self._table is None:
-            self._table = self._open_table(connection)
-        return self._table
+    def finish(self, connection: Connection, sources: Sequence[EncodedSource]) -> int:
+        """Write what is staged still, and say how many rows the batch had in all.
 
-    def check(self, sources: Iterable[EncodedSource]) -> None:
-        """See that what was written is what the accounts of the sources say.
+        Args:
+            connection: of the deciding transaction.
+            sources: their accounts of what they have encoded.
 
         Raises:
-            BatchRetryError: it is not.
+            BatchRetryError: what was written is not what they say.
+            ConstraintError, DuplicateKeyError: see `TableRows.finish`.
         """
-        sent = {source.source: (source.run, source.copy_rows) for source in sources if source.copy_rows}
-        if sent != self._copied:
+        staged = self._staged_parts(connection)
+        if any(source.staged_parts for source in sources):
+            self._write_staged(connection)
+        sent = {source.source: (source.run, source.staged_parts) for source in sources if source.copy_rows}
+        written = {**{source: (run, 0) for source, run in self._runs.items()}, **staged.taken}
+        if sent != written:
             raise BatchRetryError(
-                reason=f"the sources sent rows as {sent} says, (run, rows) of each, and {self._copied} were written"
+                reason=f"the sources sent rows as {sent} says, (run, staged parts) of each, and {written} were written"
             )
+        staged.drop()
+        return self._table_rows(connection).finish(sum(source.copy_rows for source in sources))
 
     def _run(self) -> None:
         try:
             if self._early:
-                self._begun_table()
-            while True:
-                arrived = self._feed.take(self._attempt, self._idle_s)
-                if isinstance(arrived, RowsEnd) or self._given_up:
+                self._table_rows(self._begun())
+            while not self._given_up:
+                arrived = self._feed.take(self._attempt, self._look_s)
+                if isinstance(arrived, RowsEnd):
                     return
                 if arrived is not None:
                     self._write(arrived)
-                elif self._table is not None:
-                    self._table.stay()
+                else:
+                    self._write_staged(self._begun())
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
             self._error = error
 
     def _write(self, rows: SourceRows) -> None:
-        if rows.source in self._copied:
+        if rows.source in self._runs:
             raise BatchRetryError(reason=f"source {rows.source} ran again, and its rows were on their way already")
-        self._copied[rows.source] = (rows.run, self._begun_table().copy(rows.stream))
+        self._runs[rows.source] = rows.run
+        self._table_rows(self._begun()).copy(rows.stream)
 
-    def _begun_table(self) -> TableRows:
+    def _write_staged(self, connection: Connection) -> None:
+        for stream in self._staged_parts(connection).arrived():
+            self._table_rows(connection).copy(stream)
+            if self._given_up:
+                return
+
+    def _begun(self) -> Connection:
         if self._connection is None:
             self._connection = self._begin()
-        return self.table(self._connection)
+        return self._connection
+
+    def _table_rows(self, connection: Connection) -> TableRows:
+        if self._table is None:
+            self._table = self._open_table(connection)
+        return self._table
+
+    def _staged_parts(self, connection: Connection) -> StagedParts:
+        if self._staged is None:
+            self._staged = self._open_staged(connection)
+        return self._staged

@@ -1,7 +1,7 @@
 """The database half of a batch: planned on the driver, encoded in tasks, loaded in the deciding transaction.
 
-Rows are encoded to COPY BINARY where they are. What fits goes back to the driver in memory (`row_feed`); beyond that a
-task stages its rows in a table of its own, so that the driver's memory stays bounded whatever the size of a batch.
+Rows are encoded to COPY BINARY where they are. Those of a task go back to the driver when it has ended (`row_feed`); a
+task with more than fit into memory stages them in a table of its own while it runs, from where the driver takes them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
@@ -24,7 +24,8 @@ from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import (
-    StagedRows,
+    PART_BYTES,
+    StagedParts,
     StagingName,
     StagingSession,
     StagingTable,
@@ -45,8 +46,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
-    from spark_2pc_sink.sink.receipts import TaskResults
     from spark_2pc_sink.sink.row_feed import RowChannel
+
+#: What all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
+INLINE_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class RowPlan:
 
 
 class RowWriter:
-    """Encodes the rows of one task: first to be returned, and beyond ``inline_bytes_max`` into a staging table.
+    """Encodes the rows of one task, to be returned, or from more than ``inline_bytes_max`` on into a staging table.
 
     Args:
         plan: from the driver.
@@ -92,18 +95,16 @@ class RowWriter:
         self._inline_bytes = 0
         self._stack = ExitStack()
         self._stage: StagingTable | None = None
-        self._staged: StagedRows | None = None
-        self.inline_rows = 0
 
     @property
-    def staging_table(self) -> str | None:
-        """The table that was filled, None when all rows are returned."""
-        return None if self._staged is None else self._staged.table.name
+    def rows(self) -> int:
+        """How many were encoded; none are held back after `finish`."""
+        return self._encoder.rows
 
     @property
-    def staging_rows(self) -> int:
-        """Rows in that table."""
-        return 0 if self._staged is None else self._staged.rows
+    def staged_parts(self) -> int:
+        """Parts in the staging table; 0 when all rows are returned."""
+        return 0 if self._stage is None else self._stage.parts
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch.
@@ -112,38 +113,31 @@ class RowWriter:
             UnstorableValueError: a value that the table cannot hold.
             DatabaseUnreachableError: rows were to be staged, and no connection could be made.
         """
-        if self._stage is None and self._inline_bytes >= self._plan.inline_bytes_max:
-            self._to_staging()
         encoded = self._encoder.encode(batch)
         if self._stage is not None:
             self._stage.write(encoded)
         elif encoded:
             self._inline_bytes += len(encoded)
             self._stream.append(encoded)
+            if self._inline_bytes > self._plan.inline_bytes_max:
+                self._stage = self._to_staging()
 
     def finish(self) -> None:
         """Everything that was held back; after it the rows are complete, and those for the driver on their way."""
+        tail = self._encoder.finish()
         if self._stage is not None:
-            self._staged = self._stage.commit(self._encoder.finish())
-        else:
-            self._end_stream()
-        if self.inline_rows:
-            rows = SourceRows(self._ticket.attempt, self._source, self._run, tuple(self._stream))
+            self._stage.finish(tail)
+        elif self.rows:
+            rows = SourceRows(self._ticket.attempt, self._source, self._run, (*self._stream, tail))
             self._plan.channel.add([rows])
 
     def close(self) -> None:
         """Drop what was not finished, and close the connection."""
         self._stack.close()
 
-    def _end_stream(self) -> None:
-        self._stream.append(self._encoder.finish())
-        self.inline_rows = self._encoder.rows
-
-    def _to_staging(self) -> None:
-        """End the inline stream and begin another one in a table."""
-        self._end_stream()
+    def _to_staging(self) -> StagingTable:
+        """Take the stream so far to a table, where the rest will follow: nobody waits for it until the task's end."""
         ticket, plan = self._ticket, self._plan
-        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
         name = StagingName(
             owner=owner_of(ticket.transactional_id),
             generation=ticket.generation,
@@ -151,8 +145,11 @@ class RowWriter:
             task=self._source,
         )
         session = replace(plan.staging, application_name=ticket.application_name)
-        stage = StagingTable(session, plan.columns, name=name, schema=plan.staging_schema)
-        self._stage = self._stack.enter_context(stage)
+        stage = self._stack.enter_context(StagingTable(session, name=name, schema=plan.staging_schema, run=self._run))
+        for encoded in self._stream:
+            stage.write(encoded)
+        self._stream.clear()
+        return stage
 
 
 class RowLoader:
@@ -171,6 +168,7 @@ class RowLoader:
         self._selected: list[str] = []
         self._unchanged = False
         self._row_key: str | None = None
+        self._cleared = 0
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
         """Match the batch's schema with the table; done again only when the schema has changed.
@@ -240,11 +238,10 @@ class RowLoader:
                 connect_timeout_s=options.connect_timeout_s,
                 lock_timeout_ms=options.lock_timeout_ms,
                 statement_timeout_ms=options.statement_timeout_ms,
-                idle_in_transaction_timeout_ms=0,
             ),
             staging_schema=self._staging_schema(),
             channel=channel,
-            inline_bytes_max=options.inline_copy_bytes_max // tasks,
+            inline_bytes_max=_inline_bytes_max(options.inline_copy_bytes_max, tasks),
             row_key=self._row_key,
         )
 
@@ -257,22 +254,23 @@ class RowLoader:
         kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
         return kind(connection, self._planned())
 
-    def staged(self, results: TaskResults) -> list[StagedRows]:
-        """The staging tables that the tasks of an attempt have filled."""
-        schema, target = self._staging_schema(), self._planned().table
-        return [
-            StagedRows(replace(target, schema=schema, name=source.staging_table), source.staging_rows)
-            for source in results.sources
-            if source.staging_table is not None
-        ]
+    def staged(self, connection: Connection, ticket: TransactionTicket) -> StagedParts:
+        """What the tasks of an attempt stage, as the transaction that decides sees it."""
+        return StagedParts(
+            connection,
+            schema=self._staging_schema(),
+            owner=owner_of(ticket.transactional_id),
+            generation=ticket.generation,
+            attempt=ticket.transaction,
+        )
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
         self._schema = None
 
     def drop_leftover_staging(self, generation: int) -> None:
-        """Drop the staging tables of older claims of this sink."""
-        if self._plan is None:
+        """Drop the staging tables of older claims of this sink, once for each claim."""
+        if self._plan is None or generation == self._cleared:
             return
         with self._transaction("dropping leftover staging tables") as connection:
             dropped = drop_leftover_staging(
@@ -281,6 +279,7 @@ class RowLoader:
                 transactional_id=self._options.transactional_id,
                 generation=generation,
             )
+        self._cleared = generation
         if dropped:
             _log.info("dropped %d staging tables that older attempts left", len(dropped))
 
@@ -298,6 +297,15 @@ class RowLoader:
         if self._plan is None:
             raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
         return self._plan
+
+
+def _inline_bytes_max(given: int | None, tasks: int) -> int:
+    """The share of each task that runs at one time.
+
+    Not more than a part unless it is wished: rows that wait for the end of a task are written later than those that a
+    table shows meanwhile.
+    """
+    return min(PART_BYTES, INLINE_BYTES_MAX // tasks) if given is None else given // tasks
 
 
 def _exists(connection: Connection, table: str) -> bool:

@@ -1,8 +1,8 @@
 """A task that reads rows and encodes them for others to send: rows in, pieces out, and no effect on Kafka.
 
-So Spark may run it again as it likes. Only its rows for the database leave it another way, when it has ended well
-(`row_feed`), and beyond the inline limit into a staging table of its own; of either a second run is noticed, and the
-attempt given up.
+So Spark may run it again as it likes. Only its rows for the database leave it another way: when it has ended well
+(`row_feed`), or, where they are many, while it runs, in a staging table of its own. Of either a second run is noticed,
+and the attempt given up.
 """
 
 from __future__ import annotations
@@ -112,9 +112,8 @@ class _Source:
             rows=self._rows,
             digest=self._digest,
             pieces=self._pieces,
-            copy_rows=0 if writer is None else writer.inline_rows,
-            staging_table=None if writer is None else writer.staging_table,
-            staging_rows=0 if writer is None else writer.staging_rows,
+            copy_rows=0 if writer is None else writer.rows,
+            staged_parts=0 if writer is None else writer.staged_parts,
             partition_counts=dict(self._plan.topics.counts),
             arrow_bytes=self._arrow_bytes,
             piece_bytes=self._piece_bytes,

@@ -1,20 +1,23 @@
-"""Staging tables: where a task puts its rows when they are too many to pass through the driver.
+"""Staging tables: where a task puts its rows when they are too many to pass through the driver's memory.
 
-A task fills one table on a short connection of its own (`StagingTable`), in one transaction, so that other
-transactions see all of it or nothing. The driver moves the rows into the target and drops the table in the
-transaction that decides (`database`). Tables of attempts that were given up are dropped later, by name
-(`drop_leftover_staging`).
+A task fills one table on a short connection of its own (`StagingTable`), part by part: a part is a complete COPY
+BINARY stream, as bytes, in a row and a transaction of its own. The driver copies each part into the target as soon as
+it is there, while the task still runs, and drops the table in the transaction that decides (`StagedParts`). Tables of
+attempts that were given up are dropped later, by name (`drop_leftover_staging`).
 
-The tables are unlogged: rows are written once and read once, and a crash of the server empties them. So their rows
-are counted before they are believed, and a count that differs throws the attempt away.
+The tables are unlogged: parts are written once and read once, and a crash of the server empties them. So what was
+read is compared with the account of the task, and an attempt of which something is missing is thrown away.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,24 +28,28 @@ from psycopg2 import sql
 from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
-from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, copy_streams
-from spark_2pc_sink.sink.database_errors import refused_rows
-from spark_2pc_sink.sink.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.target import changed_column, driver_connection
+from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
+from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.target import driver_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-#: Encoded rows that a task gathers before it sends them by one COPY: a few of them fit any executor, and the cost of
-#: a COPY more is lost in the time that so many bytes take.
-FLUSH_BYTES = 8 * 1024 * 1024
+#: Bytes of a part: a few of them fit any executor and the driver, and the cost of a transaction more is lost in the
+#: time that so many bytes take.
+PART_BYTES = 8 * 1024 * 1024
 #: Leftover tables dropped by one call: each takes a few places in the server's lock table, which has 6400 by default
 #: (max_locks_per_transaction x max_connections) for all sessions together.
 LEFTOVERS_MAX = 500
 
-_NAME = re.compile(r"_2pc_stage_(?P<owner>[0-9a-f]{10})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
+_STAGE = "_2pc_stage_"
+_NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
 _OWNER_CHARACTERS = 10
+# Of a row in COPY BINARY: the number of its columns, and each with its length before it.
+_THREE = struct.pack("!h", 3)
+_INT4 = struct.Struct("!ii")
+_INT8 = struct.Struct("!iq")
+_LENGTH = struct.Struct("!i")
 
 
 @dataclass(frozen=True)
@@ -73,15 +80,7 @@ class StagingName:
         return cls(found["owner"], int(found["generation"]), int(found["attempt"]), int(found["task"]))
 
     def __str__(self) -> str:
-        return f"_2pc_stage_{self.owner}_{self.generation}_{self.attempt}_{self.task}"
-
-
-@dataclass(frozen=True)
-class StagedRows:
-    """A task's receipt: the table that it filled, and how many rows it put there."""
-
-    table: TableName
-    rows: int
+        return f"{_STAGE}{self.owner}_{self.generation}_{self.attempt}_{self.task}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ class StagingSession:
         connect_timeout_s: bound of the connection's start.
         lock_timeout_ms: bound of each wait for a lock.
         statement_timeout_ms: bound of each COPY; 0 for none.
-        idle_in_transaction_timeout_ms: bound of each wait for Spark's next rows; 0 for none.
     """
 
     database: str = field(repr=False)
@@ -102,89 +100,81 @@ class StagingSession:
     connect_timeout_s: int
     lock_timeout_ms: int
     statement_timeout_ms: int
-    idle_in_transaction_timeout_ms: int
 
     def connect(self) -> psycopg2.extensions.connection:
-        """A connection of its own, in a transaction that has these bounds.
-
-        They are set for the transaction only: a session's settings would outlive it behind PgBouncer.
+        """A connection of its own.
 
         Raises:
             DatabaseUnreachableError: none could be made, also because the server has no connection left.
         """
         url = make_url(self.database)
         arguments, keywords = url.get_dialect()().create_connect_args(url)
-        keywords.update(client_encoding="utf8", connect_timeout=self.connect_timeout_s)
+        keywords.update(
+            client_encoding="utf8", connect_timeout=self.connect_timeout_s, application_name=self.application_name
+        )
         try:
             connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **keywords)
         except psycopg2.OperationalError as error:
             raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
-        settings = {
-            "application_name": self.application_name,
-            "lock_timeout": str(self.lock_timeout_ms),
-            "statement_timeout": str(self.statement_timeout_ms),
-            "idle_in_transaction_session_timeout": str(self.idle_in_transaction_timeout_ms),
-        }
-        try:
-            with connection.cursor() as cursor:
-                for name, value in settings.items():
-                    cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
-        except BaseException:
-            connection.close()
-            raise
         return connection
+
+    def bound(self, cursor: psycopg2.extensions.cursor) -> None:
+        """Begin a transaction that has these bounds; a session's settings would outlive it behind PgBouncer."""
+        cursor.execute(
+            "SET LOCAL lock_timeout = %s; SET LOCAL statement_timeout = %s",
+            (self.lock_timeout_ms, self.statement_timeout_ms),
+        )
 
 
 class StagingTable:
-    """Fills one staging table; a context manager that leaves nothing behind unless `commit` was reached.
+    """Fills one staging table; a context manager that closes the connection.
 
-    ``write`` takes what a `CopyEncoder` returns, in order, and ``commit`` what its ``finish`` returns. At most
-    `FLUSH_BYTES` and one more piece are held in memory. The rows are sent by several COPY commands of one transaction,
-    since psycopg2 reads the source of one COPY itself, and would need a thread beside it while Spark's rows arrive.
+    ``write`` takes what a `CopyEncoder` returns, in order, and ``finish`` what its ``finish`` returns. At most
+    `PART_BYTES` and one more piece are held in memory.
 
     Args:
         session: how to connect.
-        plan: with which the rows are encoded.
         name: of the table, never used before.
         schema: where to create it.
-        flush_bytes: see `FLUSH_BYTES`.
+        run: tells the runs of one source apart.
+        part_bytes: see `PART_BYTES`.
     """
 
     def __init__(
-        self,
-        session: StagingSession,
-        plan: ColumnPlan,
-        *,
-        name: StagingName,
-        schema: str,
-        flush_bytes: int = FLUSH_BYTES,
+        self, session: StagingSession, *, name: StagingName, schema: str, run: int, part_bytes: int = PART_BYTES
     ) -> None:
         self._session = session
-        self._plan = plan
         self._table = TableName(name=str(name), schema=schema)
-        self._flush_bytes = flush_bytes
+        self._run = run
+        self._part_bytes = part_bytes
         self._connection: psycopg2.extensions.connection | None = None
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._begun = False
-        self._rows = 0
+        self.parts = 0
 
     def __enter__(self) -> StagingTable:
         """Connect and create the table.
 
         Raises:
             DatabaseUnreachableError: no connection could be made.
-            BatchRetryError: there is a table of this name, or the target is not what it was when it was planned.
+            BatchRetryError: there is a table of this name.
         """
         self._connection = self._session.connect()
         try:
-            with self._connection.cursor() as cursor:
-                # Creating it locks the target against ALTER TABLE until this transaction ends.
-                cursor.execute(staging_ddl(self._plan, sql.SQL("UNLOGGED"), self._table, sql.SQL("")))
-                check_unchanged(cursor, self._plan)
+            with self._transaction() as cursor:
+                # Stored as it is: what is read once, a moment later, is not worth compressing.
+                cursor.execute(
+                    sql.SQL(
+                        "CREATE UNLOGGED TABLE {table} (part integer, run bigint, stream bytea); "
+                        "ALTER TABLE {table} ALTER stream SET STORAGE EXTERNAL"
+                    ).format(table=self._table.identifier)
+                )
         except psycopg2.errors.DuplicateTable as error:
             self._close()
-            raise BatchRetryError(reason=f"staging table {self._table} is there already") from error
+            raise BatchRetryError(
+                reason=f"staging table {self._table} is there already: its source ran again"
+            ) from error
         except BaseException:
             self._close()
             raise
@@ -199,7 +189,7 @@ class StagingTable:
         """Take the next output of the encoder.
 
         Raises:
-            ConstraintError: PostgreSQL refused a row's form, such as text that is no JSON.
+            LocalProtocolError: it is the first, and has no header.
         """
         if not self._begun and data:
             if not data.startswith(HEADER):
@@ -208,35 +198,38 @@ class StagingTable:
             self._begun = True
         self._pieces.append(data)
         self._held_bytes += len(data)
-        if self._held_bytes >= self._flush_bytes:
+        if self._held_bytes >= self._part_bytes:
             self._flush()
 
-    def commit(self, tail: bytes) -> StagedRows:
-        """Take what the encoder's ``finish`` returned, commit, and close the connection.
+    def finish(self, tail: bytes) -> None:
+        """Take what the encoder's ``finish`` returned; all parts are committed then.
 
         Raises:
-            ConstraintError: PostgreSQL refused a row's form.
             LocalProtocolError: ``tail`` is not the end of the stream.
         """
         if not tail.endswith(TRAILER):
-            raise LocalProtocolError(operation="commit", state="begun", rule="a stream ends with its trailer")
+            raise LocalProtocolError(operation="finish", state="begun", rule="a stream ends with its trailer")
         self.write(tail[: -len(TRAILER)])
-        self._flush()
-        connection = self._open()
-        connection.commit()
-        self._close()
-        return StagedRows(table=self._table, rows=self._rows)
+        if self._held_bytes:
+            self._flush()
 
     def _flush(self) -> None:
-        stream = [HEADER, *self._pieces, TRAILER]
+        part = [HEADER, *self._pieces, TRAILER]
+        fields = (_INT4.pack(4, self.parts), _INT8.pack(8, self._run), _LENGTH.pack(sum(map(len, part))))
         self._pieces, self._held_bytes = [], 0
-        with self._open().cursor() as cursor, refused_rows(self._plan.table):
-            self._rows += copy_streams(cursor, self._table, self._plan.copied_names, [stream])
+        with self._transaction() as cursor:
+            copy_streams(cursor, self._table, ("part", "run", "stream"), [[HEADER, _THREE, *fields, *part, TRAILER]])
+        self.parts += 1
 
-    def _open(self) -> psycopg2.extensions.connection:
-        if self._connection is None:
-            raise LocalProtocolError(operation="write", state="closed", rule="rows go in between enter and commit")
-        return self._connection
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg2.extensions.cursor]:
+        connection = self._connection
+        if connection is None:
+            raise LocalProtocolError(operation="write", state="closed", rule="rows go in between enter and exit")
+        with connection.cursor() as cursor:
+            self._session.bound(cursor)
+            yield cursor
+        connection.commit()
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -244,102 +237,111 @@ class StagingTable:
             self._connection = None
 
 
+class StagedParts:
+    """What the tasks of one attempt have staged, read in the transaction that decides, also while they go on.
+
+    Args:
+        connection: of that transaction, READ COMMITTED: each statement sees what was committed before it.
+        schema: of the tables.
+        owner: see `owner_of`.
+        generation: the claim.
+        attempt: the transaction within it.
+
+    Attributes:
+        taken: of each source the run and how many parts were read.
+    """
+
+    def __init__(self, connection: Connection, *, schema: str, owner: str, generation: int, attempt: int) -> None:
+        self._connection = driver_connection(connection)
+        self._schema = schema
+        self._prefix = f"{_STAGE}{owner}_{generation}_{attempt}_"
+        self.taken: dict[int, tuple[int, int]] = {}
+
+    def arrived(self) -> Iterator[Stream]:
+        """Parts that were not there before, one in memory at a time.
+
+        Raises:
+            BatchRetryError: a table has vanished: a newer driver has dropped it as a leftover, or a person did.
+        """
+        for name in self._names():
+            while (part := self._read(name)) is not None:
+                run, stream = part
+                self.taken[name.task] = (run, self.taken.get(name.task, (run, 0))[1] + 1)
+                yield stream
+
+    def drop(self) -> None:
+        """Drop the tables."""
+        if self.taken:
+            with self._connection.cursor() as cursor:
+                drop_tables(cursor, [self._table(name) for name in self._names()])
+
+    def _names(self) -> list[StagingName]:
+        with self._connection.cursor() as cursor:
+            return staging_names(cursor, self._schema, self._prefix)
+
+    def _read(self, name: StagingName) -> tuple[int, Stream] | None:
+        """The next part of a table."""
+        _, number = self.taken.get(name.task, (0, 0))
+        query = sql.SQL("COPY (SELECT run, stream FROM {} WHERE part = {}) TO STDOUT (FORMAT binary)").format(
+            self._table(name).identifier, sql.Literal(number)
+        )
+        answer = BytesIO()
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.copy_expert(query, answer)
+        except psycopg2.errors.UndefinedTable as error:
+            raise BatchRetryError(reason=f"staging table {name} of this batch is gone") from error
+        rows = answer.getbuffer()[len(HEADER) : -len(TRAILER)]
+        if not rows:
+            return None
+        _, run = _INT8.unpack_from(rows, len(_THREE))
+        return run, [rows[len(_THREE) + _INT8.size + _LENGTH.size :]]
+
+    def _table(self, name: StagingName) -> TableName:
+        return TableName(name=str(name), schema=self._schema)
+
+
 def owner_of(transactional_id: str) -> str:
     """The ten hexadecimal digits that stand for a transactional id in the names of its staging tables."""
     return hashlib.sha256(transactional_id.encode()).hexdigest()[:_OWNER_CHARACTERS]
 
 
-def staging_ddl(
-    plan: ColumnPlan, persistence: sql.Composable, table: TableName, options: sql.Composable
-) -> sql.Composable:
-    """``CREATE … TABLE`` with the columns that a task encodes, of the target's own types and collations."""
-    order: sql.Composable = sql.SQL("")
-    if plan.order is not None:
-        order = sql.SQL(", NULL::{} AS {}").format(
-            sql.SQL(plan.order.target.type_name), sql.Identifier(plan.order.name)
-        )
-    return sql.SQL("CREATE {} TABLE {} {} AS SELECT {}{} FROM {} WITH NO DATA").format(
-        persistence, table.identifier, options, identifiers(plan.names), order, plan.table.identifier
-    )
-
-
-def check_unchanged(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
-    """Refuse when the target's columns are no longer those of the plan. The transaction holds a lock on it.
-
-    Raises:
-        BatchRetryError: someone has altered the table. Planned again, the batch may fit it.
-    """
-    changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
-    if changed is not None:
-        raise BatchRetryError(reason=f"the table was altered after the batch was planned: column {changed}")
-
-
-def check_present(cursor: psycopg2.extensions.cursor, staged: Sequence[StagedRows]) -> None:
-    """Refuse when a staging table is gone.
-
-    Raises:
-        BatchRetryError: one is; a newer driver has dropped it as a leftover, or a person did.
-    """
-    if not staged:
-        return
+def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) -> list[StagingName]:
+    """The staging tables whose names begin like this."""
     cursor.execute(
-        "SELECT name FROM unnest(%s::text[]) AS name WHERE pg_catalog.to_regclass(name) IS NULL LIMIT 1",
-        ([str(stage.table) for stage in staged],),
+        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND pg_catalog.left(c.relname, %s) = %s AND c.relkind = 'r' ORDER BY c.relname",
+        (schema, len(prefix), prefix),
     )
-    gone = cursor.fetchone()
-    if gone is not None:
-        raise BatchRetryError(reason=f"staging table {gone[0]} of this batch is gone")
+    parsed = [StagingName.parse(name) for (name,) in cursor.fetchall()]
+    return [name for name in parsed if name is not None]
 
 
-def check_count(cursor: psycopg2.extensions.cursor, stage: StagedRows) -> None:
-    """Refuse when a staging table has not the rows that its task put there.
-
-    Raises:
-        BatchRetryError: it has not: the server crashed in between, and unlogged tables come back empty.
-    """
-    cursor.execute(sql.SQL("SELECT count(*) FROM {}").format(stage.table.identifier))
-    found = cursor.fetchone()
-    if found != (stage.rows,):
-        raise BatchRetryError(
-            reason=f"staging table {stage.table} has {found[0] if found else 0} rows and its task put {stage.rows} "
-            "there: the server has crashed and emptied it"
-        )
-
-
-def drop_staging(cursor: psycopg2.extensions.cursor, staged: Sequence[StagedRows]) -> None:
-    """Drop staging tables in the cursor's transaction."""
-    if staged:
-        tables = sql.SQL(", ").join(stage.table.identifier for stage in staged)
-        cursor.execute(sql.SQL("DROP TABLE {}").format(tables))
+def drop_tables(cursor: psycopg2.extensions.cursor, tables: Sequence[TableName]) -> None:
+    """Drop tables in the cursor's transaction."""
+    if tables:
+        cursor.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(table.identifier for table in tables)))
 
 
 def drop_leftover_staging(
-    connection: Connection, *, schema: str, transactional_id: str, generation: int, attempt: int = 0
+    connection: Connection, *, schema: str, transactional_id: str, generation: int
 ) -> tuple[TableName, ...]:
-    """Drop the staging tables that older transactions of a sink left, and name them.
+    """Drop the staging tables that older claims of a sink left, and name them.
 
     Args:
         connection: inside a transaction of its own, with a lock_timeout: a table may be in use for a moment.
         schema: where staging tables are created.
         transactional_id: the sink's; tables of others are left alone.
-        generation: the claim in force.
-        attempt: the transaction within it that is next; tables of this one and later ones are left alone.
+        generation: the claim in force; its own tables are left alone.
 
     Returns:
         What was dropped: at most `LEFTOVERS_MAX` tables; so many mean that there may be more.
     """
-    prefix = f"_2pc_stage_{owner_of(transactional_id)}_"
     with driver_connection(connection).cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = %s AND pg_catalog.left(c.relname, %s) = %s AND c.relkind = 'r' ORDER BY c.relname",
-            (schema, len(prefix), prefix),
-        )
-        parsed = [StagingName.parse(name) for (name,) in cursor.fetchall()]
         leftovers = tuple(
             TableName(name=str(name), schema=schema)
-            for name in parsed
-            if name is not None and (name.generation, name.attempt) < (generation, attempt)
+            for name in staging_names(cursor, schema, f"{_STAGE}{owner_of(transactional_id)}_")
+            if name.generation < generation
         )[:LEFTOVERS_MAX]
-        drop_staging(cursor, [StagedRows(table, 0) for table in leftovers])
+        drop_tables(cursor, leftovers)
     return leftovers

@@ -110,6 +110,8 @@ class SparkBatchWork:
     def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
+        # What an attempt before has staged; each that fails is followed by a new claim.
+        self._loader.drop_leftover_staging(ticket.generation)
         with self._forgetting():
             if ticket.kafka_only:
                 results = self._run_job(ticket)
@@ -129,8 +131,7 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            self._copy.check(self._results.sources)
-            return self._copy.table(connection).finish(self._loader.staged(self._results))
+            return self._copy.finish(connection, self._results.sources)
 
     def run_to_nowhere(self) -> None:
         """Evaluate the batch and drop the rows."""
@@ -155,6 +156,7 @@ class SparkBatchWork:
             ticket.attempt,
             begin=begin,
             table=self._loader.table,
+            staged=lambda connection: self._loader.staged(connection, ticket),
             idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
             early=self._pace.small,
         )

@@ -15,7 +15,6 @@ from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.copy_stream import Stream
 from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
-from spark_2pc_sink.sink.staging import StagedRows
 from spark_2pc_sink.sink.target import driver_connection, read_target
 
 #: The columns of most tests: the key, and something to overwrite.
@@ -45,25 +44,19 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def append(
-    connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream] = (), *, staged: Sequence[StagedRows] = ()
-) -> int:
-    """Rows of streams and of staging tables into the target; how many there were."""
-    return _write(AppendedRows(connection, plan), streams, staged)
+def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> int:
+    """Rows of streams into the target; how many there were."""
+    return _write(AppendedRows(connection, plan), streams)
 
 
-def upsert(
-    connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream], staged: Sequence[StagedRows] = ()
-) -> tuple[int, int]:
+def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> tuple[int, int]:
     """The same by key; how many rows there were, and how many were written."""
     target = UpsertedRows(connection, plan)
-    return _write(target, streams, staged), target.written
+    return _write(target, streams), target.written
 
 
-def _write(target: TableRows, streams: Iterable[Stream], staged: Sequence[StagedRows]) -> int:
-    for stream in streams:
-        target.copy(stream)
-    return target.finish(staged)
+def _write(target: TableRows, streams: Iterable[Stream]) -> int:
+    return target.finish(sum([target.copy(stream) for stream in streams]))
 
 
 def create(url: str, fields: Mapping[str, t.DataType], table: str = "orders", *, keys: Sequence[str] = ()) -> None:

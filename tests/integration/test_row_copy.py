@@ -8,8 +8,10 @@ from sqlalchemy import Connection
 from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.sink.columns import ColumnPlan
 from spark_2pc_sink.sink.database import AppendedRows
+from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+from spark_2pc_sink.sink.staging import StagedParts, owner_of
 from spark_2pc_sink.testing import wait_until
 from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
 
@@ -29,6 +31,7 @@ def copying(feed: RowFeed, plan: ColumnPlan, connection: Connection) -> RowCopy:
         ATTEMPT,
         begin=lambda: connection,
         table=lambda opened: AppendedRows(opened, plan),
+        staged=lambda opened: StagedParts(opened, schema="public", owner=owner_of("orders"), generation=1, attempt=1),
         idle_s=IDLE_TIMEOUT_S / 3,
         early=False,
     )
@@ -45,7 +48,8 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(database: 
             long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
             wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
             feed.extend([SourceRows(ATTEMPT, 1, 8, tuple(orders(plan, (2, "late"))))])
-        assert copy.table(connection).finish() == 2
+        sources = EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=8, copy_rows=1)
+        assert copy.finish(connection, sources) == 2
     assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
 
 

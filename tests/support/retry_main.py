@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000
 TASKS = 4
+ROWS_EACH = ROWS // TASKS
 
 
 def main(scenario: str, options: str, directory: str) -> None:
@@ -47,8 +48,8 @@ def main(scenario: str, options: str, directory: str) -> None:
         _fail_after_sending(scenario, marker, local)
 
     def fail_once(number: int) -> str:
-        # Late in a partition, so that where rows are not moved records of it are on their way to the brokers.
-        if number % ROWS > ROWS // 2 and not marker.exists():
+        # Late in a partition: where rows are not moved, records of it are on their way to the brokers.
+        if number % ROWS_EACH > ROWS_EACH * 3 // 4 and not marker.exists():
             marker.touch()
             message = "this task fails once"
             raise RuntimeError(message)

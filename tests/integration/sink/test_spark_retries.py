@@ -70,6 +70,20 @@ def test_a_task_that_has_sent_nothing_may_run_again(
     assert len(read_topic(kafka.bootstrap, name, isolation="read_uncommitted")) == committed
 
 
+def test_a_task_that_has_staged_rows_may_not_run_again(
+    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """A4, C10: the driver may have taken some already; what they leave is dropped by the attempt that follows."""
+    name = topic(partitions=8)
+    options = sink_options(
+        broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id", table="public.target"
+    )
+    stderr = run_with_a_failure(tmp_path, "source", {**options, "inline_copy_bytes_max": 0})
+    assert "is there already: its source ran again" in stderr
+    assert_all_there(kafka, name, database)
+    assert table_rows(database, "relname", "pg_class WHERE relname LIKE '\\_2pc\\_stage%'") == []
+
+
 def run_with_a_failure(directory: Path, scenario: str, options: dict[str, Any]) -> str:
     """Run one batch in a driver of its own; what that wrote to its standard error."""
     arguments = [sys.executable, "-m", "tests.support.retry_main", scenario, json.dumps(options), str(directory)]

@@ -29,8 +29,6 @@ ROWS = 1_000_000
 #: Runs of each side before anything is measured. The virtual machine compiles for the first minutes, on the cores that
 #: the tasks need: after two batches of each it still took more time for that than for the tasks.
 WARM_UP_RUNS = 3
-#: To look at both sides, and to choose how the pair does best.
-PROBE_BATCHES = 2
 #: A batch of wide rows, which are about twenty times as large, has a tenth as many.
 WIDE_SHARE = 10
 
@@ -94,30 +92,31 @@ def _warm_up(bench: Workbench, source: Source) -> None:
 
 
 def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -> dict[str, Any]:
-    def once(make_writer: Callable[[Workbench, Task], Writer], *, probe: bool = False) -> RunFigures:
-        taken = source.first(PROBE_BATCHES) if probe else source
-        return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=probe)
+    def once(make_writer: Callable[[Workbench, Task], Writer], *, look: bool = False) -> RunFigures:
+        taken = source.first(1) if look else source
+        return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=look)
 
-    kept, again = partial(writers.pair, persist=True), partial(writers.pair, persist=False)
-    # To check, and to choose how the pair does best.
-    first = once(writers.ours, probe=True)
-    choices = {persist: once(kept if persist else again, probe=True) for persist in (True, False)}
-    same = compare(first.contents, choices[True].contents)
-    compare(same, choices[False].contents)
-    rates = {persist: throughput([figures], source.rows).median for persist, figures in choices.items()}
-    persist = rates[True] >= rates[False]
+    ways = {persist: partial(writers.pair, persist=persist) for persist in (True, False)}
+    contents = once(writers.ours, look=True).contents
+    for way in ways.values():
+        contents = compare(contents, once(way, look=True).contents)
     ours: list[RunFigures] = []
-    theirs: list[RunFigures] = []
+    pairs: dict[bool, list[RunFigures]] = {persist: [] for persist in ways}
     for _ in range(runs):
         ours.append(once(writers.ours))
-        theirs.append(once(kept if persist else again))
+        for persist, way in ways.items():
+            pairs[persist].append(once(way))
+    rates = {persist: throughput(figures, source.rows).median for persist, figures in pairs.items()}
+    # The pair's best: whether to persist is judged by everything that was measured, not by a look before.
+    persist = rates[True] >= rates[False]
+    theirs = pairs[persist]
     return {
         **_figures(ours, theirs, source.rows),
         "rows": source.rows,
         "pair_persists": persist,
         "pair_rows_per_s_persisted": rates[True],
         "pair_rows_per_s_not_persisted": rates[False],
-        "same": vars(same),
+        "same": vars(contents),
     }
 
 

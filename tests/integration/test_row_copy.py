@@ -38,7 +38,7 @@ def copying(feed: RowFeed, plan: ColumnPlan, connection: Connection) -> RowCopy:
 
 
 def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(database: str, plan: ColumnPlan) -> None:
-    """The server ends idle transactions, to be rid of drivers that are gone; this one is not."""
+    """C12: the server ends idle transactions, to be rid of drivers that are gone; this one is not."""
     feed = RowFeed()
     with transaction(database) as connection:
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")

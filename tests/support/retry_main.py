@@ -1,9 +1,10 @@
 """A driver of its own in which Spark runs a task, or a whole stage, a second time.
 
 Usage: ``python -m tests.support.retry_main SCENARIO OPTIONS_JSON DIRECTORY``. Scenarios: ``source`` (a task fails while
-it reads rows), ``task`` (a task fails that has sent records) and ``stage`` (when the first task has sent, the shuffle
-files are deleted). It needs a session of its own: tasks may fail (local[2,4]), and there are more of them than threads,
-so that some have not read their shuffle blocks yet when those are deleted.
+it reads rows), ``encoded`` (one fails that has encoded some of its rows for others to send), ``task`` (one fails that
+has sent records) and ``stage`` (when the first task has sent, the shuffle files are deleted). It needs a session of its
+own: tasks may fail (local[2,4]), and there are more of them than threads, so that some have not read their shuffle
+blocks yet when those are deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000
 TASKS = 4
-ROWS_EACH = ROWS // TASKS
 
 
 def main(scenario: str, options: str, directory: str) -> None:
@@ -44,12 +44,14 @@ def main(scenario: str, options: str, directory: str) -> None:
         },
     )
     marker = root / "failed-once"
-    if scenario != "source":
+    if scenario == "encoded":
+        _fail_after_encoding(marker)
+    elif scenario != "source":
         _fail_after_sending(scenario, marker, local)
 
     def fail_once(number: int) -> str:
-        # Late in a partition: where rows are not moved, records of it are on their way to the brokers.
-        if number % ROWS_EACH > ROWS_EACH * 3 // 4 and not marker.exists():
+        # Late in a partition, so that where rows are not moved records of it are on their way to the brokers.
+        if number % ROWS > ROWS // 2 and not marker.exists():
             marker.touch()
             message = "this task fails once"
             raise RuntimeError(message)
@@ -69,6 +71,28 @@ def main(scenario: str, options: str, directory: str) -> None:
     )
     query.awaitTermination(150)
     spark.stop()
+
+
+def _fail_after_encoding(marker: Path) -> None:
+    """Let the first task that has encoded rows fail before it has read the others."""
+    make = work._source_function
+
+    def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        encode = make(plan)
+
+        def some(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            encoded = 0
+            for batch in batches:
+                if encoded and not marker.exists():
+                    marker.touch()
+                    message = "this task fails once"
+                    raise RuntimeError(message)
+                yield batch
+                encoded += batch.num_rows
+
+        return lambda batches: encode(some(batches))
+
+    work._source_function = failing
 
 
 def _fail_after_sending(scenario: str, marker: Path, local: Path) -> None:

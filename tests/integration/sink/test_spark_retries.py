@@ -78,7 +78,7 @@ def test_a_task_that_has_staged_rows_may_not_run_again(
     options = sink_options(
         broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id", table="public.target"
     )
-    stderr = run_with_a_failure(tmp_path, "source", {**options, "inline_copy_bytes_max": 0})
+    stderr = run_with_a_failure(tmp_path, "encoded", {**options, "inline_copy_bytes_max": 0})
     assert "is there already: its source ran again" in stderr
     assert_all_there(kafka, name, database)
     assert table_rows(database, "relname", "pg_class WHERE relname LIKE '\\_2pc\\_stage%'") == []

@@ -227,7 +227,12 @@ class Job:
         assert_same_multiset(self._committed(len(rows)), rows, what="committed records in the topic")
         stored = self.sql(f"SELECT id, payload FROM {self.table}")
         assert_same_multiset(stored, rows if table is None else table, what="rows in the table")
-        assert self.describe().state != "Ongoing"
+        # A broker that comes back coordinates, as it was before it went, until it has heard of its successor.
+        wait_until(
+            lambda: self.describe().state != "Ongoing",
+            deadline_s=READ_DEADLINE_S,
+            what="the transaction to be over, by what its coordinator says",
+        )
 
     def _committed(self, count: int) -> list[Row]:
         """What a reader of committed records finds, once it is as much or the deadline has passed.

@@ -50,8 +50,8 @@ class TableRows(Protocol):
             LocalProtocolError: the stream is not complete.
         """
 
-    def finish(self, rows: int) -> int:
-        """End with the last of them, and say how many the batch had in all.
+    def finish(self, rows: int) -> None:
+        """End with the last of them.
 
         Args:
             rows: how many its sources have encoded.
@@ -103,12 +103,11 @@ class AppendedRows(_Rows):
         """See `TableRows.copy`."""
         return self._copy(stream, self._plan.table, self._plan.names)
 
-    def finish(self, rows: int) -> int:
+    def finish(self, rows: int) -> None:
         """See `TableRows.finish`."""
         if self._copied != rows:
             raise _swallowed(self._plan, rows, self._copied)
         self._check_deferred()
-        return rows
 
 
 class UpsertedRows(_Rows):
@@ -137,7 +136,7 @@ class UpsertedRows(_Rows):
         """See `TableRows.copy`."""
         return self._copy(stream, _UPSERT_TABLE, self._plan.copied_names)
 
-    def finish(self, rows: int) -> int:
+    def finish(self, rows: int) -> None:
         """See `TableRows.finish`."""
         plan = self._plan
         keys_only = set(plan.names) == set(plan.upsert_keys)
@@ -149,7 +148,6 @@ class UpsertedRows(_Rows):
             if self.written != rows and plan.order is None and not keys_only:
                 raise _swallowed(plan, rows, self.written)
         self._check_deferred()
-        return rows
 
 
 def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:

@@ -122,7 +122,9 @@ class RowCopy:
                 reason=f"the sources sent rows as {sent} says, (run, staged parts) of each, and {written} were written"
             )
         staged.drop()
-        return self._table_rows(connection).finish(sum(source.copy_rows for source in sources))
+        rows = sum(source.copy_rows for source in sources)
+        self._table_rows(connection).finish(rows)
+        return rows
 
     def _run(self) -> None:
         try:

@@ -56,7 +56,9 @@ def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream
 
 
 def _write(target: TableRows, streams: Iterable[Stream]) -> int:
-    return target.finish(sum([target.copy(stream) for stream in streams]))
+    rows = sum([target.copy(stream) for stream in streams])
+    target.finish(rows)
+    return rows
 
 
 def create(url: str, fields: Mapping[str, t.DataType], table: str = "orders", *, keys: Sequence[str] = ()) -> None:

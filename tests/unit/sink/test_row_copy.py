@@ -29,6 +29,7 @@ class Table:
 
     def __init__(self) -> None:
         self.copied: list[bytes] = []
+        self.finished: int | None = None
         self.refuse: Exception | None = None
         self.answer: socket.socket | None = None
         self.waiting = threading.Event()
@@ -43,8 +44,8 @@ class Table:
         self.copied.append(b"".join(stream))
         return len(stream)
 
-    def finish(self, rows: int) -> int:
-        return rows
+    def finish(self, rows: int) -> None:
+        self.finished = rows
 
 
 class Staged:
@@ -127,7 +128,7 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
     assert rig.table.copied == [b"ab", b"c"]
     assert rig.begun == 1
     sources = EncodedSource(0, run=7, copy_rows=2), EncodedSource(1, run=7, copy_rows=1), EncodedSource(2)
-    assert rig.finish(copy, *sources) == 3
+    assert rig.finish(copy, *sources) == rig.table.finished == 3
     assert rig.staged.looks == 0
 
 

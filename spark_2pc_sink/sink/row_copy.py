@@ -27,24 +27,22 @@ if TYPE_CHECKING:
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.
 _GRACE_S: Final = 1.0
-#: While no rows arrive, what has been staged is looked for so often.
-_LOOK_S: Final = 0.2
 
 
 class RowCopy:
     """Writes rows as they arrive. A context manager round the job; nothing is left running behind it.
 
     The deciding transaction is begun for the first rows, or where none arrive for a while: tasks that have more than
-    fit into memory stage them, which only shows in the database. So it may be open for most of the job. It is kept from
-    being idle for longer than the server allows, which is there for a driver that has gone, not for one that waits.
+    fit into memory stage them. So it may be open for most of the job. It is kept from being idle for longer than the
+    server allows, which is there for a driver that has gone, not for one that waits.
 
     Args:
         feed: where rows arrive.
         attempt: whose rows.
         begin: the connection of the deciding transaction.
         table: what writes through a connection.
-        staged: what shows through it of the tables of tasks.
-        idle_s: seconds after which a connection that waits for rows says that it is still there.
+        staged: what shows to it of the rows that tasks have staged.
+        look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
         early: begin at once: rows are soon to come, all of them, and then nobody would do anything else meanwhile.
     """
 
@@ -56,7 +54,7 @@ class RowCopy:
         begin: Callable[[], Connection],
         table: Callable[[Connection], TableRows],
         staged: Callable[[Connection], StagedParts],
-        idle_s: float,
+        look_s: float,
         early: bool,
     ) -> None:
         self._feed = feed
@@ -64,7 +62,7 @@ class RowCopy:
         self._begin = begin
         self._open_table = table
         self._open_staged = staged
-        self._look_s = min(_LOOK_S, idle_s)
+        self._look_s = look_s
         self._early = early
         self._thread = threading.Thread(target=self._run, name="spark_2pc_sink rows", daemon=True)
         self._connection: Connection | None = None

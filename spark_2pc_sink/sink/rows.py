@@ -1,14 +1,15 @@
 """The database half of a batch: planned on the driver, encoded in tasks, loaded in the deciding transaction.
 
 Rows are encoded to COPY BINARY where they are. Those of a task go back to the driver when it has ended (`row_feed`); a
-task with more than fit into memory stages them in a table of its own while it runs, from where the driver takes them.
+task with more than a few stages them while it runs, from where the driver takes them (`staging`).
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
@@ -22,16 +23,11 @@ from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.row_feed import SourceRows
+from spark_2pc_sink.sink.spark_facts import local_directory, runs_here
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.staging import (
-    PART_BYTES,
-    StagedParts,
-    StagingName,
-    StagingSession,
-    StagingTable,
-    drop_leftover_staging,
-    owner_of,
-)
+from spark_2pc_sink.sink.staging import PartWriter, Staging
+from spark_2pc_sink.sink.staging_files import FileStaging, StagingFolder
+from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging
 from spark_2pc_sink.sink.target import read_target
 
 if TYPE_CHECKING:
@@ -60,27 +56,25 @@ class RowPlan:
 
     Attributes:
         columns: how each column is checked and encoded.
-        staging: how a task connects to stage rows; its application_name is completed with the claim.
-        staging_schema: where staging tables are made.
+        staging: where a task puts more than that.
         channel: by which rows return through the driver.
         inline_bytes_max: COPY bytes that one task may return through the driver.
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
     """
 
     columns: ColumnPlan
-    staging: StagingSession
-    staging_schema: str
+    staging: Staging
     channel: RowChannel
     inline_bytes_max: int
     row_key: str | None
 
 
 class RowWriter:
-    """Encodes the rows of one task, to be returned, or from more than ``inline_bytes_max`` on into a staging table.
+    """Encodes the rows of one task, to be returned, or from more than ``inline_bytes_max`` on to be staged.
 
     Args:
         plan: from the driver.
-        ticket: names the claim and the transaction, and so the staging table.
+        ticket: names the claim and the transaction.
         source: the Spark partition id.
         run: tells the runs of one source apart.
     """
@@ -94,7 +88,7 @@ class RowWriter:
         self._stream: list[bytes] = []
         self._inline_bytes = 0
         self._stack = ExitStack()
-        self._stage: StagingTable | None = None
+        self._stage: PartWriter | None = None
 
     @property
     def rows(self) -> int:
@@ -103,7 +97,7 @@ class RowWriter:
 
     @property
     def staged_parts(self) -> int:
-        """Parts in the staging table; 0 when all rows are returned."""
+        """Parts that were staged; 0 when all rows are returned."""
         return 0 if self._stage is None else self._stage.parts
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -111,7 +105,7 @@ class RowWriter:
 
         Raises:
             UnstorableValueError: a value that the table cannot hold.
-            DatabaseUnreachableError: rows were to be staged, and no connection could be made.
+            BatchRetryError, DatabaseUnreachableError: rows were to be staged, and could not be.
         """
         encoded = self._encoder.encode(batch)
         if self._stage is not None:
@@ -135,17 +129,11 @@ class RowWriter:
         """Drop what was not finished, and close the connection."""
         self._stack.close()
 
-    def _to_staging(self) -> StagingTable:
-        """Take the stream so far to a table, where the rest will follow: nobody waits for it until the task's end."""
-        ticket, plan = self._ticket, self._plan
-        name = StagingName(
-            owner=owner_of(ticket.transactional_id),
-            generation=ticket.generation,
-            attempt=ticket.transaction,
-            task=self._source,
-        )
-        session = replace(plan.staging, application_name=ticket.application_name)
-        stage = self._stack.enter_context(StagingTable(session, name=name, schema=plan.staging_schema, run=self._run))
+    def _to_staging(self) -> PartWriter:
+        """Stage the stream so far, and what follows: nobody waits for it until the task's end."""
+        staging = self._plan.staging
+        store = self._stack.enter_context(staging.store(self._ticket, self._source, self._run))
+        stage = PartWriter(store, part_bytes=staging.part_bytes)
         for encoded in self._stream:
             stage.write(encoded)
         self._stream.clear()
@@ -168,6 +156,7 @@ class RowLoader:
         self._selected: list[str] = []
         self._unchanged = False
         self._row_key: str | None = None
+        self._folder: StagingFolder | None = None
         self._cleared = 0
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
@@ -203,6 +192,9 @@ class RowLoader:
             upsert_keys=self._options.upsert_keys,
             order=order,
         )
+        context = batch.sparkSession.sparkContext
+        if self._folder is None and self._options.staging_schema is None and runs_here(context):
+            self._folder = StagingFolder(local_directory(context))
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
         self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
@@ -228,20 +220,14 @@ class RowLoader:
             tasks: how many run at a time: they share the inline limit.
             channel: by which rows return through the driver.
         """
-        options = self._options
-        plan = self._planned()
+        staging = self.staging()
+        given = self._options.inline_copy_bytes_max
         return RowPlan(
-            columns=plan,
-            staging=StagingSession(
-                database=options.database,
-                application_name="",
-                connect_timeout_s=options.connect_timeout_s,
-                lock_timeout_ms=options.lock_timeout_ms,
-                statement_timeout_ms=options.statement_timeout_ms,
-            ),
-            staging_schema=self._staging_schema(),
+            columns=self._planned(),
+            staging=staging,
             channel=channel,
-            inline_bytes_max=_inline_bytes_max(options.inline_copy_bytes_max, tasks),
+            # Not more than a part unless it is wished: rows that wait for a task's end are written later.
+            inline_bytes_max=min(staging.part_bytes, INLINE_BYTES_MAX // tasks) if given is None else given // tasks,
             row_key=self._row_key,
         )
 
@@ -254,34 +240,29 @@ class RowLoader:
         kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
         return kind(connection, self._planned())
 
-    def staged(self, connection: Connection, ticket: TransactionTicket) -> StagedParts:
-        """What the tasks of an attempt stage, as the transaction that decides sees it."""
-        return StagedParts(
-            connection,
-            schema=self._staging_schema(),
-            owner=owner_of(ticket.transactional_id),
-            generation=ticket.generation,
-            attempt=ticket.transaction,
-        )
+    def staging(self) -> Staging:
+        """Where tasks stage rows: in files where they run on this machine, unless the user has named a schema."""
+        return self._tables() if self._folder is None else FileStaging(self._folder.path)
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
         self._schema = None
 
     def drop_leftover_staging(self, generation: int) -> None:
-        """Drop the staging tables of older claims of this sink, once for each claim."""
+        """Drop what older claims of this sink have staged, once for each claim; of tables also those of a cluster."""
         if self._plan is None or generation == self._cleared:
             return
-        with self._transaction("dropping leftover staging tables") as connection:
-            dropped = drop_leftover_staging(
-                connection,
-                schema=self._staging_schema(),
-                transactional_id=self._options.transactional_id,
-                generation=generation,
-            )
+        begin = partial(self._transaction, "dropping leftover staging tables")
+        places: set[Staging] = {self._tables(), self.staging()}
+        dropped = sum(place.drop_leftovers(generation, begin) for place in places)
         self._cleared = generation
         if dropped:
-            _log.info("dropped %d staging tables that older attempts left", len(dropped))
+            _log.info("dropped the rows that %d tasks of older attempts had staged", dropped)
+
+    def close(self) -> None:
+        """Remove what this process alone could use."""
+        if self._folder is not None:
+            self._folder.close()
 
     @contextmanager
     def _transaction(self, operation: str) -> Iterator[Connection]:
@@ -290,22 +271,22 @@ class RowLoader:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._options.lock_timeout_ms}")
             yield connection
 
-    def _staging_schema(self) -> str:
-        return self._options.staging_schema or self._planned().table.schema or "public"
+    def _tables(self) -> TableStaging:
+        options = self._options
+        session = StagingSession(
+            database=options.database,
+            application_name="",
+            connect_timeout_s=options.connect_timeout_s,
+            lock_timeout_ms=options.lock_timeout_ms,
+            statement_timeout_ms=options.statement_timeout_ms,
+        )
+        schema = options.staging_schema or self._planned().table.schema or "public"
+        return TableStaging(session, schema, options.transactional_id)
 
     def _planned(self) -> ColumnPlan:
         if self._plan is None:
             raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
         return self._plan
-
-
-def _inline_bytes_max(given: int | None, tasks: int) -> int:
-    """The share of each task that runs at one time.
-
-    Not more than a part unless it is wished: rows that wait for the end of a task are written later than those that a
-    table shows meanwhile.
-    """
-    return min(PART_BYTES, INLINE_BYTES_MAX // tasks) if given is None else given // tasks
 
 
 def _exists(connection: Connection, table: str) -> bool:

@@ -195,8 +195,9 @@ class _Run:
         return self._driver.write(batch_id, work)
 
     def close(self) -> None:
-        """Close the connections of this run."""
+        """Close the connections of this run, and drop what it has staged."""
         self._feed.close()
+        self._loader.close()
         self._connections.drop()
         self._cluster.close()
         self._store.close()

@@ -8,7 +8,10 @@ found by that id in the map that all sessions of the application share.
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -16,6 +19,7 @@ from spark_2pc_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -61,6 +65,18 @@ def current_run(spark: SparkSession) -> QueryRun:
             remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query",
         )
     return QueryRun(query_id, run_id)
+
+
+def runs_here(context: SparkContext) -> bool:
+    """True where tasks run on the driver's machine, by Spark's master."""
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
+
+
+def local_directory(context: SparkContext) -> Path:
+    """Where Spark puts what tasks spill, and so where there is room; of several the first."""
+    named = os.environ.get("SPARK_LOCAL_DIRS") or context.getConf().get("spark.local.dir") or tempfile.gettempdir()
+    return Path(named.partition(",")[0])
 
 
 def stream_execution(spark: SparkSession, run: QueryRun) -> Any | None:

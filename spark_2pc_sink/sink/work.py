@@ -151,13 +151,14 @@ class SparkBatchWork:
             raise
 
     def _row_copy(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> RowCopy:
+        staging = self._loader.staging()
         return RowCopy(
             self._feed,
             ticket.attempt,
             begin=begin,
             table=self._loader.table,
-            staged=lambda connection: self._loader.staged(connection, ticket),
-            idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
+            staged=lambda connection: staging.staged(ticket, connection),
+            look_s=min(staging.look_s, self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE),
             early=self._pace.small,
         )
 

@@ -21,6 +21,8 @@ from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX, Pace
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
+from spark_2pc_sink.sink.staging_files import StagedFiles
+from spark_2pc_sink.sink.staging_tables import StagedTables
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
 from tests.support.driver_job import terminate
 from tests.support.streams import FileStream, make_sink
@@ -257,20 +259,42 @@ def test_upsert_refuses_a_key_twice_in_a_batch(stream: FileStream, target: Targe
     target.check([])
 
 
+@pytest.mark.parametrize("schema", [None, "public"], ids=["in files", "in tables"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_batch_beyond_the_inline_limit_is_staged(stream: FileStream, target: Target, mode: str) -> None:
-    """C10: rows beyond the limit travel through staging tables, which are gone afterwards."""
+def test_a_batch_beyond_the_inline_limit_is_staged(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, mode: str, schema: str | None
+) -> None:
+    """C10: rows beyond the limit are staged, and nothing is left of that afterwards."""
+    dropped = note_drops(monkeypatch)
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
     upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
     sink = target.sink(
         key="id",
         inline_copy_bytes_max=100_000,
+        staging_schema=schema,
         **upsert,
     )
     stream.run(sink, stream.frame(files_per_batch=10))
     target.check(rows)
     assert target.rows("relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
+    assert [(type(staged), sorted(staged.taken)) for staged in dropped] == [
+        (StagedFiles if schema is None else StagedTables, [0, 1])
+    ]
+    assert not any(staged._attempt.exists() for staged in dropped if isinstance(staged, StagedFiles))
+
+
+def note_drops(monkeypatch: pytest.MonkeyPatch) -> list[StagedFiles | StagedTables]:
+    """What of staged rows is dropped, in the order of batches."""
+    dropped: list[StagedFiles | StagedTables] = []
+    for kind in (StagedFiles, StagedTables):
+
+        def drop(staged: Any, original: Callable[[Any], None] = kind.drop) -> None:
+            dropped.append(staged)
+            original(staged)
+
+        monkeypatch.setattr(kind, "drop", drop)
+    return dropped
 
 
 @pytest.mark.usefixtures("written_by")

@@ -81,7 +81,7 @@ class Rig:
         self.begun += 1
         return SimpleNamespace(connection=SimpleNamespace(driver_connection=self.client))
 
-    def copying(self, *, idle_s: float = 60.0, early: bool = False) -> RowCopy:
+    def copying(self, *, look_s: float = 60.0, early: bool = False) -> RowCopy:
         staged: Any = self.staged
         return RowCopy(
             self.feed,
@@ -89,7 +89,7 @@ class Rig:
             begin=self.begin,
             table=lambda _: self.table,
             staged=lambda _: staged,
-            idle_s=idle_s,
+            look_s=look_s,
             early=early,
         )
 
@@ -148,7 +148,7 @@ def test_a_transaction_can_be_begun_before_the_rows(rig: Rig) -> None:
 
 def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
     """And those that come last, when it has ended."""
-    with rig.copying(idle_s=0.001) as copy:
+    with rig.copying(look_s=0.001) as copy:
         wait_until(lambda: rig.staged.looks > 1, deadline_s=10, what="a look without anything to see")
         rig.staged.streams += [b"a", b"b"]
         wait_until(lambda: rig.table.copied == [b"a", b"b"], deadline_s=10, what="the staged rows")
@@ -214,6 +214,6 @@ def test_a_job_that_fails_does_not_wait_for_a_server_that_does_not_answer(rig: R
 
 def test_a_connection_that_waits_for_rows_says_so(rig: Rig) -> None:
     """The server ends transactions that are idle for long, and a slow task is no reason to."""
-    with rig.copying(idle_s=0.001):
+    with rig.copying(look_s=0.001):
         rig.arrive(0, b"a")
         wait_until(lambda: rig.staged.looks > 1, deadline_s=10, what="signs of life")

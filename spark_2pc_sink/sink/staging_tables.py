@@ -1,0 +1,343 @@
+"""Staged rows in tables of the database, which is what driver and tasks of a cluster have in common.
+
+A task fills one table on a short connection of its own (`_TableStore`), each part in a row and a transaction of its
+own. The driver reads each part by its number, and drops the table in the transaction that decides (`StagedTables`).
+Tables of attempts that were given up are dropped later, by name. They are unlogged: a crash of the server empties them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import psycopg2
+import psycopg2.errors
+import psycopg2.extensions
+from psycopg2 import sql
+from sqlalchemy import make_url
+
+from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
+from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
+from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.target import driver_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.batch_work import TransactionTicket
+
+#: Leftover tables dropped by one call: each takes a few places in the server's lock table, which has 6400 by default
+#: (max_locks_per_transaction x max_connections) for all sessions together.
+LEFTOVERS_MAX = 500
+
+_STAGE = "_2pc_stage_"
+_NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
+_OWNER_CHARACTERS = 10
+# Of a row in COPY BINARY: the number of its columns, and each with its length before it.
+_THREE = struct.pack("!h", 3)
+_INT4 = struct.Struct("!ii")
+_INT8 = struct.Struct("!iq")
+_LENGTH = struct.Struct("!i")
+
+
+@dataclass(frozen=True)
+class StagingName:
+    """Whose rows a staging table has.
+
+    No two tables ever have the same name, so that what a slow task of an abandoned attempt commits late is never
+    taken for the rows of a newer one: within a generation, ``attempt`` counts transactions and does not start again.
+
+    Attributes:
+        owner: ten hexadecimal digits that stand for the transactional id, see `owner_of`.
+        generation: the claim under which the batch runs.
+        attempt: the transaction within the claim.
+        task: the Spark partition.
+    """
+
+    owner: str
+    generation: int
+    attempt: int
+    task: int
+
+    @classmethod
+    def of(cls, ticket: TransactionTicket, task: int) -> StagingName:
+        """The name for a task of an attempt."""
+        return cls(owner_of(ticket.transactional_id), ticket.generation, ticket.transaction, task)
+
+    @classmethod
+    def parse(cls, text: str) -> StagingName | None:
+        """The parts of a table's name, or None for a table that is not ours."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            return None
+        return cls(found["owner"], int(found["generation"]), int(found["attempt"]), int(found["task"]))
+
+    def __str__(self) -> str:
+        return f"{_STAGE}{self.owner}_{self.generation}_{self.attempt}_{self.task}"
+
+
+@dataclass(frozen=True)
+class StagingSession:
+    """How a task connects.
+
+    Attributes:
+        database: SQLAlchemy URL, postgresql+psycopg2; not shown, for its password.
+        application_name: what pg_stat_activity shows, and by which a newer driver ends this session.
+        connect_timeout_s: bound of the connection's start.
+        lock_timeout_ms: bound of each wait for a lock.
+        statement_timeout_ms: bound of each COPY; 0 for none.
+    """
+
+    database: str = field(repr=False)
+    application_name: str
+    connect_timeout_s: int
+    lock_timeout_ms: int
+    statement_timeout_ms: int
+
+    def connect(self) -> psycopg2.extensions.connection:
+        """A connection of its own.
+
+        Raises:
+            DatabaseUnreachableError: none could be made, also because the server has no connection left.
+        """
+        url = make_url(self.database)
+        arguments, keywords = url.get_dialect()().create_connect_args(url)
+        keywords.update(
+            client_encoding="utf8", connect_timeout=self.connect_timeout_s, application_name=self.application_name
+        )
+        try:
+            connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **keywords)
+        except psycopg2.OperationalError as error:
+            raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
+        return connection
+
+    def bound(self, cursor: psycopg2.extensions.cursor) -> None:
+        """Begin a transaction that has these bounds; a session's settings would outlive it behind PgBouncer."""
+        cursor.execute(
+            "SET LOCAL lock_timeout = %s; SET LOCAL statement_timeout = %s",
+            (self.lock_timeout_ms, self.statement_timeout_ms),
+        )
+
+
+@dataclass(frozen=True)
+class TableStaging:
+    """See `Staging`.
+
+    Attributes:
+        session: how a task connects; its application_name is completed with the claim.
+        schema: of the tables.
+        transactional_id: the sink's.
+        look_s: see `Staging`; each look is a query.
+        part_bytes: see `Staging`; what a transaction more costs is lost in the time that so many bytes take.
+    """
+
+    session: StagingSession
+    schema: str
+    transactional_id: str
+    look_s: float = 0.2
+    part_bytes: int = 8 * 1024 * 1024
+
+    def store(self, ticket: TransactionTicket, source: int, run: int) -> _TableStore:
+        """See `Staging.store`."""
+        session = replace(self.session, application_name=ticket.application_name)
+        return _TableStore(session, name=StagingName.of(ticket, source), schema=self.schema, run=run)
+
+    def staged(self, ticket: TransactionTicket, connection: Connection) -> StagedTables:
+        """See `Staging.staged`; the transaction is READ COMMITTED: each look sees what was committed before it."""
+        return StagedTables(ticket, connection, self.schema)
+
+    def drop_leftovers(self, generation: int, begin: Callable[[], AbstractContextManager[Connection]]) -> int:
+        """See `Staging.drop_leftovers`."""
+        with begin() as connection:
+            dropped = drop_leftover_staging(
+                connection, schema=self.schema, transactional_id=self.transactional_id, generation=generation
+            )
+        return len(dropped)
+
+
+class _TableStore:
+    """Fills one staging table; a context manager that closes the connection.
+
+    Args:
+        session: how to connect.
+        name: of the table, never used before.
+        schema: where to create it.
+        run: tells the runs of one source apart.
+    """
+
+    def __init__(self, session: StagingSession, *, name: StagingName, schema: str, run: int) -> None:
+        self._session = session
+        self._table = TableName(name=str(name), schema=schema)
+        self._run = run
+        self._connection: psycopg2.extensions.connection | None = None
+
+    def __enter__(self) -> _TableStore:
+        """Connect and create the table.
+
+        Raises:
+            DatabaseUnreachableError: no connection could be made.
+            BatchRetryError: there is a table of this name.
+        """
+        self._connection = self._session.connect()
+        try:
+            with self._transaction() as cursor:
+                # Stored as it is: what is read once, a moment later, is not worth compressing.
+                cursor.execute(
+                    sql.SQL(
+                        "CREATE UNLOGGED TABLE {table} (part integer, run bigint, stream bytea); "
+                        "ALTER TABLE {table} ALTER stream SET STORAGE EXTERNAL"
+                    ).format(table=self._table.identifier)
+                )
+        except psycopg2.errors.DuplicateTable as error:
+            self._close()
+            raise BatchRetryError(
+                reason=f"staging table {self._table} is there already: its source ran again"
+            ) from error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def put(self, number: int, stream: Stream) -> None:
+        """See `PartStore.put`."""
+        fields = (_INT4.pack(4, number), _INT8.pack(8, self._run), _LENGTH.pack(sum(map(len, stream))))
+        row = [HEADER, _THREE, *fields, *stream, TRAILER]
+        with self._transaction() as cursor:
+            copy_streams(cursor, self._table, ("part", "run", "stream"), [row])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg2.extensions.cursor]:
+        connection = self._connection
+        if connection is None:
+            raise LocalProtocolError(operation="write", state="closed", rule="rows go in between enter and exit")
+        with connection.cursor() as cursor:
+            self._session.bound(cursor)
+            yield cursor
+        connection.commit()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class StagedTables:
+    """See `StagedParts`.
+
+    Args:
+        ticket: of the attempt.
+        connection: of the transaction that decides.
+        schema: of the tables.
+
+    Attributes:
+        taken: see `StagedParts`.
+    """
+
+    def __init__(self, ticket: TransactionTicket, connection: Connection, schema: str) -> None:
+        self._connection = driver_connection(connection)
+        self._schema = schema
+        self._prefix = str(StagingName.of(ticket, 0)).removesuffix("0")
+        self.taken: dict[int, tuple[int, int]] = {}
+
+    def arrived(self) -> Iterator[Stream]:
+        """See `StagedParts.arrived`.
+
+        Raises:
+            BatchRetryError: a table has vanished: a newer driver has dropped it as a leftover, or a person did.
+        """
+        for name in self._names():
+            while (part := self._read(name)) is not None:
+                run, stream = part
+                self.taken[name.task] = (run, self.taken.get(name.task, (run, 0))[1] + 1)
+                yield stream
+
+    def drop(self) -> None:
+        """See `StagedParts.drop`."""
+        if self.taken:
+            with self._connection.cursor() as cursor:
+                drop_tables(cursor, [self._table(name) for name in self._names()])
+
+    def _names(self) -> list[StagingName]:
+        with self._connection.cursor() as cursor:
+            return staging_names(cursor, self._schema, self._prefix)
+
+    def _read(self, name: StagingName) -> tuple[int, Stream] | None:
+        """The next part of a table."""
+        _, number = self.taken.get(name.task, (0, 0))
+        query = sql.SQL("COPY (SELECT run, stream FROM {} WHERE part = {}) TO STDOUT (FORMAT binary)").format(
+            self._table(name).identifier, sql.Literal(number)
+        )
+        answer = BytesIO()
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.copy_expert(query, answer)
+        except psycopg2.errors.UndefinedTable as error:
+            raise BatchRetryError(reason=f"staging table {name} of this batch is gone") from error
+        rows = answer.getbuffer()[len(HEADER) : -len(TRAILER)]
+        if not rows:
+            return None
+        _, run = _INT8.unpack_from(rows, len(_THREE))
+        return run, [rows[len(_THREE) + _INT8.size + _LENGTH.size :]]
+
+    def _table(self, name: StagingName) -> TableName:
+        return TableName(name=str(name), schema=self._schema)
+
+
+def owner_of(transactional_id: str) -> str:
+    """The ten hexadecimal digits that stand for a transactional id in the names of its staging tables."""
+    return hashlib.sha256(transactional_id.encode()).hexdigest()[:_OWNER_CHARACTERS]
+
+
+def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) -> list[StagingName]:
+    """The staging tables whose names begin like this."""
+    cursor.execute(
+        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND pg_catalog.left(c.relname, %s) = %s AND c.relkind = 'r' ORDER BY c.relname",
+        (schema, len(prefix), prefix),
+    )
+    parsed = [StagingName.parse(name) for (name,) in cursor.fetchall()]
+    return [name for name in parsed if name is not None]
+
+
+def drop_tables(cursor: psycopg2.extensions.cursor, tables: Sequence[TableName]) -> None:
+    """Drop tables in the cursor's transaction."""
+    if tables:
+        cursor.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(table.identifier for table in tables)))
+
+
+def drop_leftover_staging(
+    connection: Connection, *, schema: str, transactional_id: str, generation: int
+) -> tuple[TableName, ...]:
+    """Drop the staging tables that older claims of a sink left, and name them.
+
+    Args:
+        connection: inside a transaction of its own, with a lock_timeout: a table may be in use for a moment.
+        schema: where staging tables are created.
+        transactional_id: the sink's; tables of others are left alone.
+        generation: the claim in force; its own tables are left alone.
+
+    Returns:
+        What was dropped: at most `LEFTOVERS_MAX` tables; so many mean that there may be more.
+    """
+    with driver_connection(connection).cursor() as cursor:
+        leftovers = tuple(
+            TableName(name=str(name), schema=schema)
+            for name in staging_names(cursor, schema, f"{_STAGE}{owner_of(transactional_id)}_")
+            if name.generation < generation
+        )[:LEFTOVERS_MAX]
+        drop_tables(cursor, leftovers)
+    return leftovers

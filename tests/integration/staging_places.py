@@ -1,0 +1,115 @@
+"""What tests of staged rows share: tasks that stage rows, and a driver that takes them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.sink.batch_work import TransactionTicket
+from spark_2pc_sink.sink.database import AppendedRows
+from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.row_copy import RowCopy
+from spark_2pc_sink.sink.row_feed import RowFeed
+from spark_2pc_sink.sink.staging import PartWriter
+from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging
+from tests.integration.database_tables import orders, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+
+    from spark_2pc_sink.sink.columns import ColumnPlan
+    from spark_2pc_sink.sink.database import TableRows
+    from spark_2pc_sink.sink.staging import Staging
+
+ID = "my sink"
+RUN = 2**40
+#: One row of it is more than an encoder holds back.
+LARGE = "x" * 2**21
+
+
+def ticket(*, generation: int = 3, attempt: int = 1, sink: str = ID) -> TransactionTicket:
+    return TransactionTicket(
+        transactional_id=sink,
+        producer=ProducerIdAndEpoch(1, 0),
+        transaction_version=2,
+        generation=generation,
+        transaction=attempt,
+        application_name=f"2pc:{sink}:{generation}",
+        kafka_only=False,
+    )
+
+
+TICKET = ticket()
+
+
+def session(url: str, **more: Any) -> StagingSession:
+    defaults: dict[str, Any] = {
+        "database": url,
+        "application_name": "",
+        "connect_timeout_s": 5,
+        "lock_timeout_ms": 5_000,
+        "statement_timeout_ms": 0,
+    }
+    return StagingSession(**{**defaults, **more})
+
+
+def tables(url: str, *, schema: str = "public", sink: str = ID, **more: Any) -> TableStaging:
+    return TableStaging(session(url, **more), schema, sink)
+
+
+@contextmanager
+def writing(
+    place: Staging,
+    *,
+    source: int = 0,
+    run: int = RUN,
+    of: TransactionTicket = TICKET,
+    part_bytes: int | None = None,
+) -> Iterator[PartWriter]:
+    """A task that stages rows."""
+    with place.store(of, source, run) as store:
+        yield PartWriter(store, part_bytes=part_bytes or place.part_bytes)
+
+
+def stage(
+    place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0, of: TransactionTicket = TICKET
+) -> EncodedSource:
+    """What a task does with such rows, and its account."""
+    *pieces, tail = orders(plan, *values)
+    with writing(place, source=source, of=of) as writer:
+        for piece in pieces:
+            writer.write(piece)
+        writer.finish(tail)
+    return EncodedSource(source, run=RUN, copy_rows=len(values), staged_parts=writer.parts)
+
+
+def copying(
+    connection: sa.Connection,
+    plan: ColumnPlan,
+    place: Staging,
+    feed: RowFeed | None = None,
+    kind: Callable[[sa.Connection, ColumnPlan], TableRows] = AppendedRows,
+    *,
+    look_s: float = 0.01,
+) -> RowCopy:
+    return RowCopy(
+        feed or RowFeed(),
+        TICKET.attempt,
+        begin=lambda: connection,
+        table=lambda opened: kind(opened, plan),
+        staged=lambda opened: place.staged(TICKET, opened),
+        look_s=look_s,
+        early=False,
+    )
+
+
+def taken(copy: RowCopy) -> bool:
+    """True when it has taken something that was staged."""
+    return copy._staged is not None and bool(copy._staged.taken)
+
+
+def table(url: str) -> list[tuple[Any, ...]]:
+    return rows(url, "SELECT id, item FROM orders ORDER BY id")

@@ -1,0 +1,193 @@
+"""What tables have of their own as a place for staged rows; the rest is in `test_staging`. C10, C11, C12."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg2.errors
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
+from spark_2pc_sink.sink.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.staging_tables import (
+    LEFTOVERS_MAX,
+    StagingName,
+    drop_leftover_staging,
+    owner_of,
+)
+from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.wait import wait_until
+from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction
+from tests.integration.staging_places import (
+    ID,
+    LARGE,
+    TICKET,
+    copying,
+    session,
+    stage,
+    table,
+    tables,
+    ticket,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_2pc_sink.sink.columns import ColumnPlan
+    from tests.support.providers import Database
+
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '2pc:my sink:3'"
+
+
+def name(source: int = 0) -> StagingName:
+    return StagingName.of(TICKET, source)
+
+
+def stages(url: str) -> list[str]:
+    return [
+        row[0] for row in rows(url, "SELECT relname FROM pg_class WHERE relname LIKE '\\_2pc\\_stage%%' ORDER BY 1")
+    ]
+
+
+@pytest.fixture
+def plan(database: str) -> ColumnPlan:
+    """A plan to append to a fresh table."""
+    create(database, ORDERS)
+    return plan_of(database)
+
+
+def test_tables_stay_when_the_deciding_transaction_rolls_back(database: str, plan: ColumnPlan) -> None:
+    source = stage(tables(database), plan, (1, "a"))
+    with transaction(database, commit=False) as connection:
+        copying(connection, plan, tables(database)).finish(connection, [source])
+    assert table(database) == []
+    assert stages(database) == [str(name())]
+
+
+def test_a_table_is_unlogged_and_its_parts_are_not_compressed(database: str) -> None:
+    with writing(tables(database)):
+        pass
+    assert rows(
+        database,
+        "SELECT relpersistence::text, string_agg(attname || ' ' || attstorage::text, ', ' ORDER BY attnum) "
+        f"FROM pg_class c JOIN pg_attribute a ON attrelid = c.oid AND attnum > 0 WHERE relname = '{name()}' GROUP BY 1",
+    ) == [("u", "part p, run p, stream e")]
+
+
+def test_a_part_is_put_while_the_store_is_open(database: str, plan: ColumnPlan) -> None:
+    store = tables(database).store(TICKET, 0, 7)
+    with pytest.raises(LocalProtocolError, match="between"):
+        store.put(0, orders(plan, (1, "a")))
+
+
+@pytest.mark.parametrize("kind", [AppendedRows, UpsertedRows])
+def test_crash_of_the_server_empties_staging_and_is_noticed(start_postgres: Callable[..., Any], kind: Any) -> None:
+    """C10: "UNLOGGED staging is emptied by crash recovery: never commit an empty stage silently"."""
+    server = start_postgres()
+    url = server.create_database("crash")
+    create(url, ORDERS, keys=["id"])
+    plan = plan_of(url, keys=["id"])
+    source = stage(tables(url), plan, (1, "a"), (2, "b"))
+    server.kill()
+    server.start()
+    with pytest.raises(BatchRetryError, match=r"and \{\} were written"), transaction(url) as connection:
+        copying(connection, plan, tables(url), kind=kind).finish(connection, [source])
+    assert table(url) == []
+
+
+def test_table_that_goes_while_it_is_looked_at_is_noticed(database: str, plan: ColumnPlan) -> None:
+    for source in (1, 2):
+        stage(tables(database), plan, (source, "a"), source=source)
+    with transaction(database, commit=False) as connection:
+        arrived = tables(database).staged(TICKET, connection).arrived()
+        next(arrived)
+        run(database, f"DROP TABLE {name(2)}")
+        with pytest.raises(BatchRetryError, match=f"{name(2)} of this batch is gone"):
+            list(arrived)
+
+
+# --- names and leftovers ---------------------------------------------------------------------------------------
+
+
+def test_names_are_read_back_and_fit() -> None:
+    longest = StagingName(owner_of(ID), 2**31, 2**31, 2**31)
+    assert StagingName.parse(str(longest)) == longest
+    assert len(str(longest)) <= 63
+    for foreign in ("_2pc_stage_abc_1_1_1", "_2pc_stage_0123456789_1_1", "x_2pc_stage_0123456789_1_1_1", "orders"):
+        assert StagingName.parse(foreign) is None
+    assert owner_of("a") != owner_of("b")
+
+
+def test_leftovers_of_others_are_left_alone(database: str, plan: ColumnPlan) -> None:
+    """Of another sink, another schema, or a name that only looks like one."""
+    older = ticket(generation=1)
+    stage(tables(database), plan, (1, "a"), of=older, source=7)
+    stage(tables(database), plan, (1, "a"), of=ticket(generation=1, sink="other"))
+    ours, look_alike = StagingName.of(older, 7), f"_2pc_stage_{owner_of(ID)}_1_1_x"
+    run(database, f"CREATE TABLE {look_alike} ()", "CREATE SCHEMA s", f"CREATE TABLE s.{ours} ()")
+    with transaction(database) as connection:
+        dropped = drop_leftover_staging(connection, schema="public", transactional_id=ID, generation=3)
+    assert dropped == (TableName(str(ours), "public"),)
+    others = StagingName.of(ticket(generation=1, sink="other"), 0)
+    assert stages(database) == sorted([look_alike, str(ours), str(others)])
+
+
+def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
+    many = LEFTOVERS_MAX + 3
+    run(
+        database,
+        f"DO $$ BEGIN FOR n IN 1..{many} LOOP EXECUTE format('CREATE TABLE _2pc_stage_{owner_of(ID)}_1_1_%s ()', n);"
+        " END LOOP; END $$",
+    )
+    counts = [tables(database).drop_leftovers(2, lambda: transaction(database)) for _ in range(3)]
+    assert counts == [LEFTOVERS_MAX, 3, 0]
+
+
+# --- sessions --------------------------------------------------------------------------------------------------
+
+
+def test_session_is_known_by_its_name_and_ends_with_its_task(database: str, plan: ColumnPlan) -> None:
+    """C11: one short connection, and none that stays; a newer driver ends it between two parts, too."""
+    with writing(tables(database)) as writer:
+        assert rows(database, SESSIONS) == [(1,)]
+        writer.finish(CopyEncoder(plan).finish())
+    wait_until(lambda: rows(database, SESSIONS) == [(0,)], deadline_s=20, what="the end of the session")
+
+
+def test_waits_of_a_session_are_bounded(database: str, plan: ColumnPlan) -> None:
+    """C12: the bounds are ours, not the server's defaults, in each transaction of the session."""
+    place = tables(database, lock_timeout_ms=100, statement_timeout_ms=10_000)
+    with writing(place, part_bytes=1) as writer, transaction(database) as blocker:
+        blocker.exec_driver_sql(f"LOCK TABLE {name()}")
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            writer.write(orders(plan, (1, LARGE))[0])
+
+
+def test_unreachable_database_is_said_without_the_password() -> None:
+    nowhere = session(f"postgresql+psycopg2://me:secret@127.0.0.1:{free_port()}/db")
+    with pytest.raises(DatabaseUnreachableError, match="refused") as caught:
+        nowhere.connect()
+    assert "secret" not in str(caught.value)
+
+
+def test_role_needs_no_more_than_create_and_insert(postgres: Database, database: str, plan: ColumnPlan) -> None:
+    """Appending reads nothing of the target."""
+    run(
+        database,
+        "CREATE ROLE writer LOGIN PASSWORD 'pw'",
+        "GRANT INSERT ON orders TO writer",
+        "CREATE SCHEMA stage AUTHORIZATION writer",
+    )
+    address = database.rsplit("@", 1)[1]
+    as_writer = f"postgresql+psycopg2://writer:pw@{address}"
+    place = tables(as_writer, schema="stage")
+    try:
+        stage(place, plan, (1, "a"))
+        with transaction(as_writer) as connection:
+            assert append(connection, plan, place.staged(TICKET, connection).arrived()) == 1
+        assert table(database) == [(1, "a")]
+    finally:
+        run(database, "DROP OWNED BY writer", "DROP ROLE writer")

@@ -9,9 +9,10 @@ others: the driver takes only what adds up to whole runs, one for each source.
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,7 +21,12 @@ from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.wire.messages import RecordBytes
 
+if TYPE_CHECKING:
+    from spark_2pc_sink.sink.piece_files import PieceFile, PieceFiles
+
 RECORDS_KIND: Final = "records"
+#: Records in the file of their source.
+FILED_KIND: Final = "filed"
 SOURCE_KIND: Final = "source"
 
 #: The shuffle is by this column: see `spark_2pc_sink.sink.routing.balanced_salts`.
@@ -45,6 +51,8 @@ PIECE_DDL: Final = (
     "digest binary, row_key string, payload binary"
 )
 _DIGEST_BYTES: Final = 16
+#: Where a piece begins in its file, and how many bytes it has.
+_PLACE: Final = struct.Struct("!qi")
 
 
 @dataclass(frozen=True)
@@ -63,15 +71,20 @@ class Piece:
     number: int
     content: EncodedBatch | EncodedSource
 
-    def to_row(self, salt: int) -> pa.RecordBatch:
-        """The row; ``salt`` says which task gets it."""
+    def to_row(self, salt: int, file: PieceFile | None = None) -> pa.RecordBatch:
+        """The row.
+
+        Args:
+            salt: says which task gets it.
+            file: where a record batch is put; None for the row itself.
+        """
         content = self.content
         cells: list[Any] = [salt, self.source, self.run, self.number]
         if isinstance(content, EncodedBatch):
             digest = content.digest.to_bytes(_DIGEST_BYTES, "big")
             place = (content.partition.topic, content.partition.partition)
-            cells += [RECORDS_KIND, *place, content.record_count, digest, content.row_key]
-            payload = content.payload
+            cells += [FILED_KIND if file else RECORDS_KIND, *place, content.record_count, digest, content.row_key]
+            payload = _PLACE.pack(*file.append(content.payload)) if file else content.payload
         else:
             cells += [SOURCE_KIND, None, None, None, None, None]
             payload = pickle.dumps(content)
@@ -79,14 +92,33 @@ class Piece:
         return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=_SCHEMA)
 
 
-def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
-    """The pieces in rows that `Piece.to_row` made; their payloads share the memory of the batch."""
+def partitions_of(batch: pa.RecordBatch) -> set[TopicPartition]:
+    """Where the records in some rows go."""
+    topics, numbers = batch.column("topic").to_pylist(), batch.column("partition").to_pylist()
+    return {TopicPartition(topic, number) for topic, number in zip(topics, numbers, strict=True) if topic is not None}
+
+
+def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Iterator[Piece]:
+    """The pieces in rows that `Piece.to_row` made, one by one; what is in no file shares the memory of the batch.
+
+    Args:
+        batch: the rows.
+        files: where payloads are that are not in the rows; None where all are.
+
+    Raises:
+        BatchRetryError: a file has not what a row says.
+    """
     plain = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _PLAIN}
     payloads = batch.column("payload")
     for row, kind in enumerate(plain["kind"]):
         payload = payloads[row].as_buffer()
+        source, run = plain["source"][row], plain["run"][row]
         content: EncodedBatch | EncodedSource
-        if kind == RECORDS_KIND:
+        if kind == SOURCE_KIND:
+            content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
+        else:
+            if kind == FILED_KIND and files is not None:
+                payload = files.read(source, run, *_PLACE.unpack(payload))
             content = EncodedBatch(
                 partition=TopicPartition(plain["topic"][row], plain["partition"][row]),
                 payload=payload,
@@ -94,9 +126,7 @@ def read_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
                 digest=int.from_bytes(plain["digest"][row], "big"),
                 row_key=plain["row_key"][row],
             )
-        else:
-            content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
-        yield Piece(plain["source"][row], plain["run"][row], plain["number"][row], content)
+        yield Piece(source, run, plain["number"][row], content)
 
 
 _PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}

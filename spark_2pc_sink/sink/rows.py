@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
@@ -23,15 +22,15 @@ from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.row_feed import SourceRows
-from spark_2pc_sink.sink.spark_facts import local_directory, runs_here
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
-from spark_2pc_sink.sink.staging_files import FileStaging, StagingFolder
-from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging
+from spark_2pc_sink.sink.staging_files import FileStaging
+from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging, drop_leftover_staging
 from spark_2pc_sink.sink.target import read_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -74,7 +73,7 @@ class RowWriter:
 
     Args:
         plan: from the driver.
-        ticket: names the claim and the transaction.
+        ticket: of the attempt.
         source: the Spark partition id.
         run: tells the runs of one source apart.
     """
@@ -132,7 +131,7 @@ class RowWriter:
     def _to_staging(self) -> PartWriter:
         """Stage the stream so far, and what follows: nobody waits for it until the task's end."""
         staging = self._plan.staging
-        store = self._stack.enter_context(staging.store(self._ticket, self._source, self._run))
+        store = self._stack.enter_context(staging.store(self._source, self._run))
         stage = PartWriter(store, part_bytes=staging.part_bytes)
         for encoded in self._stream:
             stage.write(encoded)
@@ -156,7 +155,6 @@ class RowLoader:
         self._selected: list[str] = []
         self._unchanged = False
         self._row_key: str | None = None
-        self._folder: StagingFolder | None = None
         self._cleared = 0
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
@@ -192,9 +190,6 @@ class RowLoader:
             upsert_keys=self._options.upsert_keys,
             order=order,
         )
-        context = batch.sparkSession.sparkContext
-        if self._folder is None and self._options.staging_schema is None and runs_here(context):
-            self._folder = StagingFolder(local_directory(context))
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
         self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
@@ -213,14 +208,14 @@ class RowLoader:
             return list(plan.expressions), None
         return self._selected, list(plan.expressions)
 
-    def row_plan(self, tasks: int, channel: RowChannel) -> RowPlan:
+    def row_plan(self, tasks: int, channel: RowChannel, staging: Staging) -> RowPlan:
         """What a task needs.
 
         Args:
             tasks: how many run at a time: they share the inline limit.
             channel: by which rows return through the driver.
+            staging: where it puts more than that.
         """
-        staging = self.staging()
         given = self._options.inline_copy_bytes_max
         return RowPlan(
             columns=self._planned(),
@@ -240,29 +235,43 @@ class RowLoader:
         kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
         return kind(connection, self._planned())
 
-    def staging(self) -> Staging:
-        """Where tasks stage rows: in files where they run on this machine, unless the user has named a schema."""
-        return self._tables() if self._folder is None else FileStaging(self._folder.path)
+    def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:
+        """Where the tasks of an attempt stage rows: in files where they can, unless the user has named a schema.
+
+        Args:
+            ticket: of the attempt.
+            folder: one that the driver and all tasks see; None where there is none.
+        """
+        options = self._options
+        if folder is not None and options.staging_schema is None:
+            return FileStaging(folder / "rows")
+        session = StagingSession(
+            database=options.database,
+            application_name=ticket.application_name,
+            connect_timeout_s=options.connect_timeout_s,
+            lock_timeout_ms=options.lock_timeout_ms,
+            statement_timeout_ms=options.statement_timeout_ms,
+        )
+        return TableStaging(session, self._staging_schema(), ticket)
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
         self._schema = None
 
     def drop_leftover_staging(self, generation: int) -> None:
-        """Drop what older claims of this sink have staged, once for each claim; of tables also those of a cluster."""
+        """Drop the staging tables of older claims of this sink, once for each claim."""
         if self._plan is None or generation == self._cleared:
             return
-        begin = partial(self._transaction, "dropping leftover staging tables")
-        places: set[Staging] = {self._tables(), self.staging()}
-        dropped = sum(place.drop_leftovers(generation, begin) for place in places)
+        with self._transaction("dropping leftover staging tables") as connection:
+            dropped = drop_leftover_staging(
+                connection,
+                schema=self._staging_schema(),
+                transactional_id=self._options.transactional_id,
+                generation=generation,
+            )
         self._cleared = generation
         if dropped:
-            _log.info("dropped the rows that %d tasks of older attempts had staged", dropped)
-
-    def close(self) -> None:
-        """Remove what this process alone could use."""
-        if self._folder is not None:
-            self._folder.close()
+            _log.info("dropped %d staging tables that older attempts left", len(dropped))
 
     @contextmanager
     def _transaction(self, operation: str) -> Iterator[Connection]:
@@ -271,17 +280,8 @@ class RowLoader:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._options.lock_timeout_ms}")
             yield connection
 
-    def _tables(self) -> TableStaging:
-        options = self._options
-        session = StagingSession(
-            database=options.database,
-            application_name="",
-            connect_timeout_s=options.connect_timeout_s,
-            lock_timeout_ms=options.lock_timeout_ms,
-            statement_timeout_ms=options.statement_timeout_ms,
-        )
-        schema = options.staging_schema or self._planned().table.schema or "public"
-        return TableStaging(session, schema, options.transactional_id)
+    def _staging_schema(self) -> str:
+        return self._options.staging_schema or self._planned().table.schema or "public"
 
     def _planned(self) -> ColumnPlan:
         if self._plan is None:

@@ -10,8 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.producer.record_encoder import EncodedBatch
-from spark_2pc_sink.sink.pieces import Piece, read_pieces
+from spark_2pc_sink.sink.pieces import Piece, partitions_of, read_pieces
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.task_plan import flush_session
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.producer.produce_session import ProduceSession
+    from spark_2pc_sink.producer.record_encoder import EncodedBatch
+    from spark_2pc_sink.sink.piece_files import PieceFiles
     from spark_2pc_sink.sink.task_plan import TaskPlan
 
 
@@ -56,12 +57,13 @@ class _Sending:
     def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
         self._plan.check_task_attempt(self._task, attempt)
         try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                if not self._newest:
-                    self._plan.check_stage_attempt(self._task, batch)
-                self._take(list(read_pieces(batch)))
+            with self._plan.piece_files() as files:
+                for batch in batches:
+                    if batch.num_rows == 0:
+                        continue
+                    if not self._newest:
+                        self._plan.check_stage_attempt(self._task, batch)
+                    self._take(batch, files)
             written = flush_session(self._session)
             yield TaskReceipt(
                 task=self._task,
@@ -74,9 +76,11 @@ class _Sending:
             self._plan.topics.connections.drop()
             raise
 
-    def _take(self, pieces: list[Piece]) -> None:
-        self._meet(pieces)
-        for piece in pieces:
+    def _take(self, batch: pa.RecordBatch, files: PieceFiles | None) -> None:
+        partitions = partitions_of(batch)
+        if partitions:
+            self._open_session().meet(partitions)
+        for piece in read_pieces(batch, files):
             self._check_order(piece)
             content = piece.content
             if isinstance(content, EncodedSource):
@@ -86,11 +90,6 @@ class _Sending:
                 continue
             self._taken[piece.source, piece.run] += 1
             self._send(content)
-
-    def _meet(self, pieces: list[Piece]) -> None:
-        partitions = [piece.content.partition for piece in pieces if isinstance(piece.content, EncodedBatch)]
-        if partitions:
-            self._open_session().meet(partitions)
 
     def _send(self, batch: EncodedBatch) -> None:
         topic, partition = batch.partition.topic, batch.partition.partition

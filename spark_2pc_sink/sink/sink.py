@@ -16,6 +16,7 @@ from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import BatchReport
+from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.rows import RowLoader
@@ -25,6 +26,8 @@ from spark_2pc_sink.sink.spark_facts import (
     check_repeatable,
     current_run,
     is_stopping,
+    local_directory,
+    runs_here,
     stream_execution,
 )
 from spark_2pc_sink.sink.topics import Connections, TopicFacts
@@ -32,7 +35,7 @@ from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
@@ -97,7 +100,7 @@ class DualWriteSink:
 
     def _start(self, batch: DataFrame, query: QueryRun) -> None:
         """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
-        started = _Run(self._options, query)
+        started = _Run(self._options, query, batch.sparkSession)
         try:
             started.start(batch)
         except BaseException:
@@ -111,9 +114,10 @@ class DualWriteSink:
 class _Run:
     """One run of one query: connections, the claim, and what was learnt of the batch's schema."""
 
-    def __init__(self, options: SinkOptions, query: QueryRun) -> None:
+    def __init__(self, options: SinkOptions, query: QueryRun, spark: SparkSession) -> None:
         self.query = query
         self._options = options
+        self._local = LocalFolder(local_directory(spark)) if runs_here(spark) else None
         self._cluster = Cluster(options.kafka)
         self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
         self._store = SqlStateStore(options.database, StoreSettings(**options.store_settings()))
@@ -191,13 +195,15 @@ class _Run:
             connections=self._connections,
             arrow=self._arrow,
             feed=self._feed,
+            local=self._local,
         )
         return self._driver.write(batch_id, work)
 
     def close(self) -> None:
-        """Close the connections of this run, and drop what it has staged."""
+        """Close the connections of this run."""
         self._feed.close()
-        self._loader.close()
+        if self._local is not None:
+            self._local.close()
         self._connections.drop()
         self._cluster.close()
         self._store.close()

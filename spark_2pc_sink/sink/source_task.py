@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
+from spark_2pc_sink.sink.piece_files import PieceFile
 from spark_2pc_sink.sink.pieces import Piece
 from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.routing import owner_of
@@ -51,6 +52,7 @@ class _Source:
         self._run = run
         self._router = RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
         self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+        self._file = None if plan.piece_folder is None else PieceFile(plan.piece_folder, source, run)
         self._pieces = 0
         self._rows = self._arrow_bytes = self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
@@ -71,6 +73,8 @@ class _Source:
                 if writer is not None:
                     writer.write(completed)
             yield from map(self._records, self._encoder.finish())
+            if self._file is not None:
+                self._file.close()
             if writer is not None:
                 writer.finish()
             yield self.piece(self._account(writer))
@@ -78,6 +82,8 @@ class _Source:
             plan.topics.connections.drop()
             raise
         finally:
+            if self._file is not None:
+                self._file.close()
             if writer is not None:
                 writer.close()
 
@@ -86,11 +92,12 @@ class _Source:
         tasks = self._plan.tasks
         if isinstance(content, EncodedBatch):
             owner = owner_of(content.partition.topic, content.partition.partition, tasks)
-            self._count(len(content.payload))
+            if self._file is None:
+                self._count(len(content.payload))
         else:
             owner = self._source % tasks
         number, self._pieces = self._pieces, self._pieces + 1
-        return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner])
+        return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner], self._file)
 
     def _count(self, piece_bytes: int) -> None:
         self._piece_bytes += piece_bytes

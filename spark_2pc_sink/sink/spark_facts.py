@@ -19,7 +19,6 @@ from spark_2pc_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
@@ -67,16 +66,16 @@ def current_run(spark: SparkSession) -> QueryRun:
     return QueryRun(query_id, run_id)
 
 
-def runs_here(context: SparkContext) -> bool:
+def runs_here(spark: SparkSession) -> bool:
     """True where tasks run on the driver's machine, by Spark's master."""
-    master = str(context.master)
+    master = str(spark.sparkContext.master)
     return master == "local" or master.startswith("local[")
 
 
-def local_directory(context: SparkContext) -> Path:
+def local_directory(spark: SparkSession) -> Path:
     """Where Spark puts what tasks spill, and so where there is room; of several the first."""
-    named = os.environ.get("SPARK_LOCAL_DIRS") or context.getConf().get("spark.local.dir") or tempfile.gettempdir()
-    return Path(named.partition(",")[0])
+    setting = spark.sparkContext.getConf().get("spark.local.dir")
+    return Path((os.environ.get("SPARK_LOCAL_DIRS") or setting or tempfile.gettempdir()).partition(",")[0])
 
 
 def stream_execution(spark: SparkSession, run: QueryRun) -> Any | None:

@@ -17,12 +17,10 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
-
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
 
 
 class PartStore(Protocol):
@@ -55,7 +53,7 @@ class StagedParts(Protocol):
 
 
 class Staging(Protocol):
-    """A place for parts. Can be pickled: tasks get it with their plan."""
+    """A place for the parts of one attempt. Can be pickled: tasks get it with their plan."""
 
     @property
     def look_s(self) -> float:
@@ -65,33 +63,23 @@ class Staging(Protocol):
     def part_bytes(self) -> int:
         """Of a part, which has at most one piece of the encoder more; a few of them fit any executor and the driver."""
 
-    def store(self, ticket: TransactionTicket, source: int, run: int) -> AbstractContextManager[PartStore]:
+    def store(self, source: int, run: int) -> AbstractContextManager[PartStore]:
         """The end of one run of one source, which is a task.
 
         Args:
-            ticket: of the attempt.
             source: the Spark partition id.
             run: tells the runs of one source apart.
 
         Raises:
-            BatchRetryError: another run of the source was here in this attempt; on entering.
+            BatchRetryError: another run of the source was here; on entering.
             DatabaseUnreachableError: no connection could be made; on entering.
         """
 
-    def staged(self, ticket: TransactionTicket, connection: Connection) -> StagedParts:
-        """The driver's end of an attempt.
+    def staged(self, connection: Connection) -> StagedParts:
+        """The driver's end.
 
         Args:
-            ticket: of the attempt.
             connection: of the transaction that decides.
-        """
-
-    def drop_leftovers(self, generation: int, begin: Callable[[], AbstractContextManager[Connection]]) -> int:
-        """Remove what claims older than ``generation`` have left, and say how many sources' it was.
-
-        Args:
-            generation: the claim in force.
-            begin: a short transaction of its own, where one is needed.
         """
 
 

@@ -2,7 +2,8 @@
 
 A task fills one table on a short connection of its own (`_TableStore`), each part in a row and a transaction of its
 own. The driver reads each part by its number, and drops the table in the transaction that decides (`StagedTables`).
-Tables of attempts that were given up are dropped later, by name. They are unlogged: a crash of the server empties them.
+Tables of attempts that were given up are dropped later, by name (`drop_leftover_staging`). They are unlogged: a crash
+of the server empties them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import re
 import struct
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,7 @@ from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.target import driver_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from sqlalchemy import Connection
@@ -133,35 +133,26 @@ class TableStaging:
     """See `Staging`.
 
     Attributes:
-        session: how a task connects; its application_name is completed with the claim.
+        session: how a task connects.
         schema: of the tables.
-        transactional_id: the sink's.
+        ticket: of the attempt; with the number of a source it names a table.
         look_s: see `Staging`; each look is a query.
         part_bytes: see `Staging`; what a transaction more costs is lost in the time that so many bytes take.
     """
 
     session: StagingSession
     schema: str
-    transactional_id: str
+    ticket: TransactionTicket
     look_s: float = 0.2
     part_bytes: int = 8 * 1024 * 1024
 
-    def store(self, ticket: TransactionTicket, source: int, run: int) -> _TableStore:
+    def store(self, source: int, run: int) -> _TableStore:
         """See `Staging.store`."""
-        session = replace(self.session, application_name=ticket.application_name)
-        return _TableStore(session, name=StagingName.of(ticket, source), schema=self.schema, run=run)
+        return _TableStore(self.session, name=StagingName.of(self.ticket, source), schema=self.schema, run=run)
 
-    def staged(self, ticket: TransactionTicket, connection: Connection) -> StagedTables:
+    def staged(self, connection: Connection) -> StagedTables:
         """See `Staging.staged`; the transaction is READ COMMITTED: each look sees what was committed before it."""
-        return StagedTables(ticket, connection, self.schema)
-
-    def drop_leftovers(self, generation: int, begin: Callable[[], AbstractContextManager[Connection]]) -> int:
-        """See `Staging.drop_leftovers`."""
-        with begin() as connection:
-            dropped = drop_leftover_staging(
-                connection, schema=self.schema, transactional_id=self.transactional_id, generation=generation
-            )
-        return len(dropped)
+        return StagedTables(self.ticket, connection, self.schema)
 
 
 class _TableStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,13 @@ from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.attempts import parse_thread_name
 from spark_2pc_sink.sink.json_values import json_values
+from spark_2pc_sink.sink.piece_files import PieceFiles
 from spark_2pc_sink.sink.receipts import WrittenPartition
 from spark_2pc_sink.sink.record_keys import key_values
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from spark_2pc_sink.ids import TopicPartition
@@ -37,6 +41,7 @@ class TaskPlan:
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
         rows: how rows become COPY bytes; None for a resend, when the database has them.
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
+        piece_folder: where pieces lie that tasks of one machine hand to each other; None where the shuffle moves them.
         piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
@@ -50,6 +55,7 @@ class TaskPlan:
     timestamp_ms: int
     rows: RowPlan | None
     stage_attempts_max: int = 1
+    piece_folder: Path | None = None
     piece_bytes_max: int | None = None
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
@@ -79,6 +85,10 @@ class TaskPlan:
             timestamp_ms=self.timestamp_ms,
             limits=self.topics.limits,
         )
+
+    def piece_files(self) -> PieceFiles | nullcontext[None]:
+        """The files of pieces, None where there are none."""
+        return nullcontext() if self.piece_folder is None else PieceFiles(self.piece_folder)
 
     def check_task_attempt(self, task: int, attempt: int) -> None:
         """Refuse to send in any attempt of a task but the first.

@@ -32,6 +32,7 @@ from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from typing import TypeAlias
 
     import pyarrow as pa
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.arrow_bound import ArrowBound
     from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.local_folder import LocalFolder
     from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.row_feed import RowFeed
     from spark_2pc_sink.sink.rows import RowLoader
@@ -70,6 +72,7 @@ class SparkBatchWork:
         connections: to the brokers, for batches that are sent from here.
         arrow: bounds what Python workers are handed.
         feed: where rows for the table arrive.
+        local: what the driver and all tasks see; None where they do not run on one machine.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class SparkBatchWork:
         connections: Connections,
         arrow: ArrowBound,
         feed: RowFeed,
+        local: LocalFolder | None,
     ) -> None:
         self._frame = frame
         self._options = options
@@ -94,6 +98,8 @@ class SparkBatchWork:
         self._connections = connections
         self._arrow = arrow
         self._feed = feed
+        self._local = local
+        self._folder: Path | None = None
         self._results: TaskResults | None = None
         self._copy: RowCopy | None = None
 
@@ -113,6 +119,7 @@ class SparkBatchWork:
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._loader.drop_leftover_staging(ticket.generation)
         with self._forgetting():
+            self._folder = None if self._local is None else self._local.begin(ticket)
             if ticket.kafka_only:
                 results = self._run_job(ticket)
             else:
@@ -138,8 +145,10 @@ class SparkBatchWork:
         self._frame.write.format("noop").mode("append").save()
 
     def discard(self) -> None:
-        """Forget the last `produce`."""
+        """Forget the last `produce`, and remove what it has left on the disk."""
         self._results = self._copy = None
+        if self._local is not None:
+            self._local.end()
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
@@ -151,13 +160,13 @@ class SparkBatchWork:
             raise
 
     def _row_copy(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> RowCopy:
-        staging = self._loader.staging()
+        staging = self._loader.staging(ticket, self._folder)
         return RowCopy(
             self._feed,
             ticket.attempt,
             begin=begin,
             table=self._loader.table,
-            staged=lambda connection: staging.staged(ticket, connection),
+            staged=staging.staged,
             look_s=min(staging.look_s, self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE),
             early=self._pace.small,
         )
@@ -236,7 +245,12 @@ class SparkBatchWork:
             topics=topics,
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(context)),
+            rows=None
+            if ticket.kafka_only
+            else self._loader.row_plan(
+                at_once, self._feed.channel(context), self._loader.staging(ticket, self._folder)
+            ),
+            piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
         )

@@ -48,7 +48,7 @@ TICKET = ticket()
 def session(url: str, **more: Any) -> StagingSession:
     defaults: dict[str, Any] = {
         "database": url,
-        "application_name": "",
+        "application_name": "2pc:my sink:3",
         "connect_timeout_s": 5,
         "lock_timeout_ms": 5_000,
         "statement_timeout_ms": 0,
@@ -56,30 +56,21 @@ def session(url: str, **more: Any) -> StagingSession:
     return StagingSession(**{**defaults, **more})
 
 
-def tables(url: str, *, schema: str = "public", sink: str = ID, **more: Any) -> TableStaging:
-    return TableStaging(session(url, **more), schema, sink)
+def tables(url: str, *, schema: str = "public", of: TransactionTicket = TICKET, **more: Any) -> TableStaging:
+    return TableStaging(session(url, **more), schema, of)
 
 
 @contextmanager
-def writing(
-    place: Staging,
-    *,
-    source: int = 0,
-    run: int = RUN,
-    of: TransactionTicket = TICKET,
-    part_bytes: int | None = None,
-) -> Iterator[PartWriter]:
+def writing(place: Staging, *, source: int = 0, part_bytes: int | None = None) -> Iterator[PartWriter]:
     """A task that stages rows."""
-    with place.store(of, source, run) as store:
+    with place.store(source, RUN) as store:
         yield PartWriter(store, part_bytes=part_bytes or place.part_bytes)
 
 
-def stage(
-    place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0, of: TransactionTicket = TICKET
-) -> EncodedSource:
+def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0) -> EncodedSource:
     """What a task does with such rows, and its account."""
     *pieces, tail = orders(plan, *values)
-    with writing(place, source=source, of=of) as writer:
+    with writing(place, source=source) as writer:
         for piece in pieces:
             writer.write(piece)
         writer.finish(tail)
@@ -100,7 +91,7 @@ def copying(
         TICKET.attempt,
         begin=lambda: connection,
         table=lambda opened: kind(opened, plan),
-        staged=lambda opened: place.staged(TICKET, opened),
+        staged=place.staged,
         look_s=look_s,
         early=False,
     )

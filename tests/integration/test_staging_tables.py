@@ -10,7 +10,6 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
-from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.staging_tables import (
     LEFTOVERS_MAX,
     StagingName,
@@ -78,7 +77,7 @@ def test_a_table_is_unlogged_and_its_parts_are_not_compressed(database: str) -> 
 
 
 def test_a_part_is_put_while_the_store_is_open(database: str, plan: ColumnPlan) -> None:
-    store = tables(database).store(TICKET, 0, 7)
+    store = tables(database).store(0, 7)
     with pytest.raises(LocalProtocolError, match="between"):
         store.put(0, orders(plan, (1, "a")))
 
@@ -102,7 +101,7 @@ def test_table_that_goes_while_it_is_looked_at_is_noticed(database: str, plan: C
     for source in (1, 2):
         stage(tables(database), plan, (source, "a"), source=source)
     with transaction(database, commit=False) as connection:
-        arrived = tables(database).staged(TICKET, connection).arrived()
+        arrived = tables(database).staged(connection).arrived()
         next(arrived)
         run(database, f"DROP TABLE {name(2)}")
         with pytest.raises(BatchRetryError, match=f"{name(2)} of this batch is gone"):
@@ -121,18 +120,25 @@ def test_names_are_read_back_and_fit() -> None:
     assert owner_of("a") != owner_of("b")
 
 
-def test_leftovers_of_others_are_left_alone(database: str, plan: ColumnPlan) -> None:
-    """Of another sink, another schema, or a name that only looks like one."""
-    older = ticket(generation=1)
-    stage(tables(database), plan, (1, "a"), of=older, source=7)
-    stage(tables(database), plan, (1, "a"), of=ticket(generation=1, sink="other"))
-    ours, look_alike = StagingName.of(older, 7), f"_2pc_stage_{owner_of(ID)}_1_1_x"
-    run(database, f"CREATE TABLE {look_alike} ()", "CREATE SCHEMA s", f"CREATE TABLE s.{ours} ()")
-    with transaction(database) as connection:
-        dropped = drop_leftover_staging(connection, schema="public", transactional_id=ID, generation=3)
-    assert dropped == (TableName(str(ours), "public"),)
-    others = StagingName.of(ticket(generation=1, sink="other"), 0)
-    assert stages(database) == sorted([look_alike, str(ours), str(others)])
+def test_only_older_leftovers_of_the_same_sink_are_dropped(database: str, plan: ColumnPlan) -> None:
+    older = [ticket(generation=1), ticket(generation=2, attempt=9)]
+    kept = [TICKET, ticket(generation=4), ticket(generation=1, sink="other"), ticket(generation=10)]
+    for one in older + kept:
+        stage(tables(database, of=one), plan, (1, "a"))
+    names = {one: str(StagingName.of(one, 0)) for one in older + kept}
+    look_alike = f"_2pc_stage_{owner_of(ID)}_1_1_x"
+    run(database, f"CREATE TABLE {look_alike} ()", "CREATE SCHEMA s", f"CREATE TABLE s.{names[older[0]]} ()")
+    assert drop_leftovers(database, 3) == {names[one] for one in older}
+    assert stages(database) == sorted([look_alike, names[older[0]], *(names[one] for one in kept)])
+    assert drop_leftovers(database, 4) == {names[TICKET]}
+
+
+def drop_leftovers(url: str, generation: int) -> set[str]:
+    """The names of what was dropped."""
+    with transaction(url) as connection:
+        dropped = drop_leftover_staging(connection, schema="public", transactional_id=ID, generation=generation)
+    assert {table.schema for table in dropped} <= {"public"}
+    return {table.name for table in dropped}
 
 
 def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
@@ -142,7 +148,7 @@ def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
         f"DO $$ BEGIN FOR n IN 1..{many} LOOP EXECUTE format('CREATE TABLE _2pc_stage_{owner_of(ID)}_1_1_%s ()', n);"
         " END LOOP; END $$",
     )
-    counts = [tables(database).drop_leftovers(2, lambda: transaction(database)) for _ in range(3)]
+    counts = [len(drop_leftovers(database, 2)) for _ in range(3)]
     assert counts == [LEFTOVERS_MAX, 3, 0]
 
 
@@ -187,7 +193,7 @@ def test_role_needs_no_more_than_create_and_insert(postgres: Database, database:
     try:
         stage(place, plan, (1, "a"))
         with transaction(as_writer) as connection:
-            assert append(connection, plan, place.staged(TICKET, connection).arrived()) == 1
+            assert append(connection, plan, place.staged(connection).arrived()) == 1
         assert table(database) == [(1, "a")]
     finally:
         run(database, "DROP OWNED BY writer", "DROP ROLE writer")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -42,8 +44,8 @@ def fake() -> Iterator[FakeCluster]:
         yield cluster
 
 
-@pytest.fixture
-def plan(fake: FakeCluster) -> Iterator[TaskPlan]:
+@pytest.fixture(params=[False, True], ids=["through the shuffle", "in files"])
+def plan(fake: FakeCluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TaskPlan]:
     kafka = options_for(fake, batch_bytes_max=400, max_request_bytes=10_000)
     ticket = TransactionTicket(
         transactional_id="orders",
@@ -55,7 +57,10 @@ def plan(fake: FakeCluster) -> Iterator[TaskPlan]:
         kafka_only=True,
     )
     topics = Topics(kafka, counts={"t": PARTITIONS})
-    yield TaskPlan(ticket, kafka, "t", topics, SALTS, 1_700_000_000_000, rows=None, stage_attempts_max=4)
+    folder = tmp_path / "pieces" if request.param else None
+    yield TaskPlan(
+        ticket, kafka, "t", topics, SALTS, 1_700_000_000_000, rows=None, stage_attempts_max=4, piece_folder=folder
+    )
     worker_connections(kafka).drop()
 
 
@@ -250,8 +255,18 @@ def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: Fak
     connections.drop()
 
 
+def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_path: Path) -> None:
+    plan = replace(plan, piece_folder=tmp_path / "pieces")
+    pieces = [*run_source([keyed(0, 200)], plan, source=0, run=1)]
+    shutil.rmtree(tmp_path / "pieces")
+    error = error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=0))
+    assert isinstance(error, BatchRetryError)
+    assert "pieces/0-1 cannot be used: No such file" in str(error)
+
+
 def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     """`arrow_bound`: else a task would be handed all pieces of a batch that has grown, at once."""
+    plan = replace(plan, piece_folder=None)
     counted = [*run_source([keyed(0, 200)], plan, source=0, run=1)]
     limit = sum(len(piece.column("payload")[0].as_py()) for piece in counted[:-1])
     fits = [*run_source([keyed(0, 200)], replace(plan, piece_bytes_max=limit), source=0, run=1)]
@@ -267,4 +282,5 @@ def test_sources_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> 
     (*pieces, last) = run_source(batches, plan, source=0, run=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
-    assert account.piece_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in pieces)
+    moved = pieces if plan.piece_folder is None else []
+    assert account.piece_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in moved)

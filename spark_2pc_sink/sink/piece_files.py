@@ -1,0 +1,106 @@
+"""Pieces in files, where tasks run on the driver's machine: only where they lie goes through Spark's shuffle.
+
+A piece that goes through the shuffle is copied some ten times, from one process to the other and back, and compressed
+once more. Which task gets what, in which order and of which run, is the same in both ways: rows of the shuffle say it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, BinaryIO
+
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.local_folder import unusable
+
+if TYPE_CHECKING:
+    from io import FileIO
+    from pathlib import Path
+
+    from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+    from spark_2pc_sink.wire.messages import RecordBytes
+
+
+class PieceFile:
+    """The file of one run of one source, which writes it.
+
+    Args:
+        folder: of the attempt's pieces; what it is in is there.
+        source: the Spark partition id.
+        run: tells the runs of one source apart.
+    """
+
+    def __init__(self, folder: Path, source: int, run: int) -> None:
+        self._path = _path(folder, source, run)
+        self._file: BinaryIO | None = None
+        self._bytes = 0
+
+    def append(self, payload: RecordBytes | ArrowBuffer) -> tuple[int, int]:
+        """Write the next piece; where it begins and how many bytes it has.
+
+        Raises:
+            BatchRetryError: the disk is full, or the folder is gone.
+        """
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(exist_ok=True)
+                self._file = self._path.open("xb")
+            written = self._file.write(payload)
+        except OSError as error:
+            raise unusable(self._path, error) from error
+        begin, self._bytes = self._bytes, self._bytes + written
+        return begin, written
+
+    def close(self) -> None:
+        """Everything can be read after this.
+
+        Raises:
+            BatchRetryError: the disk is full.
+        """
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise unusable(self._path, error) from error
+
+
+class PieceFiles:
+    """The files of all sources, for a task that sends what is in them. A context manager that closes them.
+
+    Args:
+        folder: of the attempt's pieces.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._open: dict[tuple[int, int], FileIO] = {}
+
+    def __enter__(self) -> PieceFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, source: int, run: int, begin: int, length: int) -> bytearray:
+        """One piece; it can be written to, so that nobody has to copy it once more.
+
+        Raises:
+            BatchRetryError: it is not there, or not whole.
+        """
+        path = _path(self._folder, source, run)
+        payload = bytearray(length)
+        try:
+            if (source, run) not in self._open:
+                self._open[source, run] = self._stack.enter_context(path.open("rb", buffering=0))
+            file = self._open[source, run]
+            file.seek(begin)
+            found = file.readinto(payload)
+        except OSError as error:
+            raise unusable(path, error) from error
+        if found != length:
+            raise BatchRetryError(reason=f"{path} has {found} of {length} bytes at {begin}: it was cut off")
+        return payload
+
+
+def _path(folder: Path, source: int, run: int) -> Path:
+    return folder / f"{source}-{run}"

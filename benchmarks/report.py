@@ -23,7 +23,7 @@ _INTRODUCTION = (
     "of runs that took turns on one machine."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
-_VARIANTS = ("keyed", "unkeyed", "upsert", "upsert with room", "wide")
+_VARIANTS = ("keyed", "unkeyed", "upsert", "upsert with room", "wide", "keyed, no files", "wide, no files")
 
 
 def main() -> None:
@@ -139,6 +139,7 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
         )
     head = ("", "rows in a batch", "ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
     yield table(head, rows)
+    yield "Without files: as in a cluster, where tasks share no disk with the driver (`local_files=False`)."
     cold = figures["cold"]
     yield (
         f"Cold (the first batch of a new session, keyed): ours {_seconds(cold['ours_s'])}, the pair "

@@ -42,6 +42,7 @@ class Variant:
         shape: of the rows.
         key: of the records.
         upsert: into a table that has all rows already.
+        files: False for a sink that does as in a cluster, although its tasks run on the driver's machine.
         share: a batch has this part of the rows.
     """
 
@@ -49,6 +50,7 @@ class Variant:
     shape: Shape
     key: str | None
     upsert: bool = False
+    files: bool = True
     share: int = 1
 
 
@@ -58,6 +60,8 @@ VARIANTS = (
     Variant("upsert", NARROW, "id", upsert=True),
     Variant("upsert with room", NARROW_WITH_ROOM, "id", upsert=True),
     Variant("wide", WIDE, "id", share=WIDE_SHARE),
+    Variant("keyed, no files", NARROW, "id", files=False),
+    Variant("wide, no files", WIDE, "id", files=False, share=WIDE_SHARE),
 )
 
 
@@ -97,13 +101,14 @@ def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -
         return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=look)
 
     ways = {persist: partial(writers.pair, persist=persist) for persist in (True, False)}
-    contents = once(writers.ours, look=True).contents
+    ours_way = partial(writers.ours, local_files=variant.files)
+    contents = once(ours_way, look=True).contents
     for way in ways.values():
         contents = compare(contents, once(way, look=True).contents)
     ours: list[RunFigures] = []
     pairs: dict[bool, list[RunFigures]] = {persist: [] for persist in ways}
     for _ in range(runs):
-        ours.append(once(writers.ours))
+        ours.append(once(ours_way))
         for persist, way in ways.items():
             pairs[persist].append(once(way))
     rates = {persist: throughput(figures, source.rows).median for persist, figures in pairs.items()}

@@ -231,15 +231,16 @@ class SinkOptions(RecoveryOptions):
         at_most=INT32_MAX,
         why="COPY bytes that the tasks which run at one time may send through the driver's memory, when they end; a "
         "task with more than its share stages its rows, and the driver takes them meanwhile. None: 128 MiB for all, "
-        "and for each task no more than 8 MiB, or 1 MiB in local mode. More keeps the executors of a cluster from "
-        "connecting to the database for batches of that size; a batch has up to four times as many tasks, and "
+        "and for each task no more than 8 MiB, or 1 MiB where they go to files. More keeps the executors of a cluster "
+        "from connecting to the database for batches of that size; a batch has up to four times as many tasks, and "
         "spark.driver.maxResultSize is 1 GiB",
     )
-    staging_schema: str | None = setting(
-        None,
-        why="where staging tables are made; None: in the schema of the table, and in local mode (master local[n]) "
-        "none, since tasks then stage rows in files below spark.local.dir",
+    local_files: bool = setting(
+        default=True,
+        why="where tasks run on the driver's machine (master local[n]), they stage rows, and hand encoded records to "
+        "each other, in files below spark.local.dir; False: by tables and Spark's shuffle, as in a cluster",
     )
+    staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     decision_margin_ms: int = setting(
         10_000,
         unit="ms",

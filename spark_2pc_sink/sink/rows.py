@@ -236,15 +236,15 @@ class RowLoader:
         return kind(connection, self._planned())
 
     def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:
-        """Where the tasks of an attempt stage rows: in files where they can, unless the user has named a schema.
+        """Where the tasks of an attempt stage rows: in files where they can.
 
         Args:
             ticket: of the attempt.
             folder: one that the driver and all tasks see; None where there is none.
         """
-        options = self._options
-        if folder is not None and options.staging_schema is None:
+        if folder is not None:
             return FileStaging(folder / "rows")
+        options = self._options
         session = StagingSession(
             database=options.database,
             application_name=ticket.application_name,

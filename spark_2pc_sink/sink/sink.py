@@ -117,7 +117,8 @@ class _Run:
     def __init__(self, options: SinkOptions, query: QueryRun, spark: SparkSession) -> None:
         self.query = query
         self._options = options
-        self._local = LocalFolder(local_directory(spark)) if runs_here(spark) else None
+        here = options.local_files and runs_here(spark)
+        self._local = LocalFolder(local_directory(spark)) if here else None
         self._cluster = Cluster(options.kafka)
         self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
         self._store = SqlStateStore(options.database, StoreSettings(**options.store_settings()))

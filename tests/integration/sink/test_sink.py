@@ -106,18 +106,14 @@ def target_of_each_version(
     return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
 
 
-@pytest.fixture(params=["tasks", "tasks of a cluster", "driver"])
+@pytest.fixture(params=["tasks", "tasks without files", "driver"])
 def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""
     monkeypatch.setattr(Pace, "small", request.param == "driver")
-    if request.param == "tasks of a cluster":
-        as_in_a_cluster(monkeypatch)
+    if request.param == "tasks without files":
+        # As in a cluster, by Spark's master: not by the option, of which the tests that ask for this know nothing.
+        monkeypatch.setattr("spark_2pc_sink.sink.sink.runs_here", lambda _: False)
     return str(request.param)
-
-
-def as_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks use no file of the driver's machine."""
-    monkeypatch.setattr("spark_2pc_sink.sink.sink.runs_here", lambda _: False)
 
 
 @pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
@@ -266,14 +262,12 @@ def test_upsert_refuses_a_key_twice_in_a_batch(stream: FileStream, target: Targe
     target.check([])
 
 
-@pytest.mark.parametrize("where", ["in files", "in a schema", "in a cluster"])
+@pytest.mark.parametrize("files", [True, False], ids=["in files", "in tables"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_batch_beyond_the_inline_limit_is_staged(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, mode: str, where: str
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, mode: str, files: bool
 ) -> None:
     """C10: rows beyond the limit are staged, and nothing is left of that afterwards."""
-    if where == "in a cluster":
-        as_in_a_cluster(monkeypatch)
     dropped = note_drops(monkeypatch)
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
@@ -281,14 +275,14 @@ def test_a_batch_beyond_the_inline_limit_is_staged(
     sink = target.sink(
         key="id",
         inline_copy_bytes_max=100_000,
-        staging_schema="public" if where == "in a schema" else None,
+        local_files=files,
         **upsert,
     )
     stream.run(sink, stream.frame(files_per_batch=10))
     target.check(rows)
     assert target.rows("relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
     assert [(type(staged), sorted(staged.taken)) for staged in dropped] == [
-        (StagedFiles if where == "in files" else StagedTables, [0, 1])
+        (StagedFiles if files else StagedTables, [0, 1])
     ]
     assert not any(staged._rows.exists() for staged in dropped if isinstance(staged, StagedFiles))
 

@@ -70,16 +70,18 @@ def test_a_task_that_has_sent_nothing_may_run_again(
     assert len(read_topic(kafka.bootstrap, name, isolation="read_uncommitted")) == committed
 
 
-@pytest.mark.parametrize("schema", [pytest.param("public", marks=pytest.mark.thorough), None])
+@pytest.mark.parametrize(
+    "files", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["in files", "in tables"]
+)
 def test_a_task_that_has_staged_rows_may_not_run_again(
-    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, schema: str | None
+    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, files: bool
 ) -> None:
     """A4, C10: the driver may have taken some already; what they leave is dropped by the attempt that follows."""
     name = topic(partitions=8)
     options = sink_options(
         broker=kafka, database=database, transactional_id=transactional_id, topic=name, key="id", table="public.target"
     )
-    stderr = run_with_a_failure(tmp_path, "encoded", {**options, "inline_copy_bytes_max": 0, "staging_schema": schema})
+    stderr = run_with_a_failure(tmp_path, "encoded", {**options, "inline_copy_bytes_max": 0, "local_files": files})
     assert "is there already: its source ran again" in stderr
     assert_all_there(kafka, name, database)
     assert table_rows(database, "relname", "pg_class WHERE relname LIKE '\\_2pc\\_stage%'") == []

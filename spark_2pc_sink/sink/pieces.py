@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.receipts import EncodedSource
@@ -107,6 +108,7 @@ def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Itera
 
     Raises:
         BatchRetryError: a file has not what a row says.
+        LocalProtocolError: a row says that its piece is in a file, and there are none.
     """
     plain = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _PLAIN}
     payloads = batch.column("payload")
@@ -117,7 +119,9 @@ def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Itera
         if kind == SOURCE_KIND:
             content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
         else:
-            if kind == FILED_KIND and files is not None:
+            if kind == FILED_KIND:
+                if files is None:
+                    raise LocalProtocolError(operation="read pieces", state="no files", rule="a row says it is in one")
                 payload = files.read(source, run, *_PLACE.unpack(payload))
             content = EncodedBatch(
                 partition=TopicPartition(plain["topic"][row], plain["partition"][row]),

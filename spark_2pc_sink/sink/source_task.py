@@ -1,8 +1,8 @@
 """A task that reads rows and encodes them for others to send: rows in, pieces out, and no effect on Kafka.
 
 So Spark may run it again as it likes. Only its rows for the database leave it another way: when it has ended well
-(`row_feed`), or, where they are many, while it runs, in a staging table of its own. Of either a second run is noticed,
-and the attempt given up.
+(`row_feed`), or, where they are many, while it runs (`staging`). Of either a second run is noticed, and the attempt
+given up.
 """
 
 from __future__ import annotations

@@ -97,6 +97,14 @@ def test_crash_of_the_server_empties_staging_and_is_noticed(start_postgres: Call
     assert table(url) == []
 
 
+def test_rows_of_another_attempt_are_not_seen(database: str, plan: ColumnPlan) -> None:
+    """C10: neither those of an older claim, nor those of an older transaction of this one."""
+    for other in (ticket(generation=2), ticket(generation=31), ticket(attempt=2), ticket(attempt=11)):
+        stage(tables(database, of=other), plan, (1, "other"))
+    with transaction(database) as connection:
+        assert list(tables(database).staged(connection).arrived()) == []
+
+
 def test_table_that_goes_while_it_is_looked_at_is_noticed(database: str, plan: ColumnPlan) -> None:
     for source in (1, 2):
         stage(tables(database), plan, (source, "a"), source=source)

@@ -12,7 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, DualWriteError, FencedError, UnstorableValueError
+from spark_2pc_sink.errors import (
+    BatchRetryError,
+    ConfigurationError,
+    DualWriteError,
+    FencedError,
+    LocalProtocolError,
+    UnstorableValueError,
+)
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.batch_work import TransactionTicket
@@ -262,6 +269,8 @@ def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_pa
     error = error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=0))
     assert isinstance(error, BatchRetryError)
     assert "pieces/0-1 cannot be used: No such file" in str(error)
+    without = error_of(run_sending(shuffled(pieces, 0), replace(plan, piece_folder=None), task=0, attempt=0))
+    assert isinstance(without, LocalProtocolError)
 
 
 def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:

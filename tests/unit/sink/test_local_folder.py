@@ -132,6 +132,7 @@ def test_a_source_without_records_has_no_file(tmp_path: Path) -> None:
 
 
 def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
+    """C10: what somebody has removed is never left out silently."""
     file = PieceFile(tmp_path / "pieces", 0, 7)
     begin, length = file.append(b"piece")
     file.close()

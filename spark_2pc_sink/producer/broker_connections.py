@@ -6,6 +6,7 @@ calls below: nothing happens between two calls, and no thread is left behind.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -267,7 +268,9 @@ class BrokerConnections:
             NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
         """
         connection = self._connection(node_id)
-        self.wait(connection.init_future, self.deadline(int(min(deadline.remaining_s, self._connect_s_max) * 1000)))
+        # Rounded up: cut off a moment before the deadline, it would pass for a reason of its own (`Reasons`).
+        limit_ms = math.ceil(min(deadline.remaining_s, self._connect_s_max) * 1000)
+        self.wait(connection.init_future, self.deadline(limit_ms))
         if not connection.init_future.is_done:
             with library_log.quiet(self._events):
                 connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))

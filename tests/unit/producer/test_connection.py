@@ -12,7 +12,7 @@ import pytest
 
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.producer import Cluster
-from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
@@ -77,6 +77,17 @@ def test_a_silent_peer_is_given_up(silent_port: int) -> None:
     with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match="bootstrap"):
         cluster.features()
     assert time.monotonic() - began_s < 15
+
+
+def test_connecting_is_not_given_up_before_the_deadline(silent_port: int) -> None:
+    """Not by a part of a millisecond either: it would take the place of what earlier attempts have found."""
+    for limit_ms in (5, 6, 7):
+        connections = BrokerConnections(options_for(f"127.0.0.1:{silent_port}"))
+        deadline = connections.deadline(limit_ms)
+        with pytest.raises(NodeUnavailableError, match="connecting took too long"):
+            connections.api_versions("bootstrap-0", deadline)
+        assert deadline.passed
+        connections.close()
 
 
 def test_a_peer_that_speaks_something_else_is_a_timeout() -> None:

@@ -11,13 +11,14 @@ account of the task, and an attempt of which something is missing is thrown away
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
@@ -35,21 +36,41 @@ class PartStore(Protocol):
         """
 
 
-class StagedParts(Protocol):
-    """The driver's end: what the tasks of one attempt have staged, also while they go on."""
+class StagedParts(ABC):
+    """The driver's end: what the tasks of one attempt have staged, also while they go on.
 
-    @property
-    def taken(self) -> Mapping[int, tuple[int, int]]:
-        """Of each source the run and how many parts were read."""
+    Attributes:
+        taken: of each source the run and how many parts were read.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[int, tuple[int, int]] = {}
 
     def arrived(self) -> Iterator[Stream]:
         """Parts that were not there before, one in memory at a time.
 
         Each look is also a sign of life to the server, which ends transactions that are idle for long.
-        """
 
+        Raises:
+            BatchRetryError: what a source has staged has vanished.
+        """
+        for source, place in self._places():
+            while (part := self._read(place, self.taken.get(source, (0, 0))[1])) is not None:
+                run, stream = part
+                self.taken[source] = (run, self.taken.get(source, (run, 0))[1] + 1)
+                yield stream
+
+    @abstractmethod
     def drop(self) -> None:
         """Remove what was read."""
+
+    @abstractmethod
+    def _places(self) -> list[tuple[int, Any]]:
+        """Each source that has staged something, and where. The server is asked something, in any case."""
+
+    @abstractmethod
+    def _read(self, place: Any, number: int) -> tuple[int, Stream] | None:
+        """The run and the stream of one part; None where it is not there yet."""
 
 
 class Staging(Protocol):

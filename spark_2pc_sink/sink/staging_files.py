@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.local_folder import unusable
+from spark_2pc_sink.sink.staging import StagedParts
 from spark_2pc_sink.sink.target import driver_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
     from sqlalchemy import Connection
@@ -95,41 +95,33 @@ class _FileStore:
             raise unusable(self._run, error) from error
 
 
-class StagedFiles:
+class StagedFiles(StagedParts):
     """See `StagedParts`.
 
     Args:
         rows: the folder of the attempt's rows.
         connection: of the transaction that decides.
-
-    Attributes:
-        taken: see `StagedParts`.
     """
 
     def __init__(self, rows: Path, connection: Connection) -> None:
+        super().__init__()
         self._rows = rows
         self._connection = driver_connection(connection)
-        self.taken: dict[int, tuple[int, int]] = {}
-
-    def arrived(self) -> Iterator[Stream]:
-        """See `StagedParts.arrived`."""
-        with self._connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-        for folder in sorted(self._rows.glob("*/*")):
-            source, run = int(folder.parent.name), int(folder.name)
-            while (stream := self._take(folder, self.taken.get(source, (run, 0))[1])) is not None:
-                self.taken[source] = (run, self.taken.get(source, (run, 0))[1] + 1)
-                yield [stream]
 
     def drop(self) -> None:
         """See `StagedParts.drop`: nothing is left but empty folders."""
 
-    def _take(self, folder: Path, number: int) -> bytes | None:
-        part = folder / str(number)
+    def _places(self) -> list[tuple[int, Path]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return [(int(folder.parent.name), folder) for folder in sorted(self._rows.glob("*/*"))]
+
+    def _read(self, place: Path, number: int) -> tuple[int, Stream] | None:
+        part = place / str(number)
         try:
             stream = part.read_bytes()
         except FileNotFoundError:
             return None
         # What is gone before the system gets to it is never written to a disk.
         part.unlink()
-        return stream
+        return int(place.name), [stream]

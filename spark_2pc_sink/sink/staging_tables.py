@@ -25,6 +25,7 @@ from sqlalchemy import make_url
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.staging import StagedParts
 from spark_2pc_sink.sink.target import driver_connection
 
 if TYPE_CHECKING:
@@ -226,58 +227,41 @@ class _TableStore:
             self._connection = None
 
 
-class StagedTables:
-    """See `StagedParts`.
+class StagedTables(StagedParts):
+    """See `StagedParts`. A table that vanishes was dropped as a leftover by a newer driver, or by a person.
 
     Args:
         ticket: of the attempt.
         connection: of the transaction that decides.
         schema: of the tables.
-
-    Attributes:
-        taken: see `StagedParts`.
     """
 
     def __init__(self, ticket: TransactionTicket, connection: Connection, schema: str) -> None:
+        super().__init__()
         self._connection = driver_connection(connection)
         self._schema = schema
         self._prefix = str(StagingName.of(ticket, 0)).removesuffix("0")
-        self.taken: dict[int, tuple[int, int]] = {}
-
-    def arrived(self) -> Iterator[Stream]:
-        """See `StagedParts.arrived`.
-
-        Raises:
-            BatchRetryError: a table has vanished: a newer driver has dropped it as a leftover, or a person did.
-        """
-        for name in self._names():
-            while (part := self._read(name)) is not None:
-                run, stream = part
-                self.taken[name.task] = (run, self.taken.get(name.task, (run, 0))[1] + 1)
-                yield stream
 
     def drop(self) -> None:
         """See `StagedParts.drop`."""
         if self.taken:
             with self._connection.cursor() as cursor:
-                drop_tables(cursor, [self._table(name) for name in self._names()])
+                drop_tables(cursor, [self._table(name) for _, name in self._places()])
 
-    def _names(self) -> list[StagingName]:
+    def _places(self) -> list[tuple[int, StagingName]]:
         with self._connection.cursor() as cursor:
-            return staging_names(cursor, self._schema, self._prefix)
+            return [(name.task, name) for name in staging_names(cursor, self._schema, self._prefix)]
 
-    def _read(self, name: StagingName) -> tuple[int, Stream] | None:
-        """The next part of a table."""
-        _, number = self.taken.get(name.task, (0, 0))
+    def _read(self, place: StagingName, number: int) -> tuple[int, Stream] | None:
         query = sql.SQL("COPY (SELECT run, stream FROM {} WHERE part = {}) TO STDOUT (FORMAT binary)").format(
-            self._table(name).identifier, sql.Literal(number)
+            self._table(place).identifier, sql.Literal(number)
         )
         answer = BytesIO()
         try:
             with self._connection.cursor() as cursor:
                 cursor.copy_expert(query, answer)
         except psycopg2.errors.UndefinedTable as error:
-            raise BatchRetryError(reason=f"staging table {name} of this batch is gone") from error
+            raise BatchRetryError(reason=f"staging table {place} of this batch is gone") from error
         rows = answer.getbuffer()[len(HEADER) : -len(TRAILER)]
         if not rows:
             return None

@@ -238,6 +238,7 @@ class SparkBatchWork:
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext
+        staging = self._loader.staging(ticket, self._folder)
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
@@ -245,11 +246,7 @@ class SparkBatchWork:
             topics=topics,
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=None
-            if ticket.kafka_only
-            else self._loader.row_plan(
-                at_once, self._feed.channel(context), self._loader.staging(ticket, self._folder)
-            ),
+            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(context), staging),
             piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,

@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.sink.staging_tables import StagedTables
 from spark_2pc_sink.testing.spark import start_spark
+from tests.support.one_batch import write_one_batch
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000
@@ -33,18 +33,7 @@ def main(options: str, directory: str) -> None:
         drop(staged)
 
     StagedTables.drop = show  # type: ignore[assignment,method-assign]
-    source = root / "input"
-    spark.range(0, ROWS, 1, 4).write.parquet(str(source))
-    query = (
-        spark.readStream.schema("id BIGINT")
-        .parquet(str(source))
-        .writeStream.foreachBatch(DualWriteSink(value="concat('value-', id)", **json.loads(options)))
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(100)
-    spark.stop()
+    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ blocks yet when those are deleted.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.sink import work
 from spark_2pc_sink.testing.spark import start_spark
+from tests.support.one_batch import write_one_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,18 +58,7 @@ def main(scenario: str, options: str, directory: str) -> None:
 
     spark.udf.register("fail_once", fail_once)
     value = "fail_once(id)" if scenario == "source" else "concat('value-', id)"
-    source = root / "input"
-    spark.range(0, ROWS, 1, 4).write.parquet(str(source))
-    query = (
-        spark.readStream.schema("id BIGINT")
-        .parquet(str(source))
-        .writeStream.foreachBatch(DualWriteSink(value=value, **json.loads(options)))
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(150)
-    spark.stop()
+    write_one_batch(spark, root, options, rows=ROWS, value=value)
 
 
 def _fail_after_encoding(marker: Path) -> None:

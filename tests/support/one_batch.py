@@ -1,0 +1,28 @@
+"""One batch of numbers through a sink: the driver's half of ``tests.integration.sink.one_batch``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink import DualWriteSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def write_one_batch(spark: SparkSession, directory: Path, options: str, *, rows: int, value: str) -> None:
+    """Write the numbers below ``rows`` in one batch, with the sink's options as JSON, and stop Spark."""
+    source = directory / "input"
+    spark.range(0, rows, 1, 4).write.parquet(str(source))
+    query = (
+        spark.readStream.schema("id BIGINT")
+        .parquet(str(source))
+        .writeStream.foreachBatch(DualWriteSink(value=value, **json.loads(options)))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(150), "the batch did not end within 150 s"
+    spark.stop()

@@ -1,10 +1,13 @@
-"""How large the Arrow batches are that Spark hands to Python workers.
+"""How large the Arrow batches are that Spark hands to Python workers: so many rows, and so many bytes.
 
-Spark takes up to 10 000 rows for one, whatever they weigh, and counts their bytes only where it is told a bound. A
-bound is needed: of pieces, which are large, 10 000 are whole gigabytes. But Spark asks every column for its size after
-every row, which was a quarter of the time that its tasks took. So it does not count where the batch before was shared
-out, succeeded, and would have had room without a bound; a batch that turns out to be far larger gives itself up and is
-tried again with one.
+Rows: each Arrow batch costs a worker a millisecond or two whatever it holds, and one of many megabytes no longer fits
+the processor's caches. Spark's 10 000 rows are few where they have 50 bytes, and many where they have 2 000. So the
+number follows the mean of the batch before.
+
+Bytes: they are counted only where Spark is told a bound. One is needed: of pieces, which are large, 10 000 are whole
+gigabytes. But Spark asks every column for its size after every row, which was a quarter of the time that its tasks
+took. So it does not count where the batch before was shared out, succeeded, and would have had room without a bound; a
+batch that turns out to be far larger gives itself up and is tried again with one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_ROWS_DEFAULT: Final = "10000"
+_ROWS_DEFAULT: Final = 10_000
 #: Spark's default, with which it does not count.
 _UNBOUNDED: Final = str(2**31 - 1)
 #: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
@@ -29,34 +32,42 @@ UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: Without a bound an Arrow batch has as many rows as Spark allows: so many bytes they may weigh, by the mean of the
 #: batch before.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
+#: What an Arrow batch weighs at most, by the mean of the batch before, where that does not take fewer rows than the
+#: least or more than the most. With more rows tasks would wait for each other, and nothing becomes faster.
+AIMED_BYTES: Final = 16 * 1024 * 1024
+AIMED_ROWS_MIN: Final = 128
+AIMED_ROWS_MAX: Final = 32_768
 
 
 class ArrowBound:
-    """Sets the bound before each batch, where nobody else has set one. One object serves one run.
+    """Sets rows and bytes before each batch, where nobody else has set them. One object serves one run.
 
-    The stream has a session of its own, so nobody else's workers see it. Spark 4.0 does not know the setting.
+    The stream has a session of its own, so nobody else's workers see it. Spark 4.0 does not know the bound of bytes.
     """
 
     def __init__(self) -> None:
-        self._ours: bool | None = None
-        self._rows_max = 0
-        self._set: bool | None = None
+        self._begun = False
+        self._bytes_ours = self._rows_ours = False
+        self._bytes_set: bool | None = None
+        self._rows_set = self._rows = _ROWS_DEFAULT
         self._roomy = False
 
     def apply(self, spark: SparkSession) -> int | None:
-        """Set it for the next job; the bytes of pieces at which a source has to give up, None for no limit.
+        """Set them for the next job; the bytes of pieces at which a source has to give up, None for no limit.
 
         Args:
             spark: the session of the stream.
         """
-        if self._ours is None:
-            self._rows_max = int(spark.conf.get(_ROWS_SETTING, _ROWS_DEFAULT) or _ROWS_DEFAULT)
-            self._ours = spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED
-        if not self._ours:
+        if not self._begun:
+            self._begin(spark)
+        if self._rows_set != self._rows:
+            spark.conf.set(_ROWS_SETTING, str(self._rows))
+            self._rows_set = self._rows
+        if not self._bytes_ours:
             return None
-        if self._set is not self._roomy:
+        if self._bytes_set is not self._roomy:
             spark.conf.set(_SETTING, _UNBOUNDED if self._roomy else str(ARROW_BATCH_BYTES_MAX))
-            self._set = self._roomy
+            self._bytes_set = self._roomy
         return UNBOUNDED_BYTES_MAX if self._roomy else None
 
     def note(self, results: TaskResults) -> None:
@@ -65,12 +76,27 @@ class ArrowBound:
         Args:
             results: of its tasks.
         """
+        if self._rows_ours and results.arrow_bytes:
+            self._rows = _aimed_rows(results.arrow_bytes / results.rows)
         self._roomy = (
-            self._rows_max > 0
+            self._rows > 0
             and results.piece_bytes <= UNBOUNDED_BYTES_MAX
-            and results.arrow_bytes * self._rows_max <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
+            and results.arrow_bytes * self._rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
         )
 
     def forget(self) -> None:
         """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
         self._roomy = False
+
+    def _begin(self, spark: SparkSession) -> None:
+        rows = spark.conf.get(_ROWS_SETTING, None)
+        self._rows_ours = rows is None
+        self._rows = self._rows_set = _ROWS_DEFAULT if rows is None else int(rows)
+        self._bytes_ours = spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED
+        self._begun = True
+
+
+def _aimed_rows(row_bytes: float) -> int:
+    """A power of two, so that it changes only where the rows do."""
+    rows = int(min(max(AIMED_BYTES / row_bytes, AIMED_ROWS_MIN), AIMED_ROWS_MAX))
+    return 1 << (rows.bit_length() - 1)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -28,19 +29,14 @@ from spark_2pc_sink.wire.arrow_layout import (
     INT32_BYTES_MAX,
     ArrowBuffer,
     ArrowColumn,
-    BinaryLayout,
+    ByteArray,
     Int64Array,
     as_binary,
     as_one_array,
     binary_array,
     binary_layout,
 )
-from spark_2pc_sink.wire.varints import (
-    encode_varint_rows,
-    length_prefix_sizes,
-    varint_sizes,
-    zigzag,
-)
+from spark_2pc_sink.wire.varints import Varints, encode_varint_rows, length_prefix_sizes
 
 #: Bytes of a batch before its records (``spark_2pc_sink.wire.record_batch``).
 BATCH_HEADER_BYTES: Final = 61
@@ -90,7 +86,7 @@ def record_sizes(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColu
         UnstorableValueError: a header is null, or its key is.
     """
     bodies = _Rows.of(key, value, headers).body_sizes() + 1
-    return bodies + varint_sizes(zigzag(bodies))
+    return bodies + Varints.of(bodies).sizes
 
 
 def split_rows(sizes: Int64Array, bytes_max: int) -> list[tuple[int, int]]:
@@ -115,7 +111,7 @@ def split_rows(sizes: Int64Array, bytes_max: int) -> list[tuple[int, int]]:
     def summed(delta_bytes: int) -> Int64Array:
         if delta_bytes not in sums:
             body = bodies + delta_bytes
-            sums[delta_bytes] = np.concatenate((np.zeros(1, np.int64), np.cumsum(body + varint_sizes(zigzag(body)))))
+            sums[delta_bytes] = np.concatenate((np.zeros(1, np.int64), np.cumsum(body + Varints.of(body).sizes)))
         return sums[delta_bytes]
 
     ranges = []
@@ -172,10 +168,10 @@ def encode_sections(
     row_counts = np.asarray(counts, np.int64)
     stops = np.cumsum(row_counts)
     firsts = stops - row_counts
-    deltas = zigzag(np.arange(rows.count, dtype=np.int64) - np.repeat(firsts, row_counts))
-    bodies = rows.body_sizes() + varint_sizes(deltas)
-    lengths = zigzag(bodies)
-    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(bodies + varint_sizes(lengths))))
+    deltas = Varints.of(np.arange(rows.count, dtype=np.int64) - np.repeat(firsts, row_counts))
+    bodies = rows.body_sizes() + deltas.sizes
+    lengths = Varints.of(bodies)
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(bodies + lengths.sizes)))
     joined_bytes = int(bounds[-1]) + BATCH_HEADER_BYTES * int((row_counts > 0).sum())
     if joined_bytes > INT32_BYTES_MAX:
         raise LocalProtocolError(
@@ -183,15 +179,13 @@ def encode_sections(
             state=f"{rows.count} rows take {joined_bytes} bytes",
             rule=f"the length of a batch is an int32: cut the rows with split_rows to {INT32_BYTES_MAX} bytes or less",
         )
-    key_lengths = zigzag(rows.key_lengths)
-    prefixes = binary_array(*encode_varint_rows([lengths, None, None, deltas, key_lengths], rows.count))
-    value_lengths = binary_array(*encode_varint_rows([zigzag(rows.value_lengths)], rows.count))
-    keys = [] if rows.key is None else [rows.key]
-    parts = [_header_room(rows.count, firsts[row_counts > 0]), prefixes, *keys, value_lengths, rows.value]
-    joined = _joined_bytes(_join([*parts, *rows.header_parts()], rows.count))
+    heads = encode_varint_rows([lengths, None, None, deltas, rows.key.prefixes], rows.count)
+    prefixes = _with_header_room(*heads, row_counts[row_counts > 0])
+    parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
+    joined = _joined_bytes(_join(parts, rows.count))
     # Arrow has just made this memory, and nobody else knows it.
     memory = memoryview(joined).cast("B")
-    content_starts = bounds[:-1] + varint_sizes(lengths) + _ZERO_BYTES + varint_sizes(deltas)
+    content_starts = bounds[:-1] + lengths.sizes + _ZERO_BYTES + deltas.sizes
     sections = []
     frame_start = 0
     for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
@@ -209,23 +203,59 @@ def encode_sections(
     return sections
 
 
-def _header_room(row_count: int, firsts: Int64Array) -> ArrowColumn:
-    """What stands before the first row of each batch: room for its header. Before others nothing does."""
-    sizes = np.zeros(row_count, np.int64)
-    sizes[firsts] = BATCH_HEADER_BYTES
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    return binary_array(np.zeros(int(offsets[-1]), np.uint8), offsets)
+def _with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
+    """What `encode_varint_rows` made, with room for a header before the first row of each batch of so many rows."""
+    room = np.zeros(BATCH_HEADER_BYTES, np.uint8)
+    bounds = offsets[np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))].tolist()
+    parts = [part for start, stop in pairwise(bounds) for part in (room, data[start:stop])]
+    # The first row begins where its room does.
+    offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * BATCH_HEADER_BYTES, counts)
+    return binary_array(np.concatenate(parts) if parts else data, offsets)
+
+
+@dataclass(frozen=True)
+class _Prefixed:
+    """A binary column whose values stand behind their lengths. A null has length -1, as on the wire.
+
+    Args:
+        column: the values; None where all are null.
+        lengths: of each.
+        prefixes: the same as varints.
+    """
+
+    column: ArrowColumn | None
+    lengths: Int64Array
+    prefixes: Varints
+
+    @classmethod
+    def of(cls, column: ArrowColumn | None, count: int) -> _Prefixed:
+        if column is None:
+            lengths = np.full(count, -1, np.int64)
+        else:
+            layout = binary_layout(column)
+            lengths = layout.lengths if layout.valid is None else np.where(layout.valid, layout.lengths, -1)
+        return cls(column, lengths, Varints.of(lengths))
+
+    def sizes(self) -> Int64Array:
+        """Bytes of each value with its length before it."""
+        return self.prefixes.sizes + np.maximum(self.lengths, 0)
+
+    def values(self) -> list[ArrowColumn]:
+        """Without the lengths."""
+        return [] if self.column is None else [self.column]
+
+    def parts(self) -> list[ArrowColumn]:
+        """What is to be joined, row by row."""
+        return [binary_array(*encode_varint_rows([self.prefixes], len(self.lengths))), *self.values()]
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Columns that are known to fit together. A null has length -1, as on the wire."""
+    """Columns that are known to fit together."""
 
     count: int
-    key: ArrowColumn | None
-    value: ArrowColumn
-    key_lengths: Int64Array
-    value_lengths: Int64Array
+    key: _Prefixed
+    value: _Prefixed
     headers: _Headers | None
 
     @classmethod
@@ -239,19 +269,16 @@ class _Rows:
                     rule="all columns have the same number of rows",
                 )
         key = None if key is None else as_binary(key, "key")
-        value = as_binary(value, "value")
         return cls(
             count=count,
-            key=key,
-            value=value,
-            key_lengths=np.full(count, -1, np.int64) if key is None else _wire_lengths(binary_layout(key)),
-            value_lengths=_wire_lengths(binary_layout(value)),
+            key=_Prefixed.of(key, count),
+            value=_Prefixed.of(as_binary(value, "value"), count),
             headers=None if headers is None else _Headers.of(headers, key),
         )
 
     def body_sizes(self) -> Int64Array:
         """Bytes of each record without its own length and its offset delta."""
-        sizes = _ZERO_BYTES + _prefixed_sizes(self.key_lengths) + _prefixed_sizes(self.value_lengths)
+        sizes = _ZERO_BYTES + self.key.sizes() + self.value.sizes()
         return sizes + (len(_NO_HEADERS) if self.headers is None else self.headers.sizes())
 
     def header_parts(self) -> list[ArrowColumn]:
@@ -265,11 +292,10 @@ class _Rows:
 class _Headers:
     """The headers of all rows, one behind the other, and how many belong to each row."""
 
-    counts: Int64Array
-    key: ArrowColumn
-    value: ArrowColumn
-    key_lengths: Int64Array
-    value_lengths: Int64Array
+    row_counts: Int64Array
+    counts: Varints
+    key: _Prefixed
+    value: _Prefixed
 
     @classmethod
     def of(cls, column: ArrowColumn, row_key: ArrowColumn | None) -> _Headers:
@@ -294,36 +320,25 @@ class _Headers:
                 value="a header without a key",
                 rule="a Kafka record header has a key; only its value may be null",
             )
-        return cls(counts, key, value, _wire_lengths(binary_layout(key)), _wire_lengths(binary_layout(value)))
+        return cls(counts, Varints.of(counts), _Prefixed.of(key, len(key)), _Prefixed.of(value, len(value)))
 
     def sizes(self) -> Int64Array:
         """Bytes of each row's headers with their count."""
-        return varint_sizes(zigzag(self.counts)) + np.diff(self._row_offsets())
+        return self.counts.sizes + np.diff(self._row_offsets())
 
     def parts(self) -> list[ArrowColumn]:
         """For each row, the count of its headers and the headers themselves."""
-        counts = binary_array(*encode_varint_rows([zigzag(self.counts)], len(self.counts)))
-        key_lengths = binary_array(*encode_varint_rows([zigzag(self.key_lengths)], len(self.key)))
-        value_lengths = binary_array(*encode_varint_rows([zigzag(self.value_lengths)], len(self.key)))
-        joined = _join([key_lengths, self.key, value_lengths, self.value], len(self.key))
+        counts = binary_array(*encode_varint_rows([self.counts], len(self.counts)))
+        joined = _join([*self.key.parts(), *self.value.parts()], len(self.key.lengths))
         # The headers of a row lie side by side, so a row's headers are a slice of the joined bytes: no second join.
         offsets = self._row_offsets()
         data = np.frombuffer(_joined_bytes(joined), np.uint8)
         return [counts, binary_array(data, offsets)]
 
     def _row_offsets(self) -> Int64Array:
-        header_sizes = _prefixed_sizes(self.key_lengths) + _prefixed_sizes(self.value_lengths)
+        header_sizes = self.key.sizes() + self.value.sizes()
         before_header = np.concatenate((np.zeros(1, np.int64), np.cumsum(header_sizes)))
-        return before_header[np.concatenate((np.zeros(1, np.int64), np.cumsum(self.counts)))]
-
-
-def _wire_lengths(layout: BinaryLayout) -> Int64Array:
-    return layout.lengths if layout.valid is None else np.where(layout.valid, layout.lengths, -1)
-
-
-def _prefixed_sizes(lengths: Int64Array) -> Int64Array:
-    """Bytes of each key or value with its length before it; ``lengths`` has -1 for a null."""
-    return varint_sizes(zigzag(lengths)) + np.maximum(lengths, 0)
+        return before_header[np.concatenate((np.zeros(1, np.int64), np.cumsum(self.row_counts)))]
 
 
 def _join(parts: list[ArrowColumn], row_count: int) -> ArrowColumn:

@@ -7,6 +7,7 @@ value) takes one byte, then seven bits in each byte, low bits first, the high bi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -25,20 +26,30 @@ LOW_BITS: Final = 0x7F
 _RUNS_MAX: Final = 16
 
 
-def zigzag(numbers: Int64Array) -> Int64Array:
-    """Signed numbers as unsigned ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    return (numbers << 1) ^ (numbers >> 63)
+@dataclass(frozen=True)
+class Varints:
+    """A column of signed numbers as varints.
 
+    Args:
+        unsigned: the numbers after zigzag: 0, -1, 1, -2 have become 0, 1, 2, 3.
+        sizes: bytes of each.
+    """
 
-def varint_sizes(unsigned: Int64Array) -> Int64Array:
-    """Bytes of the varint of each number, which has been through `zigzag`."""
-    sizes = np.ones(len(unsigned), np.int64)
-    for portions in range(1, VARINT_BYTES_MAX):
-        larger = unsigned >= 1 << (BITS * portions)
-        if not larger.any():
-            break
-        sizes += larger
-    return sizes
+    unsigned: Int64Array
+    sizes: Int64Array
+
+    @classmethod
+    def of(cls, numbers: Int64Array) -> Varints:
+        """Those of ``numbers``."""
+        unsigned = (numbers << 1) ^ (numbers >> 63)
+        return cls(unsigned, _sizes(unsigned))
+
+    def __len__(self) -> int:
+        return len(self.unsigned)
+
+    def range(self, start: int, stop: int) -> Varints:
+        """Some of them, which share memory with these."""
+        return Varints(self.unsigned[start:stop], self.sizes[start:stop])
 
 
 def length_prefix_sizes(sizes: Int64Array) -> Int64Array:
@@ -53,31 +64,41 @@ def length_prefix_sizes(sizes: Int64Array) -> Int64Array:
     return prefixes
 
 
-def encode_varint_rows(columns: Sequence[Int64Array | None], row_count: int) -> tuple[ByteArray, Int64Array]:
+def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
     """The varints of several columns, row after row, in one buffer.
 
     Args:
-        columns: numbers that have been through `zigzag`, all of ``row_count``; None for a column of zeros.
+        columns: all of ``row_count``; None for a column of zeros.
         row_count: how many rows there are.
 
     Returns:
         the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
     """
-    sizes = [None if column is None else varint_sizes(column) for column in columns]
-    widths = np.full(row_count, sum(size is None for size in sizes), np.int64)
+    sizes = [column.sizes for column in columns if column is not None]
+    widths = np.full(row_count, len(columns) - len(sizes), np.int64)
     for size in sizes:
-        if size is not None:
-            widths += size
+        widths += size
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(widths)))
     data = np.zeros(int(offsets[-1]), np.uint8)
-    runs = _runs_of_equal_sizes([size for size in sizes if size is not None], row_count)
+    runs = _runs_of_equal_sizes(sizes, row_count)
     if runs is None:
-        _scatter(data, offsets[:-1].copy(), columns, sizes)
+        _scatter(data, offsets[:-1].copy(), columns)
     else:
         for start, stop in runs:
             block = data[offsets[start] : offsets[stop]].reshape(stop - start, -1)
-            _fill_block(block, [None if column is None else column[start:stop] for column in columns])
+            _fill_block(block, [None if column is None else column.range(start, stop) for column in columns])
     return data, offsets
+
+
+def _sizes(unsigned: Int64Array) -> Int64Array:
+    # Of most columns all numbers have the same size, which the least and the greatest tell at once.
+    if not len(unsigned):
+        return np.zeros(0, np.int64)
+    least, most = (max(1, -(-int(number).bit_length() // BITS)) for number in (unsigned.min(), unsigned.max()))
+    sizes = np.full(len(unsigned), least, np.int64)
+    for portions in range(least, most):
+        sizes += unsigned >= 1 << (BITS * portions)
+    return sizes
 
 
 def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tuple[int, int]] | None:
@@ -92,31 +113,26 @@ def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tu
     return list(pairwise(bounds))
 
 
-def _fill_block(block: ByteArray, columns: Sequence[Int64Array | None]) -> None:
+def _fill_block(block: ByteArray, columns: Sequence[Varints | None]) -> None:
     """Write the varints of rows that all have the same sizes: byte by byte of the row, for all rows at once."""
     position = 0
     for column in columns:
-        size = 1 if column is None else max(1, -(-int(column[0]).bit_length() // BITS))
+        size = 1 if column is None else int(column.sizes[0])
         if column is not None:
             for portion in range(size):
-                bits = column >> (BITS * portion) if portion else column
+                bits = column.unsigned >> (BITS * portion) if portion else column.unsigned
                 block[:, position + portion] = bits & LOW_BITS if portion == size - 1 else bits & LOW_BITS | MORE_FOLLOW
         position += size
 
 
-def _scatter(
-    data: ByteArray,
-    cursor: Int64Array,
-    columns: Sequence[Int64Array | None],
-    sizes: Sequence[Int64Array | None],
-) -> None:
+def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | None]) -> None:
     """Write the varints of any rows: each column's at the position that ``cursor`` has for the row by then."""
-    for column, size in zip(columns, sizes, strict=True):
-        if column is None or size is None:
+    for column in columns:
+        if column is None:
             cursor += 1  # the byte is 0 already
         else:
-            _write_varints(data, cursor, column, size)
-            cursor += size
+            _write_varints(data, cursor, column.unsigned, column.sizes)
+            cursor += column.sizes
 
 
 def _write_varints(data: ByteArray, positions: Int64Array, unsigned: Int64Array, sizes: Int64Array) -> None:

@@ -1,4 +1,4 @@
-"""Spark counts the bytes of Arrow batches unless the batch before shows that it need not."""
+"""The batch before says how many rows an Arrow batch has, and whether Spark has to count bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.sink.arrow_bound import (
+    AIMED_BYTES,
+    AIMED_ROWS_MAX,
+    AIMED_ROWS_MIN,
     ARROW_BATCH_BYTES_MAX,
     UNBOUNDED_BYTES_MAX,
     UNBOUNDED_ROWS_BYTES_MAX,
@@ -24,24 +27,24 @@ BOUNDED = str(ARROW_BATCH_BYTES_MAX)
 
 
 class Session:
-    """A session's settings, and how often the bound was set."""
+    """A session's settings, and what was set."""
 
-    def __init__(self, value: str | None = None, rows_max: int = ROWS_MAX) -> None:
+    def __init__(self, value: str | None = None, rows_max: int | None = ROWS_MAX) -> None:
         self.conf: Any = self
-        self.value = value
-        self.rows_max = rows_max
-        self.times = 0
+        self.values = {SETTING: value, ROWS_SETTING: None if rows_max is None else str(rows_max)}
+        self.sets: list[tuple[str, str]] = []
 
-    def get(self, name: str, default: str) -> str:
-        if name == ROWS_SETTING:
-            return str(self.rows_max)
-        assert name == SETTING
-        return default if self.value is None else self.value
+    @property
+    def value(self) -> str | None:
+        return self.values[SETTING]
+
+    def get(self, name: str, default: str | None) -> str | None:
+        value = self.values[name]
+        return default if value is None else value
 
     def set(self, name: str, value: str) -> None:
-        assert name == SETTING
-        self.value = value
-        self.times += 1
+        self.values[name] = value
+        self.sets.append((name, value))
 
 
 def read(*sources: tuple[int, ...]) -> TaskResults:
@@ -56,7 +59,7 @@ def read(*sources: tuple[int, ...]) -> TaskResults:
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     session, bound = Session(), ArrowBound()
     assert [bound.apply(session), bound.apply(session)] == [None, None]  # type: ignore[arg-type]
-    assert (session.value, session.times) == (BOUNDED, 1)
+    assert session.sets == [(SETTING, BOUNDED)]
 
 
 @pytest.mark.parametrize(
@@ -102,4 +105,33 @@ def test_what_somebody_else_has_set_stays() -> None:
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))
     assert bound.apply(session) is None  # type: ignore[arg-type]
-    assert (session.value, session.times) == ("1000000", 0)
+    assert (session.value, session.sets) == ("1000000", [])
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows"),
+    [
+        (1, AIMED_ROWS_MAX),
+        (AIMED_BYTES // AIMED_ROWS_MAX, AIMED_ROWS_MAX),
+        (AIMED_BYTES // AIMED_ROWS_MAX + 1, AIMED_ROWS_MAX // 2),
+        (AIMED_BYTES // AIMED_ROWS_MIN, AIMED_ROWS_MIN),
+        (AIMED_BYTES, AIMED_ROWS_MIN),
+    ],
+)
+def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
+    session, bound = Session(rows_max=None), ArrowBound()
+    bound.apply(session)  # type: ignore[arg-type]
+    for _ in range(2):
+        bound.note(read((3, 3 * row_bytes)))
+        bound.apply(session)  # type: ignore[arg-type]
+    assert [value for name, value in session.sets if name == ROWS_SETTING] == [str(rows)]
+    # By the number that is set, not by Spark's own.
+    assert session.value == (UNBOUNDED if rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX else BOUNDED)
+
+
+def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
+    session, bound = Session(rows_max=None), ArrowBound()
+    bound.apply(session)  # type: ignore[arg-type]
+    bound.note(read())
+    bound.apply(session)  # type: ignore[arg-type]
+    assert session.values[ROWS_SETTING] is None

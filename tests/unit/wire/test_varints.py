@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_2pc_sink.wire.varints import encode_varint_rows, length_prefix_sizes, varint_sizes, zigzag
+from spark_2pc_sink.wire.varints import Varints, encode_varint_rows, length_prefix_sizes
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -25,7 +25,7 @@ def kafka_varint(number: int) -> bytes:
 @example([(64 if row % 2 else 8192, row) for row in range(40)])  # sizes change often, and none is a single byte
 def test_rows_are_what_kafka_python_writes(numbers: list[tuple[int, int]]) -> None:
     columns = [np.array([pair[side] for pair in numbers], np.int64) for side in (0, 1)]
-    data, offsets = encode_varint_rows([zigzag(columns[0]), None, zigzag(columns[1])], len(numbers))
+    data, offsets = encode_varint_rows([Varints.of(columns[0]), None, Varints.of(columns[1])], len(numbers))
 
     rows = [bytes(data[start:stop]) for start, stop in pairwise(offsets)]
     assert rows == [kafka_varint(left) + b"\x00" + kafka_varint(right) for left, right in numbers]
@@ -35,12 +35,12 @@ def test_rows_are_what_kafka_python_writes(numbers: list[tuple[int, int]]) -> No
 def test_a_varint_grows_exactly_at_its_corners(bits: int) -> None:
     corners = np.array([2**bits - 1, 2**bits, -(2**bits), -(2**bits) - 1], np.int64)
     expected = [len(kafka_varint(int(corner))) for corner in corners]
-    assert varint_sizes(zigzag(corners)).tolist() == expected
+    assert Varints.of(corners).sizes.tolist() == expected
     assert expected == [bits // 7 + 1, bits // 7 + 2, bits // 7 + 1, bits // 7 + 2]
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**28), st.sampled_from([63, 64, 8191, 8192, 2**20, 2**27 - 1, 2**27]))))
 def test_the_size_of_a_length_prefix_follows_from_the_total(bodies: list[int]) -> None:
     body_sizes = np.array(bodies, np.int64)
-    prefixes = varint_sizes(zigzag(body_sizes))
+    prefixes = Varints.of(body_sizes).sizes
     assert length_prefix_sizes(body_sizes + prefixes).tolist() == prefixes.tolist()

@@ -38,8 +38,7 @@ def run_task(
         attempt: the attempt number of the task.
     """
     try:
-        plan.check_task_attempt(task, attempt)
-        receipt = _Writing(plan, task, run).write(_of_first_attempt(batches, plan, task))
+        receipt = _Writing(plan, task, run).write(plan.of_first_attempt(batches, task=task, attempt=attempt))
     except DualWriteError as error:
         receipt = TaskReceipt(task=task, error=error)
     yield receipt.to_result()
@@ -56,16 +55,6 @@ def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceip
         DualWriteError: what a task would have returned as the error of its receipt.
     """
     return _Writing(plan, task=0, run=0).write(batches)
-
-
-def _of_first_attempt(batches: Iterable[pa.RecordBatch], plan: TaskPlan, task: int) -> Iterator[pa.RecordBatch]:
-    """The batches, unless this is not the first attempt of the stage, which the first row says."""
-    checked = False
-    for batch in batches:
-        if batch.num_rows and not checked:
-            plan.check_stage_attempt(task, batch)
-            checked = True
-        yield batch
 
 
 class _Writing:

@@ -38,7 +38,7 @@ def run_sending(
         attempt: the attempt number of the task.
     """
     try:
-        yield from _Sending(plan, task).run(batches, attempt)
+        yield from _Sending(plan, task).run(plan.of_first_attempt(batches, task=task, attempt=attempt))
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
@@ -54,15 +54,10 @@ class _Sending:
         self._newest: dict[tuple[int, int], int] = {}
         self._sources: list[EncodedSource] = []
 
-    def run(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[pa.RecordBatch]:
-        self._plan.check_task_attempt(self._task, attempt)
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             with self._plan.piece_files() as files:
                 for batch in batches:
-                    if batch.num_rows == 0:
-                        continue
-                    if not self._newest:
-                        self._plan.check_stage_attempt(self._task, batch)
                     self._take(batch, files)
             written = flush_session(self._session)
             yield TaskReceipt(

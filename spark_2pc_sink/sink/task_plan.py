@@ -16,6 +16,7 @@ from spark_2pc_sink.sink.receipts import WrittenPartition
 from spark_2pc_sink.sink.record_keys import key_values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -90,26 +91,32 @@ class TaskPlan:
         """The files of pieces, None where there are none."""
         return nullcontext() if self.piece_folder is None else PieceFiles(self.piece_folder)
 
-    def check_task_attempt(self, task: int, attempt: int) -> None:
-        """Refuse to send in any attempt of a task but the first.
-
-        Raises:
-            BatchRetryError: an earlier attempt may have written.
-        """
-        if attempt > 0:
-            raise BatchRetryError(reason=f"task {task} ran again as attempt {attempt}: an earlier one may have written")
-
-    def check_stage_attempt(self, task: int, first_rows: pa.RecordBatch) -> None:
-        """Refuse to send in any attempt of a stage but the first.
+    def of_first_attempt(
+        self, batches: Iterable[pa.RecordBatch], *, task: int, attempt: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches that have rows, for a task that sends: in the first attempt of the task and of its stage only.
 
         Args:
+            batches: with the column `frame.ATTEMPT`, which says what stage this is.
             task: the Spark partition id.
-            first_rows: the first rows of the task, with the column `frame.ATTEMPT`.
+            attempt: the attempt number of the task.
 
         Raises:
             BatchRetryError: an earlier attempt may have written.
             ConfigurationError: this Spark does not tell, and runs stages again.
         """
+        if attempt > 0:
+            raise BatchRetryError(reason=f"task {task} ran again as attempt {attempt}: an earlier one may have written")
+        checked = False
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if not checked:
+                self._check_stage_attempt(task, batch)
+                checked = True
+            yield batch
+
+    def _check_stage_attempt(self, task: int, first_rows: pa.RecordBatch) -> None:
         text = first_rows.column(names.ATTEMPT)[0].as_py()
         attempt = parse_thread_name(text)
         if attempt is None and self.stage_attempts_max > 1:

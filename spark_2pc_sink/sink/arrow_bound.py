@@ -33,7 +33,7 @@ UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: batch before.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
 #: What an Arrow batch weighs at most, by the mean of the batch before, where that does not take fewer rows than the
-#: least or more than the most. With more rows tasks would wait for each other, and nothing becomes faster.
+#: least or more than the most: with more nothing becomes faster, and rows that turn out to be heavier weigh more.
 AIMED_BYTES: Final = 16 * 1024 * 1024
 AIMED_ROWS_MIN: Final = 128
 AIMED_ROWS_MAX: Final = 32_768

@@ -46,10 +46,10 @@ class ArrowBound:
     """
 
     def __init__(self) -> None:
-        self._begun = False
+        #: What the settings are known to be; None before the first batch.
+        self._known: dict[str, str] | None = None
         self._bytes_ours = self._rows_ours = False
-        self._bytes_set: bool | None = None
-        self._rows_set = self._rows = _ROWS_DEFAULT
+        self._rows = _ROWS_DEFAULT
         self._roomy = False
 
     def apply(self, spark: SparkSession) -> int | None:
@@ -58,16 +58,17 @@ class ArrowBound:
         Args:
             spark: the session of the stream.
         """
-        if not self._begun:
-            self._begin(spark)
-        if self._rows_set != self._rows:
-            spark.conf.set(_ROWS_SETTING, str(self._rows))
-            self._rows_set = self._rows
+        if self._known is None:
+            self._known = self._look(spark)
+        wanted = {_ROWS_SETTING: str(self._rows)}
+        if self._bytes_ours:
+            wanted[_SETTING] = _UNBOUNDED if self._roomy else str(ARROW_BATCH_BYTES_MAX)
+        for name, value in wanted.items():
+            if self._known.get(name) != value:
+                spark.conf.set(name, value)
+        self._known = wanted
         if not self._bytes_ours:
             return None
-        if self._bytes_set is not self._roomy:
-            spark.conf.set(_SETTING, _UNBOUNDED if self._roomy else str(ARROW_BATCH_BYTES_MAX))
-            self._bytes_set = self._roomy
         return UNBOUNDED_BYTES_MAX if self._roomy else None
 
     def note(self, results: TaskResults) -> None:
@@ -88,12 +89,13 @@ class ArrowBound:
         """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
         self._roomy = False
 
-    def _begin(self, spark: SparkSession) -> None:
+    def _look(self, spark: SparkSession) -> dict[str, str]:
         rows = spark.conf.get(_ROWS_SETTING, None)
         self._rows_ours = rows is None
-        self._rows = self._rows_set = _ROWS_DEFAULT if rows is None else int(rows)
+        self._rows = _ROWS_DEFAULT if rows is None else int(rows)
         self._bytes_ours = spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED
-        self._begun = True
+        # Without that of bytes, which the first batch sets in any case.
+        return {_ROWS_SETTING: str(self._rows)}
 
 
 def _aimed_rows(row_bytes: float) -> int:

@@ -99,6 +99,11 @@ def as_one_array(column: ArrowColumn) -> ArrowColumn:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], kind)
 
 
+def offsets_of(sizes: Int64Array) -> Int64Array:
+    """Where each of some things begins that lie one behind the other, and where the last one ends: one number more."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+
+
 def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
     """A binary array without nulls over ``data``: row i is ``data[offsets[i]:offsets[i + 1]]``."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]

@@ -35,6 +35,7 @@ from spark_2pc_sink.wire.arrow_layout import (
     as_one_array,
     binary_array,
     binary_layout,
+    offsets_of,
 )
 from spark_2pc_sink.wire.varints import Varints, encode_varint_rows, length_prefix_sizes
 
@@ -111,7 +112,7 @@ def split_rows(sizes: Int64Array, bytes_max: int) -> list[tuple[int, int]]:
     def summed(delta_bytes: int) -> Int64Array:
         if delta_bytes not in sums:
             body = bodies + delta_bytes
-            sums[delta_bytes] = np.concatenate((np.zeros(1, np.int64), np.cumsum(body + Varints.of(body).sizes)))
+            sums[delta_bytes] = offsets_of(body + Varints.of(body).sizes)
         return sums[delta_bytes]
 
     ranges = []
@@ -171,8 +172,9 @@ def encode_sections(
     deltas = Varints.of(np.arange(rows.count, dtype=np.int64) - np.repeat(firsts, row_counts))
     bodies = rows.body_sizes() + deltas.sizes
     lengths = Varints.of(bodies)
-    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(bodies + lengths.sizes)))
-    joined_bytes = int(bounds[-1]) + BATCH_HEADER_BYTES * int((row_counts > 0).sum())
+    bounds = offsets_of(bodies + lengths.sizes)
+    filled = row_counts[row_counts > 0]
+    joined_bytes = int(bounds[-1]) + BATCH_HEADER_BYTES * len(filled)
     if joined_bytes > INT32_BYTES_MAX:
         raise LocalProtocolError(
             operation="encode rows as one record batch",
@@ -180,7 +182,7 @@ def encode_sections(
             rule=f"the length of a batch is an int32: cut the rows with split_rows to {INT32_BYTES_MAX} bytes or less",
         )
     heads = encode_varint_rows([lengths, None, None, deltas, rows.key.prefixes], rows.count)
-    prefixes = _with_header_room(*heads, row_counts[row_counts > 0])
+    prefixes = _with_header_room(*heads, filled)
     parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
     joined = _joined_bytes(_join(parts, rows.count))
     # Arrow has just made this memory, and nobody else knows it.
@@ -206,7 +208,7 @@ def encode_sections(
 def _with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
     """What `encode_varint_rows` made, with room for a header before the first row of each batch of so many rows."""
     room = np.zeros(BATCH_HEADER_BYTES, np.uint8)
-    bounds = offsets[np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))].tolist()
+    bounds = offsets[offsets_of(counts)].tolist()
     parts = [part for start, stop in pairwise(bounds) for part in (room, data[start:stop])]
     # The first row begins where its room does.
     offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * BATCH_HEADER_BYTES, counts)
@@ -337,8 +339,7 @@ class _Headers:
 
     def _row_offsets(self) -> Int64Array:
         header_sizes = self.key.sizes() + self.value.sizes()
-        before_header = np.concatenate((np.zeros(1, np.int64), np.cumsum(header_sizes)))
-        return before_header[np.concatenate((np.zeros(1, np.int64), np.cumsum(self.row_counts)))]
+        return offsets_of(header_sizes)[offsets_of(self.row_counts)]
 
 
 def _join(parts: list[ArrowColumn], row_count: int) -> ArrowColumn:

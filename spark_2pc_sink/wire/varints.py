@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_2pc_sink.wire.arrow_layout import ByteArray, Int64Array
+from spark_2pc_sink.wire.arrow_layout import ByteArray, Int64Array, offsets_of
 
 #: A varint of an int32 has at most this many bytes: 32 bits in portions of 7.
 VARINT_BYTES_MAX: Final = 5
@@ -78,7 +78,7 @@ def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tup
     widths = np.full(row_count, len(columns) - len(sizes), np.int64)
     for size in sizes:
         widths += size
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(widths)))
+    offsets = offsets_of(widths)
     data = np.zeros(int(offsets[-1]), np.uint8)
     runs = _runs_of_equal_sizes(sizes, row_count)
     if runs is None:

@@ -170,15 +170,14 @@ class ContainerCluster(GivenBroker):
         wait_until(self._whole, deadline_s=START_DEADLINE_S, what="all copies to be complete", interval_s=0.1)
 
     def _partition(self, topic: str, partition: int) -> Any:
-        known: dict[str, Any] = {}
-
-        def answered() -> bool:
-            # Any node may answer, also one that was cut off and has not read yet what was created meanwhile.
-            known.update(metadata_of(self.bootstrap).topics)
-            return topic in known
-
-        wait_until(answered, deadline_s=START_DEADLINE_S, what=f"a node that knows {topic}", interval_s=0.1)
-        return known[topic].partitions[partition]
+        # Any node may answer, also one that was cut off and has not read yet what was created meanwhile.
+        known: Any = wait_until(
+            lambda: metadata_of(self.bootstrap).topics.get(topic),
+            deadline_s=START_DEADLINE_S,
+            what=f"a node that knows {topic}",
+            interval_s=0.1,
+        )
+        return known.partitions[partition]
 
     def _whole(self) -> bool:
         try:

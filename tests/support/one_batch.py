@@ -24,5 +24,5 @@ def write_one_batch(spark: SparkSession, directory: Path, options: str, *, rows:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(150), "the batch did not end within 150 s"
+    assert query.awaitTermination(100), "the batch did not end within 100 s"
     spark.stop()

@@ -47,7 +47,7 @@ class OneBatch:
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=150,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]

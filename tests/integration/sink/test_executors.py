@@ -14,7 +14,7 @@ from tests.support.cluster_main import ROWS
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.spark]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.spark]
 
 
 @pytest.mark.parametrize("key", ["id", pytest.param(None, marks=pytest.mark.thorough)], ids=["keyed", "unkeyed"])

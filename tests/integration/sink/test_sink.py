@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
@@ -24,6 +23,7 @@ from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.staging_files import StagedFiles
 from spark_2pc_sink.sink.staging_tables import StagedTables
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from tests.integration import database_tables
 from tests.support.driver_job import terminate
 from tests.support.streams import FileStream, make_sink
 
@@ -48,12 +48,6 @@ def rows_of(batch: int, count: int = 500) -> list[Row]:
         (batch * 10_000 + n, None if n % 17 == 0 else f"n-{n}-żółw-🚲", None if n % 13 == 0 else n)
         for n in range(count)
     ]
-
-
-def table_rows(database: str, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
-    engine = sqlalchemy.create_engine(database, poolclass=sqlalchemy.NullPool)
-    with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(sqlalchemy.text(f"SELECT {columns} FROM {table}"))]
 
 
 def record_rows(records: list[TopicRecord]) -> list[Row]:
@@ -81,7 +75,7 @@ class Target:
 
     def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
         """What the table, or another, holds."""
-        return table_rows(self.database, columns, table)
+        return database_tables.rows(self.database, f"SELECT {columns} FROM {table}")
 
     def check(self, rows: list[Row]) -> None:
         """Compare both sides with what went in."""
@@ -280,7 +274,7 @@ def test_a_batch_beyond_the_inline_limit_is_staged(
     )
     stream.run(sink, stream.frame(files_per_batch=10))
     target.check(rows)
-    assert target.rows("relname", "pg_class WHERE relname LIKE '\\_2pc%'") == []
+    assert target.rows("relname", "pg_class WHERE relname ~ '^_2pc'") == []
     assert [(type(staged), sorted(staged.taken)) for staged in dropped] == [
         (StagedFiles if files else StagedTables, [0, 1])
     ]
@@ -418,9 +412,7 @@ def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -
     for batch in range(2):
         stream.add(rows_of(batch))
     stream.run(target.sink(key="id"))
-    engine = sqlalchemy.create_engine(target.database, poolclass=sqlalchemy.NullPool)
-    with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("UPDATE kafka_transaction_state SET batch_id = 0"))
+    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
     stream.add(rows_of(2))
     with pytest.raises(HaltError, match="batch 2 follows batch 0"):
         stream.run(target.sink(key="id"))

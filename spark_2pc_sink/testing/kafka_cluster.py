@@ -104,14 +104,17 @@ class KafkaCluster(Lifetime):
         """Wait until all nodes are there, and every partition has a leader and all its copies in sync.
 
         Raises:
-            ServerError: not in time.
+            ServerError: not in time, or a node that was started has ended by itself; the text has the ends of logs.
         """
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
+            for node in self._started():
+                node.check_alive()
             if all(self._sees_all(node) for node in self.nodes.values()):
                 return
             time.sleep(_POLL_S)
-        raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}")
+        logs = "".join(f"\nThe log of node {node.node_id} ends:\n{node.log_tail()}" for node in self._started())
+        raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")
 
     def restart_each(self) -> None:
         """A rolling restart: stop and start one node after the other, each when the last one is in sync again."""
@@ -144,11 +147,14 @@ class KafkaCluster(Lifetime):
 
     def close(self) -> None:
         """Stop all nodes and remove their data."""
-        for node in self.nodes.values():
+        for node in self._started():
             # Nothing is kept, so nothing is handed over: an orderly end waits for the others, which end too.
-            if node.started:
-                node.kill()
+            node.kill()
+        for node in self.nodes.values():
             node.close()
+
+    def _started(self) -> list[KafkaBroker]:
+        return [node for node in self.nodes.values() if node.started]
 
     def _sees_all(self, node: KafkaBroker) -> bool:
         """Whether a node's own picture is of a whole cluster; asked of each, because they learn of news one by one."""

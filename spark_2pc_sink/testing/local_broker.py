@@ -93,14 +93,20 @@ class LocalBroker(Lifetime):
         """
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
-            if not self._running().running:
-                raise ServerError(f"the broker ended by itself. Its log ends:\n{self._running().log_tail()}")
+            self.check_alive()
             if self._serves():
                 return
             time.sleep(0.05)
-        raise ServerError(
-            f"the broker was not ready within {deadline_s} s. Its log ends:\n{self._running().log_tail()}"
-        )
+        raise ServerError(f"the broker was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
+
+    def check_alive(self) -> None:
+        """Make sure that the process, which was started, has not ended by itself.
+
+        Raises:
+            ServerError: it has, or it was never started; the text has the end of its log.
+        """
+        if not self._running().running:
+            raise ServerError(f"broker {self.node_id} ended by itself. Its log ends:\n{self.log_tail()}")
 
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would. :meth:`start` starts it again on the same data."""

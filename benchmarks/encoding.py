@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from benchmarks.figures import Spread
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.wire.arrow_records import encode_records, record_sizes, split_rows
-from spark_2pc_sink.wire.record_batch import encode_record_batch
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_unassigned_batch
+from spark_2pc_sink.wire.record_rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ SMALL_BATCHES = 20
 LARGE_BATCHES = 10
 LARGE_VALUE_BYTES = 1_000
 _PRODUCER = ProducerIdAndEpoch(1, 0)
+_TIMESTAMP_MS = 1_700_000_000_000
 
 
 def measure(scale: Scale) -> dict[str, Any]:
@@ -83,19 +85,12 @@ def _encode(batches: list[pa.RecordBatch], compression: str) -> list[memoryview]
     options = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1", "compression.type": compression})
     made = []
     for batch in batches:
-        key, value = batch["key"], batch["value"]
-        for start, stop in split_rows(record_sizes(key, value, None), options.batch_bytes_max):
-            section = encode_records(key.slice(start, stop - start), value.slice(start, stop - start), None)
-            made.append(
-                encode_record_batch(
-                    section,
-                    producer=_PRODUCER,
-                    base_sequence=0,
-                    timestamp_ms=1_700_000_000_000,
-                    compression=compression,
-                    level=options.compression_level,
-                )
+        for rows in Rows.of(batch["key"], batch["value"], None).cut(options.batch_bytes_max):
+            (section,) = encode_sections(rows, [len(rows)])
+            unassigned = encode_unassigned_batch(
+                section, timestamp_ms=_TIMESTAMP_MS, compression=compression, level=options.compression_level
             )
+            made.append(assign_producer(unassigned, producer=_PRODUCER, base_sequence=0))
     return made
 
 

@@ -24,10 +24,10 @@ from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import assign_producer, next_sequence
+from spark_2pc_sink.wire.record_rows import Rows
 
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.
@@ -101,37 +101,29 @@ class ProduceSession:
         """The digest of every record encoded so far; of every record appended once `flush` has returned."""
         return self._digest
 
-    def append(
-        self, partition: TopicPartition, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None
-    ) -> None:
+    def append(self, partition: TopicPartition, rows: Rows) -> None:
         """Append rows to one partition, in order.
 
         Returns when they are on their way, not when they are acknowledged. Blocks while more than
         `UNACKNOWLEDGED_BYTES_MAX` bytes are unacknowledged.
 
-        Args:
-            partition: where to.
-            key: binary or string column, or None for null keys.
-            value: the same; null is a tombstone.
-            headers: list<struct<key: string, value: binary>>, or None for none.
-
         Raises:
             FencedError: the pair is not the newest of its transactional id.
             AbortableError: the transaction must be aborted; the next one may succeed.
             BatchRetryError: somebody else wrote to the partition with this pair.
-            RecordTooLargeError, UnstorableValueError: a row cannot be sent.
+            RecordTooLargeError: a row cannot be sent.
             AuthorizationError, UnknownTopicError, ConfigurationError, KafkaError: the topic cannot be written so.
             KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, counting only time spent
                 in these calls.
-            LocalProtocolError: the session is closed, or the columns do not fit together.
+            LocalProtocolError: the session is closed.
 
         The first error of a session is raised again by every later call.
         """
         with self._failing():
-            if not len(value):
+            if not len(rows):
                 return
             self._meet([partition])
-            for batch in self._encoder.append(partition, key, value, headers):
+            for batch in self._encoder.append(partition, rows):
                 self._send(batch)
 
     def append_encoded(self, batch: EncodedBatch) -> None:

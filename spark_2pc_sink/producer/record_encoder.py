@@ -15,12 +15,13 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.partition_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_answers import record_too_large
-from spark_2pc_sink.producer.row_buffer import RowBuffer, Rows
-from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
+from spark_2pc_sink.producer.row_buffer import RowBuffer
+from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
+from spark_2pc_sink.wire.record_rows import Rows
 
 #: Bytes of rows that wait for more rows, per encoder; above it batches are made of what there is.
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -69,22 +70,12 @@ class RecordEncoder:
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
-    def append(
-        self, partition: TopicPartition, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None
-    ) -> Iterator[EncodedBatch]:
+    def append(self, partition: TopicPartition, rows: Rows) -> Iterator[EncodedBatch]:
         """Take rows of one partition, in order; yields the batches that are full now.
 
-        Args:
-            partition: where to.
-            key: binary or string column, or None for null keys.
-            value: the same; null is a tombstone.
-            headers: list<struct<key: string, value: binary>>, or None for none.
-
         Raises:
-            RecordTooLargeError, UnstorableValueError: a row cannot be sent.
-            LocalProtocolError: the columns do not fit together.
+            RecordTooLargeError: a row cannot be sent.
         """
-        rows = Rows.of(key, value, headers)
         if not len(rows):
             return
         buffer = self._buffer(partition)
@@ -102,10 +93,10 @@ class RecordEncoder:
         together_bytes, layout = 0, None
         for partition, buffer in self._buffers.items():
             for rows in buffer.take():
-                together_bytes += rows.size_bytes
+                together_bytes += rows.bytes_max
                 if together and (together_bytes > TOGETHER_BYTES_MAX or layout != rows.layout):
                     yield from self._encode(together)
-                    together, together_bytes = {}, rows.size_bytes
+                    together, together_bytes = {}, rows.bytes_max
                 together[partition], layout = rows, rows.layout
         yield from self._encode(together)
         self._kept_bytes = 0
@@ -128,7 +119,7 @@ class RecordEncoder:
             return
         rows = Rows.joined(list(batches.values()))
         counts = [len(batch_rows) for batch_rows in batches.values()]
-        sections = encode_sections(rows.key, rows.value, rows.headers, counts)
+        sections = encode_sections(rows, counts)
         for (partition, batch_rows), section in zip(batches.items(), sections, strict=True):
             payload = encode_unassigned_batch(
                 section,
@@ -138,7 +129,7 @@ class RecordEncoder:
             )
             row_key = _printable_key(batch_rows) if len(batch_rows) == 1 else None
             if row_key is not None:
-                self._check_single(partition, row_key, payload, int(batch_rows.sizes[0]))
+                self._check_single(partition, row_key, payload, batch_rows.bytes_max)
             digest = batch_digest(partition.topic, section)
             yield EncodedBatch(partition, payload, section.record_count, digest, row_key)
 
@@ -163,7 +154,7 @@ def _records_bytes_max(option: int, limits: TopicLimits) -> int:
 
 def _printable_key(rows: Rows) -> str:
     """The key of the only row: as text where it is text, else in hexadecimal; cut to a readable length."""
-    key: bytes | None = None if rows.key is None else rows.key[0].as_py()
+    key: bytes | None = None if rows.key.column is None else rows.key.column[0].as_py()
     if key is None:
         return "null"
     try:

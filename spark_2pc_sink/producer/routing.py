@@ -15,6 +15,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.connection import Cluster, unknown_topic
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, as_one_array
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
+from spark_2pc_sink.wire.record_rows import Rows
 
 #: A pyarrow.RecordBatch or pyarrow.Table.
 ArrowRows: TypeAlias = Any
@@ -49,13 +50,11 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Routed:
-    """Rows of one partition."""
+class PartitionRows:
+    """Rows of one partition, in the order in which they came."""
 
     partition: TopicPartition
-    key: ArrowColumn | None
-    value: ArrowColumn
-    headers: ArrowColumn | None
+    rows: Rows
 
 
 class Router:
@@ -95,17 +94,18 @@ class Router:
             raise _refused(f"column 'partition' of type {partition.type}", "partitions are integers")
         return Columns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
 
-    def route(self, columns: Columns) -> list[Routed]:
+    def route(self, columns: Columns) -> list[PartitionRows]:
         """Split rows by partition; those of one partition keep their order.
 
         Raises:
             UnknownTopicError: a topic, or a partition that a row names, does not exist.
-            LocalProtocolError: the key is not bytes.
+            LocalProtocolError: a column is not bytes.
+            UnstorableValueError: a header without a key.
             KafkaTimeoutError: no broker answered.
         """
         self._calls += 1
         return [
-            Routed(TopicPartition(topic, index), part.key, part.value, part.headers)
+            PartitionRows(TopicPartition(topic, index), Rows.of(part.key, part.value, part.headers))
             for topic, rows in self._by_topic(columns)
             for index, part in self._by_partition(topic, rows)
         ]

@@ -170,7 +170,7 @@ class TransactionalWriter:
                 self._added |= new
             for item in routed:
                 self._started = True
-                self._open_session().append(item.partition, item.key, item.value, item.headers)
+                self._open_session().append(item.partition, item.rows)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         """Wait until everything appended is acknowledged, and say where it is.

@@ -97,7 +97,7 @@ class _Writing:
         parts = list(self._router.split(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:
-            self._session.append(part.partition, part.key, part.value, part.headers)
+            self._session.append(part.partition, part.rows)
 
     def _own(self, topic: str, count: int) -> tuple[int, ...]:
         own = owned_partitions(topic, count, task=self._task, tasks=self._plan.tasks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,16 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.routing import PartitionRows
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
+from spark_2pc_sink.wire.record_rows import Rows
 
 #: One row's key in an error text; longer ones are cut.
 _ROW_KEY_CHARACTERS_MAX = 100
 #: Up to here NumPy sorts by counting, in linear time.
 _INT16_MAX = 2**15 - 1
-
-
-@dataclass(frozen=True)
-class PartitionRows:
-    """The rows of one partition, in the order in which they came."""
-
-    partition: TopicPartition
-    key: Any
-    value: Any
-    headers: Any
 
 
 class RowRouter:
@@ -54,24 +46,21 @@ class RowRouter:
         """The rows of a batch by partition; those of one partition keep their order.
 
         Raises:
-            UnstorableValueError: a row has no topic, or names a partition that its topic does not have.
+            UnstorableValueError: a row has no topic, names a partition that its topic does not have, or has a header
+                without a key.
             UnknownTopicError: there is no such topic.
         """
-        for topic, rows in self._by_topic(batch):
-            chosen = None if rows is None else pa.array(rows)
+        for topic, numbers in self._by_topic(batch):
+            chosen = None if numbers is None else pa.array(numbers)
             partitions = self._partitions(batch, topic, chosen)
             order, runs = _runs(partitions)
             taken = chosen if order is None else _take(chosen, order) if chosen is not None else order
             key = _take(_column(batch, names.KEY), taken)
             value = _take(batch.column(names.VALUE), taken)
             headers = _take(_column(batch, names.HEADERS), taken)
-            for partition, start, count in runs:
-                yield PartitionRows(
-                    TopicPartition(topic, partition),
-                    None if key is None else key.slice(start, count),
-                    value.slice(start, count),
-                    None if headers is None else headers.slice(start, count),
-                )
+            rows = Rows.of(key, value, headers)
+            for partition, start, stop in runs:
+                yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop))
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray | None]]:
         topics = _column(batch, names.TOPIC)
@@ -124,8 +113,8 @@ def _runs(partitions: np.ndarray) -> tuple[pa.Array | None, list[tuple[int, int,
         order = np.argsort(narrow, kind="stable")
         partitions = partitions[order]
     starts = np.flatnonzero(np.diff(partitions, prepend=partitions[0] - 1))
-    counts = np.diff(starts, append=len(partitions))
-    runs = list(zip(partitions[starts].tolist(), starts.tolist(), counts.tolist(), strict=True))
+    bounds = [*starts.tolist(), len(partitions)]
+    runs = [(partition, *bound) for partition, bound in zip(partitions[starts].tolist(), pairwise(bounds), strict=True)]
     return None if order is None else pa.array(order), runs
 
 

@@ -68,8 +68,7 @@ class _Source:
                 self._arrow_bytes += batch.nbytes
                 completed = plan.completed(batch)
                 for part in self._router.split(completed):
-                    encoded = self._encoder.append(part.partition, part.key, part.value, part.headers)
-                    yield from map(self._records, encoded)
+                    yield from map(self._records, self._encoder.append(part.partition, part.rows))
                 if writer is not None:
                     writer.write(completed)
             yield from map(self._records, self._encoder.finish())

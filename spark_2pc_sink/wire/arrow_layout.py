@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_2pc_sink.errors import LocalProtocolError
 
@@ -108,6 +109,23 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
     """A binary array without nulls over ``data``: row i is ``data[offsets[i]:offsets[i + 1]]``."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def join_rows(parts: list[ArrowColumn], row_count: int) -> ArrowColumn:
+    """Join binary columns row by row, nulls as nothing. The caller has checked that the result fits 2 GiB."""
+    if row_count == 0:
+        return pa.array([], pa.binary())
+    wide = any(pa.types.is_large_binary(part.type) for part in parts)
+    kind = pa.large_binary() if wide else pa.binary()
+    typed = [part if part.type == kind else part.cast(kind) for part in parts]
+    nothing = pa.scalar(b"", kind)
+    return pc.binary_join_element_wise(*typed, nothing, null_handling="replace", null_replacement=b"")
+
+
+def data_of(column: ArrowColumn) -> ArrowBuffer:
+    """The bytes of all rows of a binary column that is no slice; there may be room behind them."""
+    data = column.buffers()[2]
+    return pa.py_buffer(b"") if data is None else data
 
 
 def _has_no_offsets(kind: Any) -> bool:

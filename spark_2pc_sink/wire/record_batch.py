@@ -158,37 +158,6 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % SEQUENCE_COUNT
 
 
-def encode_record_batch(
-    section: RecordsSection,
-    *,
-    producer: ProducerIdAndEpoch,
-    base_sequence: int,
-    timestamp_ms: int,
-    compression: str,
-    level: int | None = None,
-    transactional: bool = True,
-) -> memoryview:
-    """One record batch, ready for Produce.
-
-    Args:
-        section: its records; at least one.
-        producer: the pair that the broker fences by.
-        base_sequence: of the first record, 0 to 2147483647; the others follow, wrapping round.
-        timestamp_ms: of every record, milliseconds since 1970.
-        compression: none, gzip, snappy, lz4 or zstd.
-        level: of the compression, see `compress`.
-        transactional: False for a producer that is idempotent only.
-
-    Raises:
-        ConfigurationError: an unknown compression.
-        LocalProtocolError: no records, or a sequence number or a length that the format cannot say.
-    """
-    batch = encode_unassigned_batch(
-        section, timestamp_ms=timestamp_ms, compression=compression, level=level, transactional=transactional
-    )
-    return assign_producer(batch, producer=producer, base_sequence=base_sequence)
-
-
 def encode_unassigned_batch(
     section: RecordsSection,
     *,
@@ -203,14 +172,14 @@ def encode_unassigned_batch(
 
     Args:
         section: its records; at least one. Without compression the batch is made in its `RecordsSection.frame`.
-        timestamp_ms: as for `encode_record_batch`.
-        compression: as for `encode_record_batch`.
-        level: as for `encode_record_batch`.
-        transactional: as for `encode_record_batch`.
+        timestamp_ms: of every record, milliseconds since 1970.
+        compression: none, gzip, snappy, lz4 or zstd.
+        level: of the compression, see `compress`.
+        transactional: False for a producer that is idempotent only.
 
     Raises:
-        ConfigurationError: as `encode_record_batch`.
-        LocalProtocolError: as `encode_record_batch`.
+        ConfigurationError: an unknown compression.
+        LocalProtocolError: no records, or a length that the format cannot say.
     """
     if section.record_count == 0:
         raise LocalProtocolError(
@@ -223,7 +192,7 @@ def encode_unassigned_batch(
         raise LocalProtocolError(
             operation="encode a record batch",
             state=f"{batch_bytes} bytes",
-            rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows with split_rows before",
+            rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows before",
         )
     header = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, 0) + _CHECKED.pack(
         codec.value | (_TRANSACTIONAL_BIT if transactional else 0),

@@ -44,24 +44,17 @@ class Varints:
         unsigned = (numbers << 1) ^ (numbers >> 63)
         return cls(unsigned, _sizes(unsigned))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Varints]) -> Varints:
+        """Several, at least one, one behind the other."""
+        return cls(np.concatenate([part.unsigned for part in parts]), np.concatenate([part.sizes for part in parts]))
+
     def __len__(self) -> int:
         return len(self.unsigned)
 
-    def range(self, start: int, stop: int) -> Varints:
-        """Some of them, which share memory with these."""
+    def slice(self, start: int, stop: int) -> Varints:
+        """Those from ``start`` up to ``stop``, which share memory with these."""
         return Varints(self.unsigned[start:stop], self.sizes[start:stop])
-
-
-def length_prefix_sizes(sizes: Int64Array) -> Int64Array:
-    """Bytes of the varint length at the head of something that has ``sizes`` bytes with it.
-
-    The inverse of adding a length prefix: a body of ``b`` bytes below 2^6 has a prefix of one byte, below 2^13 of two,
-    and so on, so that a total of 2^6 + 2 bytes or more has a prefix of two at least.
-    """
-    prefixes = np.ones(len(sizes), np.int64)
-    for portions in range(1, VARINT_BYTES_MAX):
-        prefixes += sizes >= (1 << (BITS * portions - 1)) + portions + 1
-    return prefixes
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
@@ -86,7 +79,7 @@ def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tup
     else:
         for start, stop in runs:
             block = data[offsets[start] : offsets[stop]].reshape(stop - start, -1)
-            _fill_block(block, [None if column is None else column.range(start, stop) for column in columns])
+            _fill_block(block, [None if column is None else column.slice(start, stop) for column in columns])
     return data, offsets
 
 

@@ -10,10 +10,9 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.partition_lookup import ask_leader
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.arrow_records import encode_records
 from spark_2pc_sink.wire.messages import Api
-from spark_2pc_sink.wire.record_batch import encode_record_batch
 from tests.integration.writers import options_for
+from tests.support.record_batches import batch_of, section_of
 
 HOUR_MS = 60 * 60 * 1000
 #: The broker property that lets records in that no coordinator knows of, as it was before Kafka 3.6.
@@ -26,8 +25,8 @@ def produce_raw(
     bootstrap: str, where: TopicPartition, producer: ProducerIdAndEpoch, *, sequence: int = 0, value: str = "hanging"
 ) -> None:
     """Append one transactional record, an hour old, behind every coordinator's back."""
-    batch = encode_record_batch(
-        encode_records(None, pa.array([value.encode()], pa.binary()), None),
+    batch = batch_of(
+        section_of(None, pa.array([value.encode()], pa.binary()), None),
         producer=producer,
         base_sequence=sequence,
         timestamp_ms=int(time.time() * 1000) - HOUR_MS,

@@ -13,6 +13,7 @@ from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, Transa
 from spark_2pc_sink.testing import kafka_request, wait_until
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
 from tests.integration.writers import DEADLINE_S, committed, options_for, session_of, table_of, values
 from tests.support.providers import Broker
@@ -219,11 +220,12 @@ def test_records_of_a_timed_out_transaction_are_fenced(
         client = TransactionClient(cluster, transactional_id, options)
         producer = client.usable_producer().producer
         session = session_of(cluster, client, producer)
-        rows = table_of(10)
-        session.append(TopicPartition(name, 0), rows["key"], rows["value"], None)
+        table = table_of(10)
+        rows = Rows.of(table["key"], table["value"], None)
+        session.append(TopicPartition(name, 0), rows)
         session.flush()
         wait_until(lambda: client.describe().state == "CompleteAbort", deadline_s=DEADLINE_S, what="the broker's abort")
-        session.append(TopicPartition(name, 0), rows["key"], rows["value"], None)
+        session.append(TopicPartition(name, 0), rows)
         with pytest.raises(FencedError):
             session.flush()
 

@@ -24,6 +24,7 @@ from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, Transa
 from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.error_codes import Code
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic
 from tests.integration.writers import DEADLINE_S, committed, options_for, session_of, table_of, values
 from tests.support.providers import Broker
@@ -275,7 +276,7 @@ def test_tasks_share_a_transaction_that_somebody_else_ends(
             with Cluster(options) as executor, session_of(executor, client, producer) as session:
                 for index in (2 * task, 2 * task + 1):
                     rows = table_of(10, first=10 * index)
-                    session.append(TopicPartition(name, index), rows["key"], rows["value"], rows["headers"])
+                    session.append(TopicPartition(name, index), Rows.of(rows["key"], rows["value"], rows["headers"]))
                 assert sum(receipt.records for receipt in session.flush().values()) == 20
         with Cluster(options) as other:
             assert TransactionClient(other, transactional_id, options).end(producer, commit=True).code == Code.NONE
@@ -294,16 +295,17 @@ def test_a_second_writer_of_the_same_partition_and_pair_is_noticed(
         client = TransactionClient(cluster, transactional_id, options)
         producer = client.usable_producer().producer
         early = session_of(cluster, client, producer)
-        rows, other = table_of(10), table_of(10, prefix="other")
+        tables = table_of(10), table_of(10, prefix="other")
+        rows, other = (Rows.of(table["key"], table["value"], None) for table in tables)
         late = session_of(cluster, client, producer)
         # The late one has looked at the partition before the early one writes: its offsets alone say nothing.
-        late.append(partition, other["key"], other["value"], None)
-        early.append(partition, rows["key"], rows["value"], None)
+        late.append(partition, other)
+        early.append(partition, rows)
         early.flush()
         with pytest.raises(BatchRetryError, match="another writer"):
             late.flush()
         third = session_of(cluster, client, producer)
-        third.append(partition, other["key"], other["value"], None)
+        third.append(partition, other)
         with pytest.raises(BatchRetryError, match="another writer"):
             third.flush()
 

@@ -16,6 +16,7 @@ from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from spark_2pc_sink.wire.digest import format_digest
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.support.driver_config import Row
 
 #: So many of the rows are written while others are still sent, in a COPY of their own.
@@ -60,7 +61,8 @@ class RowsWork:
             partitions = self._partitions(cluster)
             for number, partition in enumerate(partitions):
                 rows = [row for row in self._rows if row[0] % len(partitions) == number]
-                session.append(partition, _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows), None)
+                keys, values = _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows)
+                session.append(partition, Rows.of(keys, values, None))
             if not ticket.kafka_only:
                 self._copy(begin(), iter([_lines(self._early())]))
             receipts = session.flush()

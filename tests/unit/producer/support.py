@@ -9,6 +9,7 @@ import pyarrow as pa
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import Cluster, ProduceSession
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.producer.fake_broker import FakeCluster
 
 T0 = TopicPartition("t", 0)
@@ -48,16 +49,16 @@ def session_on(cluster: Cluster, *, transaction_version: int = 2, **overrides: A
     )
 
 
-def rows(*values: str) -> tuple[Any, Any, None]:
-    """Key, value and headers of rows whose key is their value."""
+def rows(*values: str) -> Rows:
+    """Rows whose key is their value."""
     column = pa.array([value.encode() for value in values], pa.binary())
-    return column, column, None
+    return Rows.of(column, column, None)
 
 
 def one_batch_each(session: ProduceSession, partition: TopicPartition, *values: str) -> None:
     """Append one record per batch: each is larger than half a batch of `SMALL_BATCHES`."""
     for value in values:
-        session.append(partition, *rows(value.ljust(60, ".")))
+        session.append(partition, rows(value.ljust(60, ".")))
 
 
 #: With these options `one_batch_each` makes one batch of each record.

@@ -10,10 +10,10 @@ import pytest
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, find_marker
-from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
-from spark_2pc_sink.wire.record_batch import encode_record_batch
+from tests.support.record_batches import batch_of
 from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up
 from tests.unit.producer.support import T0, rows
 
@@ -25,8 +25,8 @@ def with_offset(batch: bytes | memoryview, offset: int) -> bytes:
 def data(fake: FakeCluster, producer: ProducerIdAndEpoch, count: int = 1) -> int:
     """Put a data batch into t-0; its first offset."""
     log = fake.partitions[T0]
-    section = encode_records(*rows(*("x" for _ in range(count))))
-    batch = encode_record_batch(section, producer=producer, base_sequence=0, timestamp_ms=0, compression="none")
+    (section,) = encode_sections(rows(*("x" for _ in range(count))), [count])
+    batch = batch_of(section, producer=producer, base_sequence=0, timestamp_ms=0, compression="none")
     offset = log.next_offset
     log.raw.append((offset + count - 1, with_offset(batch, offset)))
     log.next_offset += count

@@ -22,6 +22,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.producer.fake_broker import FakeCluster, answer
 from tests.unit.producer.fake_partitions import Received
 from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
@@ -51,7 +52,7 @@ def test_refusals_end_the_session_for_good(
     with pytest.raises(error) as caught:
         one_batch_each(session, T0, *["a"] * 1000)
     assert type(caught.value) is error
-    for call in (session.flush, lambda: session.append(T0, *rows("b"))):
+    for call in (session.flush, lambda: session.append(T0, rows("b"))):
         with pytest.raises(error) as again:
             call()
         assert again.value is caught.value
@@ -61,7 +62,7 @@ def test_a_record_beyond_the_topics_limit_is_named_by_its_key(fake: FakeCluster,
     assert fake.configs is not None
     fake.configs["max.message.bytes"] = "1000"
     session = session_on(cluster)
-    session.append(T0, pa.array(["order-17"]), pa.array(["x" * 2000]), None)
+    session.append(T0, Rows.of(pa.array(["order-17"]), pa.array(["x" * 2000]), None))
     with pytest.raises(RecordTooLargeError) as caught:
         session.flush()
     assert (caught.value.row_key, caught.value.partition) == ("order-17", 0)
@@ -71,7 +72,7 @@ def test_a_record_beyond_the_topics_limit_is_named_by_its_key(fake: FakeCluster,
 
 def test_a_record_beyond_max_request_size_is_refused_here(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster, batch_bytes_max=1_000, max_request_bytes=1_500)
-    session.append(T0, *rows("x" * 2_000))
+    session.append(T0, rows("x" * 2_000))
     with pytest.raises(RecordTooLargeError, match=r"max\.request\.size is 1500"):
         session.flush()
 
@@ -85,7 +86,8 @@ def test_a_record_that_the_broker_calls_too_large_is_named_by_its_key(
     fake.configs = None
     fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
     session = session_on(cluster)
-    session.append(T0, pa.array([key], pa.string() if isinstance(key, str) else pa.binary()), pa.array(["x"]), None)
+    keys = pa.array([key], pa.string() if isinstance(key, str) else pa.binary())
+    session.append(T0, Rows.of(keys, pa.array(["x"]), None))
     with pytest.raises(RecordTooLargeError) as caught:
         session.flush()
     assert caught.value.row_key == shown
@@ -95,7 +97,7 @@ def test_a_long_key_is_cut(fake: FakeCluster, cluster: Cluster) -> None:
     fake.configs = None
     fake.script(Api.PRODUCE, answer(Code.MESSAGE_TOO_LARGE))
     session = session_on(cluster)
-    session.append(T0, *rows("k" * 500))
+    session.append(T0, rows("k" * 500))
     with pytest.raises(RecordTooLargeError) as caught:
         session.flush()
     assert caught.value.row_key == "k" * 80 + "…"
@@ -105,7 +107,7 @@ def test_a_batch_that_is_too_large_says_which_option_to_change(fake: FakeCluster
     fake.configs = None
     fake.script(Api.PRODUCE, answer(Code.RECORD_LIST_TOO_LARGE))
     session = session_on(cluster)
-    session.append(T0, *rows("a", "b"))
+    session.append(T0, rows("a", "b"))
     with pytest.raises(ConfigurationError, match=r"batch\.size.*2 records.*max\.message\.bytes"):
         session.flush()
 
@@ -114,7 +116,7 @@ def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Clus
     assert fake.configs is not None
     fake.configs["max.message.bytes"] = "4000"
     session = session_on(cluster)
-    session.append(T0, *rows(*("x" * 100 for _ in range(100))))
+    session.append(T0, rows(*("x" * 100 for _ in range(100))))
     session.flush()
     sizes = [
         len(data.records)
@@ -129,14 +131,14 @@ def test_batches_are_cut_below_the_topics_limit(fake: FakeCluster, cluster: Clus
 def test_an_unknown_topic_is_an_error_and_not_created(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
     with pytest.raises(UnknownTopicError, match="'nowhere'"):
-        session.append(TopicPartition("nowhere", 0), *rows("a"))
+        session.append(TopicPartition("nowhere", 0), rows("a"))
     assert not any(request.body.allow_auto_topic_creation for request in fake.of(Api.METADATA))
 
 
 def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Cluster) -> None:
     """B18: the records of a deleted topic are not quietly dropped."""
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     session.flush()
 
     def delete(_received: Received, serve: Callable[[int], Any]) -> Any:
@@ -145,6 +147,6 @@ def test_a_topic_deleted_under_way_is_an_error(fake: FakeCluster, cluster: Clust
         return response
 
     fake.script(Api.PRODUCE, delete)
-    session.append(T0, *rows("b"))
+    session.append(T0, rows("b"))
     with pytest.raises(UnknownTopicError, match="'t'"):
         session.flush()

@@ -20,8 +20,8 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.producer import Cluster, PartitionReceipt, ProduceSession, record_encoder
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer.produce_answers import RETRIED
-from spark_2pc_sink.wire.arrow_records import encode_records
-from spark_2pc_sink.wire.digest import batch_digest, combine_digests
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_batch import decode_record_batches
@@ -54,7 +54,7 @@ def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluste
     """KIP-890: 'sequence numbers start from 0 in each transaction', since every transaction has its own epoch."""
     session = session_on(cluster, **SMALL_BATCHES)
     one_batch_each(session, T0, "a", "b", "c")
-    session.append(T1, *rows("x", "y"))
+    session.append(T1, rows("x", "y"))
     receipts = session.flush()
     assert receipts == {T0: PartitionReceipt(3, 0, 2), T1: PartitionReceipt(2, 0, 1)}
     assert session.records == 5
@@ -70,14 +70,14 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
 ) -> None:
     """KIP-890: Produce 12 adds partitions implicitly; 11 verifies that they were added."""
     session = session_on(cluster, transaction_version=transaction_version)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     session.flush()
     assert {request.version for request in fake.of(Api.PRODUCE)} == {version}
 
 
 def test_flush_without_records_asks_nobody(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
-    session.append(T0, *rows())
+    session.append(T0, rows())
     assert session.flush() == {}
     assert fake.received == []
 
@@ -87,7 +87,7 @@ def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str)
     with monkeypatch.context() as patched:
         patched.setattr("spark_2pc_sink.producer.batch_sender.BatchSender.pump", lambda _self, _wait_s: None)
         for partition in (T0, T1):
-            session.append(partition, *rows(value))
+            session.append(partition, rows(value))
         session._send_kept()
 
 
@@ -118,7 +118,7 @@ def test_a_lost_acknowledgement_is_no_second_copy(fake: FakeCluster, cluster: Cl
     """KIP-98: a batch sent again with the same sequence is a duplicate, answered with the offset of the first."""
     fake.script(Api.PRODUCE, lose_answer)
     session = session_on(cluster)
-    session.append(T0, *rows("a", "b"))
+    session.append(T0, rows("a", "b"))
     assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
     assert sequences(fake) == [0, 0]
     assert fake.partitions[T0].values == 2
@@ -127,7 +127,7 @@ def test_a_lost_acknowledgement_is_no_second_copy(fake: FakeCluster, cluster: Cl
 def test_a_request_that_was_never_carried_out_is_sent_again(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, hang_up, hang_up)
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
     assert sequences(fake) == [0, 0, 0]
 
@@ -144,25 +144,25 @@ def test_a_silent_broker_costs_request_timeout_and_no_more(fake: FakeCluster, cl
     fake.script(Api.PRODUCE, keep_silent)
     with Cluster(options_for(fake, request_timeout_ms=100)) as impatient:
         session = session_on(impatient, request_timeout_ms=100)
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
         assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
 
 
 def test_a_restarted_broker_is_found_again(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     session.flush()
     fake.brokers[0].stop()
     fake.brokers[0].start()
     fake.script(Api.PRODUCE, lose_answer)
-    session.append(T0, *rows("b"))
+    session.append(T0, rows("b"))
     assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
 def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, *[answer(Code.NOT_ENOUGH_REPLICAS)] * 1000)
     session = session_on(cluster, delivery_timeout_ms=1_000, request_timeout_ms=100)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 1000 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
         session.flush()
 
@@ -183,10 +183,10 @@ def test_time_that_the_caller_takes_does_not_count(
 
 def test_a_broker_that_is_gone_ends_it_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster, delivery_timeout_ms=200, request_timeout_ms=100)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     session.flush()
     fake.brokers[0].stop()
-    session.append(T0, *rows("b"))
+    session.append(T0, rows("b"))
     with pytest.raises(KafkaTimeoutError):
         session.flush()
 
@@ -198,7 +198,7 @@ def test_a_broker_that_is_gone_ends_it_at_the_deadline(fake: FakeCluster, cluste
 def test_retriable_answers_are_repeated_with_the_same_sequence(fake: FakeCluster, cluster: Cluster, code: int) -> None:
     fake.script(Api.PRODUCE, answer(code), answer(code))
     session = session_on(cluster)
-    session.append(T0, *rows("a", "b", "c"))
+    session.append(T0, rows("a", "b", "c"))
     assert session.flush() == {T0: PartitionReceipt(3, 0, 2)}
     assert sequences(fake) == [0, 0, 0]
     assert fake.partitions[T0].values == 3
@@ -222,7 +222,7 @@ def test_out_of_order_behind_a_failure_is_not_an_error(fake: FakeCluster, cluste
 def test_out_of_order_with_nothing_before_it_loses_the_transaction(fake: FakeCluster, cluster: Cluster) -> None:
     fake.script(Api.PRODUCE, answer(Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     with pytest.raises(AbortableError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         session.flush()
 
@@ -230,10 +230,10 @@ def test_out_of_order_with_nothing_before_it_loses_the_transaction(fake: FakeClu
 def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
     with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
         session = session_on(cluster)
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
         session.flush()
         fake.partitions[T0].leader = 1
-        session.append(T0, *rows("b"))
+        session.append(T0, rows("b"))
         assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
         assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 0, 1]
 
@@ -242,11 +242,11 @@ def test_a_dead_leader_is_replaced_by_the_one_that_the_others_name() -> None:
     with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
         fake.partitions[T0].leader = 1
         session = session_on(cluster)
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
         session.flush()
         fake.brokers[1].stop()
         fake.partitions[T0].leader = 0
-        session.append(T0, *rows("b"))
+        session.append(T0, rows("b"))
         assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
@@ -261,7 +261,7 @@ def test_after_a_lost_connection_the_leader_is_looked_up_before_anything_is_sent
 
         fake.script(Api.PRODUCE, move)
         session = session_on(cluster)
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
         assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
         assert [request.node_id for request in fake.of(Api.PRODUCE)] == [0, 1]
 
@@ -270,7 +270,7 @@ def test_a_leader_that_died_between_two_batches_is_replaced_too() -> None:
     with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
         fake.partitions[T0].leader = 1
         session = session_on(cluster)
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
         session.flush()
         fake.brokers[1].stop()
         while cluster._manager._conns[1].connected:
@@ -278,13 +278,13 @@ def test_a_leader_that_died_between_two_batches_is_replaced_too() -> None:
             if 1 not in cluster._manager._conns:
                 break
         fake.partitions[T0].leader = 0
-        session.append(T0, *rows("b"))
+        session.append(T0, rows("b"))
         assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
 def test_a_partition_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     session.flush()
     fake.partitions[T0].leader = -1
 
@@ -294,7 +294,7 @@ def test_a_partition_without_a_leader_is_waited_for(fake: FakeCluster, cluster: 
 
     fake.script(Api.PRODUCE, answer(Code.NOT_LEADER_OR_FOLLOWER))
     fake.script(Api.METADATA, serve_it, serve_it, elect)
-    session.append(T0, *rows("b"))
+    session.append(T0, rows("b"))
     assert session.flush() == {T0: PartitionReceipt(2, 0, 1)}
 
 
@@ -304,10 +304,10 @@ def test_a_partition_without_a_leader_is_waited_for(fake: FakeCluster, cluster: 
 def test_a_first_send_that_was_there_already_fails_the_batch(fake: FakeCluster, cluster: Cluster) -> None:
     """Another writer with our pair was here before us: its records would be taken for ours (B5)."""
     other = session_on(cluster)
-    other.append(T0, *rows("theirs"))
+    other.append(T0, rows("theirs"))
     other.flush()
     session = session_on(cluster)
-    session.append(T0, *rows("ours"))
+    session.append(T0, rows("ours"))
     with pytest.raises(BatchRetryError, match="another writer"):
         session.flush()
     assert session.records == 0
@@ -328,7 +328,7 @@ def test_on_a_log_append_time_topic_every_answer_has_a_time(fake: FakeCluster, c
     fake.configs["message.timestamp.type"] = "LogAppendTime"
     fake.partitions[T0].log_append_time = True
     session = session_on(cluster)
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
 
 
@@ -337,10 +337,10 @@ def test_without_permission_to_read_the_topics_configuration_offsets_still_tell(
 ) -> None:
     fake.configs = None
     first = session_on(cluster)
-    first.append(T0, *rows("a"))
+    first.append(T0, rows("a"))
     first.flush()
     second = session_on(cluster)
-    second.append(T0, *rows("a"))
+    second.append(T0, rows("a"))
     with pytest.raises(BatchRetryError):
         second.flush()
 
@@ -365,8 +365,8 @@ def test_rows_kept_for_fuller_batches_are_bounded(
     monkeypatch.setattr(record_encoder, "KEPT_BYTES_MAX", 500)
     session = session_on(cluster)
     for _ in range(20):
-        session.append(T0, *rows("x" * 40))
-        session.append(T1, *rows("x" * 40))
+        session.append(T0, rows("x" * 40))
+        session.append(T1, rows("x" * 40))
         assert session._encoder._kept_bytes <= 500
     assert sum(receipt.records for receipt in session.flush().values()) == 40
 
@@ -375,17 +375,18 @@ def test_the_digest_is_that_of_the_records_and_not_of_their_batches(fake: FakeCl
     values = [f"value {number}".ljust(60, ".") for number in range(20)]
     small, large = session_on(cluster, **SMALL_BATCHES), session_on(cluster)
     one_batch_each(small, T0, *values)
-    large.append(T1, *rows(*values))
+    large.append(T1, rows(*values))
     small.flush()
     large.flush()
-    assert small.digest == large.digest == combine_digests(batch_digest("t", encode_records(*rows(*values))))
+    (section,) = encode_sections(rows(*values), [len(values)])
+    assert small.digest == large.digest == batch_digest("t", section)
 
 
 def test_a_closed_session_refuses(cluster: Cluster) -> None:
     session = session_on(cluster)
     session.close()
     with pytest.raises(LocalProtocolError, match="closed"):
-        session.append(T0, *rows("a"))
+        session.append(T0, rows("a"))
     with pytest.raises(LocalProtocolError, match="closed"):
         session.flush()
 
@@ -399,7 +400,7 @@ def test_an_interrupted_call_ends_the_session(
     def interrupt(_self: object, _wait_s: float) -> None:
         raise KeyboardInterrupt
 
-    session.append(T0, *rows("a"))
+    session.append(T0, rows("a"))
     monkeypatch.setattr("spark_2pc_sink.producer.batch_sender.BatchSender.pump", interrupt)
     with pytest.raises(KeyboardInterrupt):
         session.flush()
@@ -436,6 +437,6 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
 def test_what_is_left_of_all_partitions_goes_in_one_request(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
     for partition in (T0, T1):
-        session.append(partition, *rows("a"))
+        session.append(partition, rows("a"))
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0), T1: PartitionReceipt(1, 0, 0)}
     assert len(fake.of(Api.PRODUCE)) == 1

@@ -9,6 +9,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.partition_lookup import TopicLimits
 from spark_2pc_sink.producer.record_encoder import TOGETHER_BYTES_MAX, EncodedBatch, RecordEncoder
+from spark_2pc_sink.wire.record_rows import Rows
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})
 #: Columns of one partition each: no two of the same length, with and without keys, text and bytes of both widths.
@@ -28,7 +29,9 @@ def encoder() -> RecordEncoder:
 def encoded(*parts: tuple[int, pa.Array | None, pa.Array]) -> list[EncodedBatch]:
     one = encoder()
     batches = [
-        batch for number, key, value in parts for batch in one.append(TopicPartition("t", number), key, value, None)
+        batch
+        for number, key, value in parts
+        for batch in one.append(TopicPartition("t", number), Rows.of(key, value, None))
     ]
     return [*batches, *one.finish()]
 
@@ -48,6 +51,6 @@ def test_many_bytes_are_the_same_as_few(value_bytes: int) -> None:
 
 def test_nothing_is_kept_behind_finish() -> None:
     one = encoder()
-    assert list(one.append(TopicPartition("t", 0), None, pa.array([b"a"]), None)) == []
+    assert list(one.append(TopicPartition("t", 0), Rows.of(None, pa.array([b"a"]), None))) == []
     assert len(list(one.finish())) == 1
     assert list(one.finish()) == []

@@ -11,12 +11,17 @@ from spark_2pc_sink.errors import LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.routing import Router
 from spark_2pc_sink.wire.partitioner import partition_for_keys
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.producer.fake_broker import fake_cluster
 from tests.unit.producer.support import options_for
 
 
-def route(router: Router, table: Any) -> dict[str, list[Any]]:
-    return {str(item.partition): item.value.to_pylist() for item in router.route(router.columns(table))}
+def route(router: Router, table: Any) -> dict[str, list[str]]:
+    return {str(item.partition): texts(item.rows) for item in router.route(router.columns(table))}
+
+
+def texts(rows: Rows) -> list[str]:
+    return [value.decode() for column in rows.value.values() for value in column.to_pylist()]
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.producer.row_buffer import RowBuffer, Rows
-from spark_2pc_sink.wire.arrow_records import encode_records
+from spark_2pc_sink.producer.row_buffer import RowBuffer
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.record_rows import Rows
 
 
 def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -> Rows:
@@ -18,7 +19,7 @@ def rows_of(values: list[bytes | None], *, kind: Any = None, key: bool = True) -
 
 
 def values_of(batches: list[Rows]) -> list[bytes | None]:
-    return [value for batch in batches for value in batch.value.to_pylist()]
+    return [value for batch in batches for column in batch.value.values() for value in column.to_pylist()]
 
 
 @given(
@@ -33,7 +34,7 @@ def test_every_row_leaves_once_and_in_order(chunks: list[list[bytes | None]], by
     assert len(kept) <= 1
     assert buffer.kept_bytes == 0
     for batch in (*batches, *kept):
-        section = encode_records(batch.key, batch.value, batch.headers)
+        (section,) = encode_sections(batch, [len(batch)])
         assert len(section.buffer) <= bytes_max or len(batch) == 1
 
 

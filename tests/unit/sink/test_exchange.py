@@ -30,12 +30,12 @@ from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Connections, Topics, worker_connections
-from spark_2pc_sink.wire.arrow_records import encode_records
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
+from tests.support.record_batches import section_of
 from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster
 from tests.unit.producer.support import PAIR, options_for
 
@@ -125,7 +125,7 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
     results = exchange(plan, [[keyed(0, 150), keyed(150, 200)], [keyed(200, 260)], []])
     assert (results.rows, results.records) == (260, 260)
     batches = [keyed(0, 260)]
-    section = encode_records(batches[0].column(names.KEY), batches[0].column(names.VALUE), None)
+    section = section_of(batches[0].column(names.KEY), batches[0].column(names.VALUE), None)
     assert results.digest == batch_digest("t", section)
     found = logs(fake)
     assert sorted(value for records in found.values() for _, value in records if value) == [

@@ -10,13 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.wire.arrow_records import encode_records
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests, format_digest, parse_digest
+from tests.support.record_batches import section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
 
 def digest(some: list[Row], *, topic: str = "orders", layout: str = "plain") -> int:
-    return batch_digest(topic, encode_records(*columns(some, layout=layout)))
+    return batch_digest(topic, section_of(*columns(some, layout=layout)))
 
 
 @given(rows(), st.integers(0, 2**32), st.sampled_from(sorted(LAYOUTS)))

@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire import record_batch
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_records
+from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES
 from spark_2pc_sink.wire.compression import Compression
 from spark_2pc_sink.wire.record_batch import (
     DecodedBatch,
@@ -24,10 +24,10 @@ from spark_2pc_sink.wire.record_batch import (
     MarkerKind,
     assign_producer,
     decode_record_batches,
-    encode_record_batch,
     encode_unassigned_batch,
     next_sequence,
 )
+from tests.support.record_batches import batch_of, section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
 PRODUCER = ProducerIdAndEpoch(4_000_000_007, 32_000)
@@ -43,7 +43,7 @@ def encode(some: list[Row], **changes: Any) -> bytes:
         "timestamp_ms": NOW_MS,
         "compression": "none",
     } | changes
-    return bytes(encode_record_batch(encode_records(*columns(some, layout=layout, binary=binary)), **options))
+    return bytes(batch_of(section_of(*columns(some, layout=layout, binary=binary)), **options))
 
 
 def decode_one(data: bytes | memoryview) -> DecodedBatch:
@@ -112,7 +112,7 @@ def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_
 
 
 def test_records_that_are_not_compressed_are_not_copied() -> None:
-    section = encode_records(*columns([(b"k", b"v", ())] * 3))
+    section = section_of(*columns([(b"k", b"v", ())] * 3))
     batch = encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression="none")
     sent = assign_producer(batch, producer=PRODUCER, base_sequence=7)
     assert pa.py_buffer(sent).address == section.buffer.address - BATCH_HEADER_BYTES
@@ -122,7 +122,7 @@ def test_records_that_are_not_compressed_are_not_copied() -> None:
 
 def test_a_batch_that_cannot_be_written_is_copied() -> None:
     """Such as one that came from another process."""
-    section = encode_records(*columns([(b"k", b"v", ())]))
+    section = section_of(*columns([(b"k", b"v", ())]))
     batch = bytes(encode_unassigned_batch(section, timestamp_ms=NOW_MS, compression="none"))
     before = bytearray(batch)
     sent = [assign_producer(batch, producer=PRODUCER, base_sequence=sequence) for sequence in (1, 2)]
@@ -133,8 +133,8 @@ def test_a_batch_that_cannot_be_written_is_copied() -> None:
 def test_many_records_keep_their_offsets() -> None:
     """Offset deltas beyond 2^13 take three bytes."""
     count = 9000
-    section = encode_records(None, pa.array([b"%d" % index for index in range(count)]), None)
-    data = encode_record_batch(section, producer=PRODUCER, base_sequence=0, timestamp_ms=NOW_MS, compression="zstd")
+    section = section_of(None, pa.array([b"%d" % index for index in range(count)]), None)
+    data = batch_of(section, producer=PRODUCER, base_sequence=0, timestamp_ms=NOW_MS, compression="zstd")
     records = list(decode_one(data).records())
     assert [(record.offset, record.value) for record in records] == [(i, b"%d" % i) for i in range(count)]
 
@@ -198,12 +198,10 @@ def test_a_batch_whose_length_is_no_int32_is_refused(monkeypatch: pytest.MonkeyP
 
 def control_batch(kind: int, *, value: bytes | None = struct.pack(">hi", 0, 7), key: bytes | None = None) -> bytes:
     """A control batch as ``MemoryRecords.withEndTransactionMarker`` makes it, with any key and value."""
-    section = encode_records(
+    section = section_of(
         pa.array([struct.pack(">hh", 0, kind) if key is None else key]), pa.array([value], pa.binary()), None
     )
-    encoded = bytearray(
-        encode_record_batch(section, producer=PRODUCER, base_sequence=0, timestamp_ms=NOW_MS, compression="none")
-    )
+    encoded = bytearray(batch_of(section, producer=PRODUCER, base_sequence=0, timestamp_ms=NOW_MS, compression="none"))
     encoded[22] |= 0x20
     return with_crc(encoded)
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_2pc_sink.wire.varints import Varints, encode_varint_rows, length_prefix_sizes
+from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -37,10 +37,3 @@ def test_a_varint_grows_exactly_at_its_corners(bits: int) -> None:
     expected = [len(kafka_varint(int(corner))) for corner in corners]
     assert Varints.of(corners).sizes.tolist() == expected
     assert expected == [bits // 7 + 1, bits // 7 + 2, bits // 7 + 1, bits // 7 + 2]
-
-
-@given(st.lists(st.one_of(st.integers(0, 2**28), st.sampled_from([63, 64, 8191, 8192, 2**20, 2**27 - 1, 2**27]))))
-def test_the_size_of_a_length_prefix_follows_from_the_total(bodies: list[int]) -> None:
-    body_sizes = np.array(bodies, np.int64)
-    prefixes = Varints.of(body_sizes).sizes
-    assert length_prefix_sizes(body_sizes + prefixes).tolist() == prefixes.tolist()

@@ -1,0 +1,290 @@
+"""Rows of Arrow columns that will become Kafka records: what is in them, and how many bytes that takes.
+
+Everything that is counted of a row is counted here, once: rows are then cut, kept and put together as they are
+(``spark_2pc_sink.producer.row_buffer``), and become records in ``arrow_records``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.wire.arrow_layout import (
+    ArrowColumn,
+    Int64Array,
+    as_binary,
+    as_one_array,
+    binary_array,
+    binary_layout,
+    data_of,
+    join_rows,
+    offsets_of,
+)
+from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, Varints, encode_varint_rows
+
+#: Attributes and timestamp delta of a record: one byte each, both 0.
+ZERO_BYTES: Final = 2
+_NO_HEADERS: Final = b"\x00"
+
+
+@dataclass(frozen=True)
+class Prefixed:
+    """A binary column whose values stand behind their lengths. A null has length -1, as on the wire.
+
+    Args:
+        column: the values; None where all are null.
+        lengths: of each, as varints.
+    """
+
+    column: ArrowColumn | None
+    lengths: Varints
+
+    @classmethod
+    def of(cls, column: ArrowColumn | None, count: int) -> Prefixed:
+        """A column, or as many nulls.
+
+        Args:
+            column: binary or large_binary, in one piece.
+            count: how many rows there are.
+        """
+        if column is None:
+            return cls(None, Varints.of(np.full(count, -1, np.int64)))
+        layout = binary_layout(column)
+        lengths = layout.lengths if layout.valid is None else np.where(layout.valid, layout.lengths, -1)
+        return cls(column, Varints.of(lengths))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prefixed]) -> Prefixed:
+        """Several, at least one, of one type, one behind the other."""
+        column = None if parts[0].column is None else pa.concat_arrays([part.column for part in parts])
+        return cls(column, Varints.joined([part.lengths for part in parts]))
+
+    @property
+    def kind(self) -> object:
+        """The type of the values; None for no column."""
+        return None if self.column is None else self.column.type
+
+    def slice(self, start: int, stop: int) -> Prefixed:
+        """The values from ``start`` up to ``stop``."""
+        column = None if self.column is None else self.column.slice(start, stop - start)
+        return Prefixed(column, self.lengths.slice(start, stop))
+
+    def sizes(self) -> Int64Array:
+        """Bytes of each value with its length before it."""
+        # What zigzag makes of a length, halved, is the length again, and 0 of -1.
+        return self.lengths.sizes + (self.lengths.unsigned >> 1)
+
+    def values(self) -> list[ArrowColumn]:
+        """Without the lengths."""
+        return [] if self.column is None else [self.column]
+
+    def parts(self) -> list[ArrowColumn]:
+        """What is to be joined, row by row."""
+        return [binary_array(*encode_varint_rows([self.lengths], len(self.lengths))), *self.values()]
+
+
+@dataclass(frozen=True)
+class Headers:
+    """The headers of all rows, one behind the other, and how many belong to each row.
+
+    Args:
+        counts: headers of each row.
+        bounds: index of each row's first header, and behind the last row's last: one number more than rows.
+        key: of each header.
+        value: of each header.
+    """
+
+    counts: Varints
+    bounds: Int64Array
+    key: Prefixed
+    value: Prefixed
+
+    @classmethod
+    def of(cls, column: ArrowColumn, row_key: ArrowColumn | None) -> Headers:
+        """See `Rows.of`; ``row_key`` names a row in an error."""
+        lists = as_one_array(column)
+        pairs = lists.flatten() if _is_list(lists.type) else None
+        if pairs is None or not _is_pair(pairs.type):
+            raise LocalProtocolError(
+                operation="encode column 'headers'",
+                state=f"Arrow type {lists.type}",
+                rule="headers are list<struct<key: string, value: binary>>",
+            )
+        counts = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
+        bounds = offsets_of(counts)
+        # StructArray.flatten() gives a null struct null fields, so a header that is null has no key either.
+        fields = dict(zip((field.name for field in pairs.type), pairs.flatten(), strict=True))
+        key, value = as_binary(fields["key"], "headers.key"), as_binary(fields["value"], "headers.value")
+        if key.null_count:
+            header = int(np.flatnonzero(np.asarray(key.is_null()))[0])
+            row = int(np.searchsorted(bounds[1:], header, side="right"))
+            raise UnstorableValueError(
+                column="headers",
+                row_key=f"in row {row}" if row_key is None else repr(row_key[row].as_py()),
+                value="a header without a key",
+                rule="a Kafka record header has a key; only its value may be null",
+            )
+        return cls(Varints.of(counts), bounds, Prefixed.of(key, len(key)), Prefixed.of(value, len(value)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Headers]) -> Headers:
+        """Several, at least one, of one `kind`, one behind the other."""
+        return cls(
+            Varints.joined([part.counts for part in parts]),
+            offsets_of(np.concatenate([np.diff(part.bounds) for part in parts])),
+            Prefixed.joined([part.key for part in parts]),
+            Prefixed.joined([part.value for part in parts]),
+        )
+
+    @property
+    def kind(self) -> object:
+        """The types of keys and values."""
+        return self.key.kind, self.value.kind
+
+    def slice(self, start: int, stop: int) -> Headers:
+        """The headers of the rows from ``start`` up to ``stop``."""
+        first, last = int(self.bounds[start]), int(self.bounds[stop])
+        return Headers(
+            self.counts.slice(start, stop),
+            self.bounds[start : stop + 1] - first,
+            self.key.slice(first, last),
+            self.value.slice(first, last),
+        )
+
+    def sizes(self) -> Int64Array:
+        """Bytes of each row's headers with their count."""
+        return self.counts.sizes + np.diff(self._row_offsets())
+
+    def parts(self) -> list[ArrowColumn]:
+        """For each row, the count of its headers and the headers themselves."""
+        counts = binary_array(*encode_varint_rows([self.counts], len(self.counts)))
+        joined = join_rows([*self.key.parts(), *self.value.parts()], len(self.key.lengths))
+        # The headers of a row lie side by side, so a row's headers are a slice of the joined bytes: no second join.
+        return [counts, binary_array(np.frombuffer(data_of(joined), np.uint8), self._row_offsets())]
+
+    def _row_offsets(self) -> Int64Array:
+        return offsets_of(self.key.sizes() + self.value.sizes())[self.bounds]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that will become records.
+
+    Args:
+        key: of each row.
+        value: of each row.
+        headers: of each row, or None for none.
+        body_sizes: bytes of each record without its own length and its offset delta.
+        sizes_max: bytes that each record takes at most, wherever it stands in a batch.
+    """
+
+    key: Prefixed
+    value: Prefixed
+    headers: Headers | None
+    body_sizes: Int64Array
+    sizes_max: Int64Array
+
+    @classmethod
+    def of(cls, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> Rows:
+        """Those of some columns, whose bytes are shared.
+
+        Args:
+            key: binary or string column, nullable; or None where no row has a key.
+            value: binary or string column, nullable; null is what a compacted topic takes for a deletion.
+            headers: nullable column of list<struct<key: string, value: binary>>, or None where no row has any. Null
+                and an empty list are the same: no headers.
+
+        Raises:
+            LocalProtocolError: the columns differ in length, or have types that are not bytes.
+            UnstorableValueError: a header is null, or its key is.
+        """
+        count = len(value)
+        for name, column in (("key", key), ("headers", headers)):
+            if column is not None and len(column) != count:
+                raise LocalProtocolError(
+                    operation="encode rows as records",
+                    state=f"{len(column)} rows of column {name!r}, {count} of column 'value'",
+                    rule="all columns have the same number of rows",
+                )
+        key = None if key is None else as_binary(key, "key")
+        keys = Prefixed.of(key, count)
+        values = Prefixed.of(as_binary(value, "value"), count)
+        lists = None if headers is None else Headers.of(headers, key)
+        header_sizes = len(_NO_HEADERS) if lists is None else lists.sizes()
+        body_sizes = ZERO_BYTES + keys.sizes() + values.sizes() + header_sizes
+        with_delta = body_sizes + VARINT_BYTES_MAX
+        return cls(keys, values, lists, body_sizes, with_delta + Varints.of(with_delta).sizes)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Several, at least one, of the same `layout`, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        lists = [part.headers for part in parts if part.headers is not None]
+        return cls(
+            Prefixed.joined([part.key for part in parts]),
+            Prefixed.joined([part.value for part in parts]),
+            Headers.joined(lists) if lists else None,
+            np.concatenate([part.body_sizes for part in parts]),
+            np.concatenate([part.sizes_max for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.body_sizes)
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes that all records take at most."""
+        return int(self.sizes_max.sum())
+
+    @property
+    def layout(self) -> tuple[object, object, object]:
+        """Rows can be put behind each other when this is equal."""
+        return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """The rows from ``start`` up to ``stop``."""
+        return Rows(
+            self.key.slice(start, stop),
+            self.value.slice(start, stop),
+            None if self.headers is None else self.headers.slice(start, stop),
+            self.body_sizes[start:stop],
+            self.sizes_max[start:stop],
+        )
+
+    def cut(self, bytes_max: int) -> list[Rows]:
+        """The rows in order, in parts that make at most ``bytes_max`` bytes of records.
+
+        A row that is larger by itself gets a part of its own, as with Java's batch.size: compare `sizes_max` with the
+        hard limit to refuse it.
+
+        Args:
+            bytes_max: of the records of one batch, before compression and without the batch's own header.
+        """
+        ends = np.cumsum(self.sizes_max)
+        parts = []
+        start = begin = 0
+        while start < len(self):
+            stop = max(start + 1, int(np.searchsorted(ends, begin + bytes_max, side="right")))
+            parts.append(self.slice(start, stop))
+            start, begin = stop, int(ends[stop - 1])
+        return parts
+
+    def header_parts(self) -> list[ArrowColumn]:
+        """What stands at the end of each record, to be joined row by row."""
+        if self.headers is None:
+            return [pa.scalar(_NO_HEADERS, pa.binary())]
+        return self.headers.parts()
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_pair(kind: Any) -> bool:
+    return bool(pa.types.is_struct(kind)) and sorted(field.name for field in kind) == ["key", "value"]

@@ -1,0 +1,32 @@
+"""Record batches of a few rows, made in one call."""
+
+from __future__ import annotations
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
+from spark_2pc_sink.wire.record_batch import assign_producer, encode_unassigned_batch
+from spark_2pc_sink.wire.record_rows import Rows
+
+
+def section_of(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> RecordsSection:
+    """Rows as the records of one batch."""
+    (section,) = encode_sections(Rows.of(key, value, headers), [len(value)])
+    return section
+
+
+def batch_of(
+    section: RecordsSection,
+    *,
+    producer: ProducerIdAndEpoch,
+    base_sequence: int,
+    timestamp_ms: int,
+    compression: str,
+    level: int | None = None,
+    transactional: bool = True,
+) -> memoryview:
+    """One record batch, ready for Produce."""
+    batch = encode_unassigned_batch(
+        section, timestamp_ms=timestamp_ms, compression=compression, level=level, transactional=transactional
+    )
+    return assign_producer(batch, producer=producer, base_sequence=base_sequence)

@@ -1,33 +1,94 @@
-"""TCP ports for servers that live for one test."""
+"""TCP ports for servers that live for one test.
+
+A server that is killed and started again comes back on its own port, so nobody may take it meanwhile. The ports of
+outgoing connections are of another range, and whoever asks here gets each port once: every process draws from blocks of
+ports that are its own for as long as it runs.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
+import threading
+from collections import deque
+from typing import Final
 
-#: Below the range from which Linux takes the ports of outgoing connections (32768 to 60999 unless changed): a port
-#: found free here cannot be taken by somebody's connect() before the server binds it, nor while it restarts.
-PORT_MIN, PORT_MAX = 15_000, 32_000
-#: Far more than are ever in use; a machine on which none of so many is free has another problem.
-TRIES_MAX = 1_000
+#: Below the range from which Linux takes the ports of outgoing connections (32768 to 60999 unless changed).
+PORT_MIN: Final = 15_000
+PORT_MAX: Final = 32_000
+BLOCK_PORTS: Final = 100
+_BLOCKS: Final = (PORT_MAX - PORT_MIN) // BLOCK_PORTS
+#: Of the socket that keeps a block. An abstract name: of the same network namespace as the ports, and free again when
+#: its process has ended, however that happens.
+_LEASE: Final = "\0spark-2pc-ports-{}"
+#: Far more than other programs listen on; a machine on which none of so many is free has another problem.
+TRIES_MAX: Final = 1_000
+
+
+class _Ports:
+    """What this process may draw from."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = 0
+        self._leases: list[socket.socket] = []
+        self._next: deque[int] = deque()
+        self._drawn: deque[int] = deque()
+
+    def draw(self) -> int:
+        """See `free_port`."""
+        with self._lock:
+            if self._process != os.getpid():
+                # After a fork: what is here is the parent's, and the kernel lets go of it when both have ended.
+                self._process, self._next, self._drawn = os.getpid(), deque(), deque()
+            for _ in range(TRIES_MAX):
+                if not self._next and not self._lease():
+                    # All blocks are taken: from here on those again that were drawn longest ago.
+                    self._next, self._drawn = self._drawn, deque()
+                if not self._next:
+                    break
+                port = self._next.popleft()
+                self._drawn.append(port)
+                if _is_free(port):
+                    return port
+        raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries, or others have them all")
+
+    def _lease(self) -> bool:
+        """Take a block that no running process has; False when there is none."""
+        begin = secrets.randbelow(_BLOCKS)
+        for number in range(begin, begin + _BLOCKS):
+            first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
+            lease = socket.socket(socket.AF_UNIX)
+            try:
+                lease.bind(_LEASE.format(first))
+            except OSError:
+                lease.close()
+                continue
+            self._leases.append(lease)
+            self._next.extend(range(first, first + BLOCK_PORTS))
+            return True
+        return False
+
+
+_ports = _Ports()
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens now.
-
-    Drawn from the operating system's randomness: parallel test processes share the seed of :mod:`random`.
+    """Return a port of 127.0.0.1 on which nobody listens, and which nobody else is given while this process runs.
 
     Raises:
         OSError: no free port was found.
     """
-    for _ in range(TRIES_MAX):
-        port = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN)
-        with socket.socket() as candidate:
-            # As servers do: a port whose last connections are in TIME_WAIT counts as free.
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries")
+    return _ports.draw()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        # As servers do: a port whose last connections are in TIME_WAIT counts as free.
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -61,7 +61,7 @@ def test_parts_keep_to_the_bound_and_are_as_full_as_it_allows(some: list[Row], b
     stop = 0
     for part in parts:
         stop += len(part)
-        assert len(encoded(part)) <= bytes_max or len(part) == 1
+        assert len(encoded(part)) <= part.bytes_max <= bytes_max or len(part) == 1
         if stop < len(some):
             assert part.bytes_max + whole.sizes_max[stop] > bytes_max
 

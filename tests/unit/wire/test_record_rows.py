@@ -76,6 +76,12 @@ def test_the_bound_holds_where_offset_deltas_grow(bytes_max: int) -> None:
     assert sum(map(len, parts)) == count
 
 
+def test_rows_fit_a_bound_to_the_byte() -> None:
+    three = Rows.of(None, pa.array([b"a", b"bb", b"ccc"]), None)
+    assert [len(part) for part in three.cut(three.bytes_max)] == [3]
+    assert [len(part) for part in three.cut(three.bytes_max - 1)] == [2, 1]
+
+
 def test_a_row_beyond_the_bound_goes_alone_and_shows_its_size() -> None:
     parts = Rows.of(None, pa.array([b"a", b"b" * 500, b"c", b"d"]), None).cut(100)
     assert [len(part) for part in parts] == [1, 1, 2]

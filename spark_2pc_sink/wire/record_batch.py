@@ -165,7 +165,7 @@ def encode_unassigned_batch(
     compression: str,
     level: int | None = None,
     transactional: bool = True,
-) -> bytes | memoryview:
+) -> memoryview:
     """A record batch that nobody sends yet: `assign_producer` fills in who, from which sequence number, and the CRC.
 
     So the costly part can be made anywhere, and the sequence be given out by the one who sends.
@@ -207,7 +207,7 @@ def encode_unassigned_batch(
     if codec is Compression.NONE:
         section.frame[:BATCH_HEADER_BYTES] = header
         return section.frame
-    return b"".join((header, payload))
+    return memoryview(bytearray().join((header, payload)))
 
 
 def assign_producer(

@@ -1,8 +1,8 @@
 """CPU time and memory of everything that a benchmark runs: driver, JVM, Python workers, broker, PostgreSQL.
 
 All of them are descendants of this process. A process that has ended is counted by its parent, once that has waited
-for it (``cutime`` and ``cstime`` of proc(5)), so the sum over a tree loses nothing when backends and workers come and
-go.
+for it (``cutime`` and ``cstime`` of proc(5)). Spark's Python daemon waits for no worker (it ignores SIGCHLD), so what a
+parent has not counted is kept from when the process was last seen: no sum falls when backends and workers come and go.
 """
 
 from __future__ import annotations
@@ -66,6 +66,30 @@ def kinds_of(processes: Mapping[int, ProcessFacts], servers: Mapping[int, str], 
     return {pid: kind(pid) for pid in processes}
 
 
+def not_waited_for(before: Mapping[int, ProcessFacts], after: Mapping[int, ProcessFacts]) -> dict[int, float]:
+    """CPU seconds of processes that have ended between two looks, and that no ancestor has counted since.
+
+    Args:
+        before: processes by pid.
+        after: the same tree, later.
+
+    Returns:
+        by the pid of the ancestor that should have counted them; those that have counted everything are absent.
+    """
+    missing: dict[int, float] = {}
+    for facts in before.values():
+        if facts.pid in after:
+            continue
+        above = facts.parent
+        while above in before and above not in after:
+            above = before[above].parent
+        missing[above] = missing.get(above, 0.0) + facts.cpu_s + facts.gone_cpu_s
+    for pid in missing:
+        if pid in after and pid in before:
+            missing[pid] -= after[pid].gone_cpu_s - before[pid].gone_cpu_s
+    return {pid: seconds for pid, seconds in missing.items() if seconds > 0}
+
+
 class ProcessTree:
     """This process and all its descendants.
 
@@ -76,6 +100,8 @@ class ProcessTree:
     def __init__(self, servers: Mapping[int, str]) -> None:
         self._servers = dict(servers)
         self._root = psutil.Process()
+        self._last: dict[int, ProcessFacts] = {}
+        self._not_waited_for: dict[str, float] = {}
 
     def look(self) -> dict[int, ProcessFacts]:
         """The facts of every process, by pid."""
@@ -94,7 +120,10 @@ class ProcessTree:
         """CPU seconds so far, by kind of process."""
         found = self.look()
         kinds = kinds_of(found, self._servers, self._root.pid)
-        sums: dict[str, float] = {}
+        for pid, seconds in not_waited_for(self._last, found).items():
+            self._not_waited_for[kinds[pid]] = self._not_waited_for.get(kinds[pid], 0.0) + seconds
+        self._last = found
+        sums = dict(self._not_waited_for)
         for pid, facts in found.items():
             sums[kinds[pid]] = sums.get(kinds[pid], 0.0) + facts.cpu_s + facts.gone_cpu_s
         return sums

@@ -6,8 +6,6 @@ and the next one is put behind it. What is kept is a slice and shares the memory
 
 from __future__ import annotations
 
-import numpy as np
-
 from spark_2pc_sink.wire.record_rows import Rows
 
 
@@ -28,16 +26,10 @@ class RowBuffer:
         full: list[Rows] = []
         if self._kept and self._kept[0].layout != rows.layout:
             full.extend(self.take())
-        if self._kept:
-            fitting = int(np.searchsorted(np.cumsum(rows.sizes_max), self._bytes_max - self.kept_bytes, side="right"))
-            self._keep(rows.slice(0, fitting))
-            rows = rows.slice(fitting, len(rows))
-            if len(rows):
+        for number, part in enumerate(rows.cut(self._bytes_max, begun=self.kept_bytes)):
+            if number:
                 full.extend(self.take())
-        if len(rows):
-            *filling, rest = rows.cut(self._bytes_max)
-            full.extend(filling)
-            self._keep(rest)
+            self._keep(part)
         return full
 
     def take(self) -> list[Rows]:

@@ -257,7 +257,7 @@ class Rows:
             self.sizes_max[start:stop],
         )
 
-    def cut(self, bytes_max: int) -> list[Rows]:
+    def cut(self, bytes_max: int, *, begun: int = 0) -> list[Rows]:
         """The rows in order, in parts that make at most ``bytes_max`` bytes of records.
 
         A row that is larger by itself gets a part of its own, as with Java's batch.size: compare `sizes_max` with the
@@ -265,14 +265,16 @@ class Rows:
 
         Args:
             bytes_max: of the records of one batch, before compression and without the batch's own header.
+            begun: so many of them are taken in the first part, which has no rows where none fits any more.
         """
         ends = np.cumsum(self.sizes_max)
         parts = []
-        start = begin = 0
+        start, begin = 0, -begun
         while start < len(self):
-            stop = max(start + 1, int(np.searchsorted(ends, begin + bytes_max, side="right")))
+            fitting = int(np.searchsorted(ends, begin + bytes_max, side="right"))
+            stop = fitting if begin < 0 else max(start + 1, fitting)
             parts.append(self.slice(start, stop))
-            start, begin = stop, int(ends[stop - 1])
+            start, begin = stop, int(ends[stop - 1]) if stop else 0
         return parts
 
     def header_parts(self) -> list[ArrowColumn]:

@@ -82,6 +82,14 @@ def test_rows_fit_a_bound_to_the_byte() -> None:
     assert [len(part) for part in three.cut(three.bytes_max - 1)] == [2, 1]
 
 
+def test_a_part_that_has_begun_takes_what_still_fits() -> None:
+    three = Rows.of(None, pa.array([b"a", b"bb", b"ccc"]), None)
+    first = int(three.sizes_max[0])
+    bound = three.bytes_max
+    assert [len(part) for part in three.cut(bound, begun=bound - first)] == [1, 2]
+    assert [len(part) for part in three.cut(bound, begun=bound - first + 1)] == [0, 3]
+
+
 def test_a_row_beyond_the_bound_goes_alone_and_shows_its_size() -> None:
     parts = Rows.of(None, pa.array([b"a", b"b" * 500, b"c", b"d"]), None).cut(100)
     assert [len(part) for part in parts] == [1, 1, 2]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,6 +22,8 @@ from spark_2pc_sink.wire.record_rows import Rows
 #: A pyarrow.RecordBatch or pyarrow.Table.
 ArrowRows: TypeAlias = Any
 
+#: Up to here NumPy sorts by counting, in linear time.
+_INT16_MAX: Final = 2**15 - 1
 _COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
 
@@ -36,16 +40,22 @@ class Columns:
     def take(self, rows: npt.NDArray[np.int64]) -> Columns:
         """The given rows, in the given order, as a copy."""
         picked = pa.array(rows)
+        return self._each(lambda column: column.take(picked))
 
-        def pick(column: ArrowColumn | None) -> ArrowColumn | None:
-            return None if column is None else column.take(picked)
+    def slice(self, start: int, stop: int) -> Columns:
+        """The rows from ``start`` up to ``stop``."""
+        return self._each(lambda column: column.slice(start, stop - start))
+
+    def _each(self, change: Callable[[ArrowColumn], ArrowColumn]) -> Columns:
+        def changed(column: ArrowColumn | None) -> ArrowColumn | None:
+            return None if column is None else change(column)
 
         return Columns(
-            topic=pick(self.topic),
-            partition=pick(self.partition),
-            key=pick(self.key),
-            value=self.value.take(picked),
-            headers=pick(self.headers),
+            topic=changed(self.topic),
+            partition=changed(self.partition),
+            key=changed(self.key),
+            value=change(self.value),
+            headers=changed(self.headers),
         )
 
 
@@ -104,11 +114,7 @@ class Router:
             KafkaTimeoutError: no broker answered.
         """
         self._calls += 1
-        return [
-            PartitionRows(TopicPartition(topic, index), Rows.of(part.key, part.value, part.headers))
-            for topic, rows in self._by_topic(columns)
-            for index, part in self._by_partition(topic, rows)
-        ]
+        return [part for topic, rows in self._by_topic(columns) for part in self._by_partition(topic, rows)]
 
     def _by_topic(self, columns: Columns) -> list[tuple[str, Columns]]:
         if not len(columns.value):
@@ -117,15 +123,18 @@ class Router:
             return [(self._topic or "", columns)]
         named = columns.topic if self._topic is None else pc.fill_null(columns.topic, self._topic)
         encoded = named.dictionary_encode()
-        parts = _split(columns, np.asarray(encoded.indices))
-        return list(zip(encoded.dictionary.to_pylist(), parts, strict=True))
+        order, runs = runs_of(np.asarray(encoded.indices))
+        taken = columns if order is None else columns.take(order)
+        return [(encoded.dictionary[code].as_py(), taken.slice(start, stop)) for code, start, stop in runs]
 
-    def _by_partition(self, topic: str, rows: Columns) -> list[tuple[int, Columns]]:
+    def _by_partition(self, topic: str, columns: Columns) -> list[PartitionRows]:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._cluster.partition_counts([topic])[topic]
-        numbers = self._partitions(topic, rows, count)
-        return [(int(number), part) for number, part in zip(np.unique(numbers), _split(rows, numbers), strict=True)]
+        order, runs = runs_of(self._partitions(topic, columns, count))
+        taken = columns if order is None else columns.take(order)
+        rows = Rows.of(taken.key, taken.value, taken.headers)
+        return [PartitionRows(TopicPartition(topic, number), rows.slice(start, stop)) for number, start, stop in runs]
 
     def _partitions(self, topic: str, rows: Columns, count: int) -> npt.NDArray[np.int64]:
         """The partition of each row."""
@@ -142,13 +151,23 @@ class Router:
         return np.where(numbers == NO_PARTITION, self._calls % count, numbers)
 
 
-def _split(columns: Columns, numbers: npt.NDArray[Any]) -> list[Columns]:
-    """The rows of each number, smallest number first; no copy where there is only one."""
-    order = np.argsort(numbers, kind="stable")
-    starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[0]] - 1))
-    if len(starts) == 1:
-        return [columns]
-    return [columns.take(part.astype(np.int64)) for part in np.split(order, starts[1:])]
+def runs_of(numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
+    """How rows of the same number come together, smallest number first; those of one number keep their order.
+
+    Returns:
+        the order that rows are taken in (None: as they are), and each number with its first row in that order and one
+        past its last.
+    """
+    if not len(numbers):
+        return None, []
+    order = None
+    if (np.diff(numbers) < 0).any():
+        narrow = numbers.astype(np.int16) if numbers.max() <= _INT16_MAX else numbers
+        order = np.argsort(narrow, kind="stable")
+        numbers = numbers[order]
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    bounds = [*starts.tolist(), len(numbers)]
+    return order, [(number, *bound) for number, bound in zip(numbers[starts].tolist(), pairwise(bounds), strict=True)]
 
 
 def _refused(state: str, rule: str) -> LocalProtocolError:

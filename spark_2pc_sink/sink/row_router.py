@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.routing import PartitionRows
+from spark_2pc_sink.producer.routing import PartitionRows, runs_of
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
@@ -19,8 +18,6 @@ from spark_2pc_sink.wire.record_rows import Rows
 
 #: One row's key in an error text; longer ones are cut.
 _ROW_KEY_CHARACTERS_MAX = 100
-#: Up to here NumPy sorts by counting, in linear time.
-_INT16_MAX = 2**15 - 1
 
 
 class RowRouter:
@@ -53,8 +50,8 @@ class RowRouter:
         for topic, numbers in self._by_topic(batch):
             chosen = None if numbers is None else pa.array(numbers)
             partitions = self._partitions(batch, topic, chosen)
-            order, runs = _runs(partitions)
-            taken = chosen if order is None else _take(chosen, order) if chosen is not None else order
+            order, runs = runs_of(partitions)
+            taken = chosen if order is None else pa.array(order) if chosen is None else chosen.take(pa.array(order))
             key = _take(_column(batch, names.KEY), taken)
             value = _take(batch.column(names.VALUE), taken)
             headers = _take(_column(batch, names.HEADERS), taken)
@@ -100,22 +97,6 @@ class RowRouter:
             partitions = partitions.copy()
             partitions[free] = spread(len(free), self._free_partitions(topic, count))
         return partitions
-
-
-def _runs(partitions: np.ndarray) -> tuple[pa.Array | None, list[tuple[int, int, int]]]:
-    """The order that brings rows of one partition together (None: as they are), and where each partition lies."""
-    if len(partitions) == 0:
-        return None, []
-    falling = bool((np.diff(partitions) < 0).any())
-    order = None
-    if falling:
-        narrow = partitions.astype(np.int16) if partitions.max() <= _INT16_MAX else partitions
-        order = np.argsort(narrow, kind="stable")
-        partitions = partitions[order]
-    starts = np.flatnonzero(np.diff(partitions, prepend=partitions[0] - 1))
-    bounds = [*starts.tolist(), len(partitions)]
-    runs = [(partition, *bound) for partition, bound in zip(partitions[starts].tolist(), pairwise(bounds), strict=True)]
-    return None if order is None else pa.array(order), runs
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

@@ -121,7 +121,9 @@ class ProcessTree:
         found = self.look()
         kinds = kinds_of(found, self._servers, self._root.pid)
         for pid, seconds in not_waited_for(self._last, found).items():
-            self._not_waited_for[kinds[pid]] = self._not_waited_for.get(kinds[pid], 0.0) + seconds
+            # As in kinds_of: below somebody who is not known here is Spark.
+            kind = kinds.get(pid, "spark")
+            self._not_waited_for[kind] = self._not_waited_for.get(kind, 0.0) + seconds
         self._last = found
         sums = dict(self._not_waited_for)
         for pid, facts in found.items():

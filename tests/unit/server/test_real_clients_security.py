@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -32,33 +33,34 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_al
 @contextmanager
 def running(properties: Mapping[str, str]) -> Iterator[TcpServer]:
     """A server in a thread, because these clients block."""
-    ready, loop = Event(), asyncio.new_event_loop()
-    servers: list[TcpServer] = []
-    stopped = asyncio.Event()
+    ready = Event()
+    started: list[tuple[TcpServer, Callable[[], object]]] = []
 
     async def run() -> None:
         chosen = BrokerProperties.from_mapping(properties)
+        stopped = asyncio.Event()
         with ThreadPoolExecutor(1) as executor:
             catalog = await Catalog.open(None, chosen, executor=executor)
             server = TcpServer(
                 dispatcher(ClusterHandlers(catalog).handlers()), chosen, access_of=lambda _principal, _host: FULL_ACCESS
             )
             await server.start()
-            servers.append(server)
+            started.append((server, partial(asyncio.get_running_loop().call_soon_threadsafe, stopped.set)))
             ready.set()
             await stopped.wait()
             await server.stop(deadline_s=1)
             await catalog.close()
 
-    thread = Thread(target=loop.run_until_complete, args=[run()], daemon=True)
+    # As in the command: asyncio.run closes who is just being accepted. A client that was refused comes again.
+    thread = Thread(target=asyncio.run, args=[run()], daemon=True)
     thread.start()
     assert ready.wait(DEADLINE_S)
+    ((server, stop),) = started
     try:
-        yield servers[0]
+        yield server
     finally:
-        loop.call_soon_threadsafe(stopped.set)
+        stop()
         thread.join(DEADLINE_S)
-        loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ not, a claim ends older deciding transactions, and a COMMIT that meets such an e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -26,8 +26,8 @@ from jdbc_state.model import (
     explain_refused_move,
     legal_before,
     status_after,
-    superseded,
 )
+from jdbc_state.moves import StateMoves
 from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 _ADMIN_SHUTDOWN = "57P01"
@@ -106,7 +106,7 @@ class MemoryDecidingTransaction:
             )
 
 
-class MemoryStateStore:
+class MemoryStateStore(StateMoves):
     """State rows in this process; see ``model.StateStore``. Safe to use from several threads.
 
     Args:
@@ -169,38 +169,6 @@ class MemoryStateStore:
         """Every row, without a claim."""
         with self._lock:
             return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
-
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
-        """The row, while ``generation`` is the newest claim."""
-        row = self.read(transactional_id)
-        if row is None or row.generation != generation:
-            raise superseded(transactional_id, generation, row)
-        return row
-
-    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note the pair with which a first recovery took the id over."""
-        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
-
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note that Kafka committed the row's transaction."""
-        return self._move("mark_done", transactional_id, generation, {"settled": settled})
-
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
-        """Note that Kafka aborted the row's transaction."""
-        return self._move("mark_owed", transactional_id, generation, {})
-
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
-        """Note a batch without records as done."""
-        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
-
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
-        """Let the replay of an owed batch be sent whatever its digest."""
-        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
-
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Give the Kafka half of a batch up."""
-        return self._move("drop_batch", transactional_id, generation, {"settled": settled})
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One transaction for a batch's data and its decision."""
@@ -268,7 +236,7 @@ class MemoryStateStore:
         operation: str,
         transactional_id: str,
         generation: int,
-        values: dict[str, Any],
+        values: Mapping[str, Any],
         *,
         after: str | None = None,
     ) -> StateRow:

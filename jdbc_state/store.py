@@ -19,8 +19,8 @@ from jdbc_state.model import (
     explain_refused_move,
     legal_before,
     status_after,
-    superseded,
 )
+from jdbc_state.moves import StateMoves
 from jdbc_state.schema import StateTables, create_missing, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
@@ -34,7 +34,7 @@ CLAIM_ATTEMPTS_MAX = 1_000
 _END_WAIT_MS = 1_000
 
 
-class SqlStateStore:
+class SqlStateStore(StateMoves):
     """State rows in PostgreSQL; see ``model.StateStore``. Safe to use from several threads.
 
     Args:
@@ -95,38 +95,6 @@ class SqlStateStore:
     def read_all(self) -> list[StateRow]:
         """Every row, without a claim and without waiting for anyone."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
-
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
-        """The row, while ``generation`` is the newest claim."""
-        row = self.read(transactional_id)
-        if row is None or row.generation != generation:
-            raise superseded(transactional_id, generation, row)
-        return row
-
-    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note the pair with which a first recovery took the id over."""
-        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
-
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note that Kafka committed the row's transaction."""
-        return self._move("mark_done", transactional_id, generation, {"settled": settled})
-
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
-        """Note that Kafka aborted the row's transaction."""
-        return self._move("mark_owed", transactional_id, generation, {})
-
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
-        """Note a batch without records as done."""
-        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
-
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
-        """Let the replay of an owed batch be sent whatever its digest."""
-        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
-
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Give the Kafka half of a batch up."""
-        return self._move("drop_batch", transactional_id, generation, {"settled": settled})
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""

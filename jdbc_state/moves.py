@@ -1,0 +1,68 @@
+"""What each move of a status writes into the row, the same in every store. Which move is legal says ``model``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from jdbc_state.model import StateRow, superseded
+
+
+class StateMoves(ABC):
+    """The methods of `model.StateStore` that are made of one conditional update, or of a read. Base of both stores."""
+
+    @abstractmethod
+    def read(self, transactional_id: str) -> StateRow | None:
+        """See `model.StateStore.read`."""
+
+    @abstractmethod
+    def _move(
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: Mapping[str, object],
+        *,
+        after: str | None = None,
+    ) -> StateRow:
+        """Change the row, or raise what `model.explain_refused_move` finds.
+
+        Args:
+            operation: its status must allow it, and becomes what it leads to.
+            transactional_id: the row.
+            generation: must be that of the row.
+            values: of its other columns.
+            after: must be its ``prepared_transaction_state``; None for any.
+        """
+
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
+        """The row, while ``generation`` is the newest claim."""
+        row = self.read(transactional_id)
+        if row is None or row.generation != generation:
+            raise superseded(transactional_id, generation, row)
+        return row
+
+    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note the pair with which a first recovery took the id over."""
+        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
+
+    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note that Kafka committed the row's transaction."""
+        return self._move("mark_done", transactional_id, generation, {"settled": settled})
+
+    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        """Note that Kafka aborted the row's transaction."""
+        return self._move("mark_owed", transactional_id, generation, {})
+
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
+        """Note a batch without records as done."""
+        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
+        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
+
+    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+        """Let the replay of an owed batch be sent whatever its digest."""
+        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
+
+    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Give the Kafka half of a batch up."""
+        return self._move("drop_batch", transactional_id, generation, {"settled": settled})

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
 from spark_2pc_sink.testing.lifetime import Lifetime
-from spark_2pc_sink.testing.local_broker import create_topic
+from spark_2pc_sink.testing.local_broker import create_topic, wait_for_leaders
 
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
@@ -141,8 +141,10 @@ class KafkaCluster(Lifetime):
     def create_topic(
         self, name: str, *, partitions: int = 1, replication: int = NODES, config: Mapping[str, str] | None = None
     ) -> str:
-        """Create a topic, wait until its partitions have leaders, and return its name."""
+        """Create a topic, wait until every node that runs knows leaders of its partitions, and return its name."""
         create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
+        for node in self._started():
+            wait_for_leaders(node.bootstrap, name)
         return name
 
     def close(self) -> None:

@@ -181,13 +181,23 @@ def create_topic(
     admin = _admin(bootstrap)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
     admin.create_topics([topic])[name].result(_REQUEST_DEADLINE_S)
+    wait_for_leaders(bootstrap, name)
+
+
+def wait_for_leaders(bootstrap: str, topic: str) -> None:
+    """Wait until a broker, one of those that are given, knows a leader of each partition.
+
+    Raises:
+        ServerError: it knew of none within ten seconds.
+    """
+    admin = _admin(bootstrap)
     end = time.monotonic() + _REQUEST_DEADLINE_S
     while time.monotonic() < end:
         # Asking for one topic by name gives an answer for it also while it does not exist: with an error.
-        if has_leaders(admin.list_topics(name, timeout=_REQUEST_DEADLINE_S), name):
+        if has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic):
             return
         time.sleep(0.01)
-    raise ServerError(f"topic {name} has no leaders within {_REQUEST_DEADLINE_S} s")
+    raise ServerError(f"topic {topic} has no leaders within {_REQUEST_DEADLINE_S} s")
 
 
 def has_leaders(metadata: ClusterMetadata, topic: str) -> bool:

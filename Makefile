@@ -15,9 +15,8 @@ SPARK_JARS := .cache/spark-jars
 KAFKA ?= reference
 TESTS ?=
 ARGS ?=
-# Processes that share the tests by files, in the order of collection: the fast ones first (tests/conftest.py). Those
-# that use servers wait for them two fifths of their time, so there is one more than the two cores of a small machine.
-WORKERS ?= 3
+# Two processes share the tests by files, in the order of collection: the fast ones first (tests/conftest.py).
+WORKERS ?= 2
 PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Read by spark_2pc_sink/testing, from wherever a test or an example is started.

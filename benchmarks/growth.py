@@ -36,15 +36,15 @@ def measure(scale: Scale) -> dict[str, Any]:
         sources = {
             rows: write_source(bench.spark, bench.directory / str(rows), NARROW, rows=rows, batches=1) for rows in sizes
         }
+        one_turn = [rows for rows, times in zip(sizes, RUNS, strict=True) for _ in range(times)]
         for turn in range(scale.pick(full=3, quick=1)):
-            for rows, times in zip(sizes, RUNS, strict=True):
-                for _ in range(times):
-                    with PeakMemory(bench.tree) as memory:
-                        found = run(bench, sources[rows], writers.ours, key="id")
-                    seconds[rows].append(found.cold.seconds)
-                    # Behind a larger batch, a smaller one finds processes that have kept what that one needed.
-                    if turn == 0 or rows == sizes[-1]:
-                        peaks[rows] = {kind: max(size, peaks[rows].get(kind, 0)) for kind, size in memory.peaks.items()}
+            for rows in one_turn:
+                with PeakMemory(bench.tree) as memory:
+                    found = run(bench, sources[rows], writers.ours, key="id")
+                seconds[rows].append(found.cold.seconds)
+                # Behind a larger batch, a smaller one finds processes that have kept what that one needed.
+                if turn == 0 or rows == sizes[-1]:
+                    peaks[rows] = {kind: max(size, peaks[rows].get(kind, 0)) for kind, size in memory.peaks.items()}
         for rows in sizes:
             print(_line(rows, seconds[rows], peaks[rows]), flush=True)
     return _figures(seconds, peaks)

@@ -61,6 +61,7 @@ def running(properties: Mapping[str, str]) -> Iterator[TcpServer]:
     finally:
         stop()
         thread.join(DEADLINE_S)
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

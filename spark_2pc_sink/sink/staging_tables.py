@@ -1,9 +1,12 @@
 """Staged rows in tables of the database, which is what driver and tasks of a cluster have in common.
 
-A task fills one table on a short connection of its own (`_TableStore`), each part in a row and a transaction of its
-own. The driver reads each part by its number, and drops the table in the transaction that decides (`StagedTables`).
-Tables of attempts that were given up are dropped later, by name (`drop_leftover_staging`). They are unlogged: a crash
-of the server empties them.
+A task fills one table on a short connection of its own (`_TableStore`), each part in a transaction of its own. The
+driver reads each part by its number, and drops the table in the transaction that decides (`StagedTables`). Tables of
+attempts that were given up are dropped later, by name (`drop_leftover_staging`). They are unlogged: a crash of the
+server empties them.
+
+A part is cut into slices that fill a page each, wherever its rows end. As one value, the server would cut it into
+pieces of 2 KB itself (TOAST), four times as many, each by its own way into the table and its index.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
-from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.identifiers import TableName, identifiers
 from spark_2pc_sink.sink.staging import StagedParts
 from spark_2pc_sink.sink.target import driver_connection
 
@@ -43,11 +46,11 @@ LEFTOVERS_MAX = 500
 _STAGE = "_2pc_stage_"
 _NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
 _OWNER_CHARACTERS = 10
-# Of a row in COPY BINARY: the number of its columns, and each with its length before it.
-_THREE = struct.pack("!h", 3)
-_INT4 = struct.Struct("!ii")
-_INT8 = struct.Struct("!iq")
-_LENGTH = struct.Struct("!i")
+#: With its row's header and the other columns, just below the 8160 bytes of a row that a page of 8 KiB takes.
+SLICE_BYTES = 8096
+_COLUMNS = ("part", "slice", "run", "payload")
+# A row of them in COPY BINARY, up to the payload: how many columns, and each with its length before it.
+_ROW = struct.Struct("!h ii ii iq i")
 
 
 @dataclass(frozen=True)
@@ -182,11 +185,12 @@ class _TableStore:
         self._connection = self._session.connect()
         try:
             with self._transaction() as cursor:
-                # Stored as it is: what is read once, a moment later, is not worth compressing.
+                # In its row and as it is: what is read once, a moment later, is not worth compressing.
                 cursor.execute(
                     sql.SQL(
-                        "CREATE UNLOGGED TABLE {table} (part integer, run bigint, stream bytea); "
-                        "ALTER TABLE {table} ALTER stream SET STORAGE EXTERNAL"
+                        "CREATE UNLOGGED TABLE {table} (part integer, slice integer, run bigint, payload bytea); "
+                        "ALTER TABLE {table} ALTER payload SET STORAGE PLAIN; "
+                        "CREATE INDEX ON {table} (part)"
                     ).format(table=self._table.identifier)
                 )
         except psycopg2.errors.DuplicateTable as error:
@@ -206,10 +210,9 @@ class _TableStore:
 
     def put(self, number: int, stream: Stream) -> None:
         """See `PartStore.put`."""
-        fields = (_INT4.pack(4, number), _INT8.pack(8, self._run), _LENGTH.pack(sum(map(len, stream))))
-        row = [HEADER, _THREE, *fields, *stream, TRAILER]
+        rows = b"".join((HEADER, *_sliced(b"".join(stream), part=number, run=self._run), TRAILER))
         with self._transaction() as cursor:
-            copy_streams(cursor, self._table, ("part", "run", "stream"), [row])
+            copy_streams(cursor, self._table, _COLUMNS, [[rows]])
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg2.extensions.cursor]:
@@ -253,8 +256,9 @@ class StagedTables(StagedParts):
             return [(name.task, name) for name in staging_names(cursor, self._schema, self._prefix)]
 
     def _read(self, place: StagingName, number: int) -> tuple[int, Stream] | None:
-        query = sql.SQL("COPY (SELECT run, stream FROM {} WHERE part = {}) TO STDOUT (FORMAT binary)").format(
-            self._table(place).identifier, sql.Literal(number)
+        # Not ordered here: the server knows nothing about so new a table, and would rather sort than follow an index.
+        query = sql.SQL("COPY (SELECT {} FROM {} WHERE part = {}) TO STDOUT (FORMAT binary)").format(
+            identifiers(_COLUMNS), self._table(place).identifier, sql.Literal(number)
         )
         answer = BytesIO()
         try:
@@ -262,14 +266,31 @@ class StagedTables(StagedParts):
                 cursor.copy_expert(query, answer)
         except psycopg2.errors.UndefinedTable as error:
             raise BatchRetryError(reason=f"staging table {place} of this batch is gone") from error
-        rows = answer.getbuffer()[len(HEADER) : -len(TRAILER)]
-        if not rows:
-            return None
-        _, run = _INT8.unpack_from(rows, len(_THREE))
-        return run, [rows[len(_THREE) + _INT8.size + _LENGTH.size :]]
+        return _put_together(answer.getbuffer()[len(HEADER) : -len(TRAILER)])
 
     def _table(self, name: StagingName) -> TableName:
         return TableName(name=str(name), schema=self._schema)
+
+
+def _sliced(payload: bytes, *, part: int, run: int) -> Iterator[bytes | memoryview]:
+    """The rows of a part in COPY BINARY."""
+    view = memoryview(payload)
+    for number, begin in enumerate(range(0, len(view), SLICE_BYTES)):
+        piece = view[begin : begin + SLICE_BYTES]
+        yield _ROW.pack(len(_COLUMNS), 4, part, 4, number, 8, run, len(piece))
+        yield piece
+
+
+def _put_together(rows: memoryview) -> tuple[int, Stream] | None:
+    """The run and the stream of a part, from its rows in any order; None for no rows."""
+    pieces: dict[int, memoryview] = {}
+    run = at = 0
+    while at < len(rows):
+        _, _, _, _, number, _, run, length = _ROW.unpack_from(rows, at)
+        at += _ROW.size
+        pieces[number] = rows[at : at + length]
+        at += length
+    return (run, [b"".join(pieces[number] for number in range(len(pieces)))]) if pieces else None
 
 
 def owner_of(transactional_id: str) -> str:

@@ -67,7 +67,7 @@ def left(place: Staging, database: str) -> int:
     """How many parts, or tables of them, are there."""
     if isinstance(place, FileStaging):
         return len(list(place.folder.glob("*/*/*")))
-    return len(rows(database, "SELECT 1 FROM pg_class WHERE relname LIKE '\\_2pc\\_stage%%'"))
+    return len(rows(database, "SELECT 1 FROM pg_tables WHERE tablename LIKE '\\_2pc\\_stage%%'"))
 
 
 def test_rows_of_many_tasks_reach_the_target_and_nothing_is_left(

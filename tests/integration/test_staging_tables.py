@@ -12,6 +12,7 @@ from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
 from spark_2pc_sink.sink.staging_tables import (
     LEFTOVERS_MAX,
+    SLICE_BYTES,
     StagingName,
     drop_leftover_staging,
     owner_of,
@@ -46,9 +47,8 @@ def name(source: int = 0) -> StagingName:
 
 
 def stages(url: str) -> list[str]:
-    return [
-        row[0] for row in rows(url, "SELECT relname FROM pg_class WHERE relname LIKE '\\_2pc\\_stage%%' ORDER BY 1")
-    ]
+    names = rows(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE '\\_2pc\\_stage%%' ORDER BY 1")
+    return [row[0] for row in names]
 
 
 @pytest.fixture
@@ -66,14 +66,29 @@ def test_tables_stay_when_the_deciding_transaction_rolls_back(database: str, pla
     assert stages(database) == [str(name())]
 
 
-def test_a_table_is_unlogged_and_its_parts_are_not_compressed(database: str) -> None:
-    with writing(tables(database)):
-        pass
+def test_a_table_is_unlogged_and_each_slice_of_a_part_fills_a_page(database: str, plan: ColumnPlan) -> None:
+    """As one value the server would cut it itself, into four times as many, in a table of its own."""
+    stage(tables(database), plan, (1, LARGE))
+    slices, full = -(-len(LARGE) // SLICE_BYTES), len(LARGE) // SLICE_BYTES
     assert rows(
         database,
-        "SELECT relpersistence::text, string_agg(attname || ' ' || attstorage::text, ', ' ORDER BY attnum) "
-        f"FROM pg_class c JOIN pg_attribute a ON attrelid = c.oid AND attnum > 0 WHERE relname = '{name()}' GROUP BY 1",
-    ) == [("u", "part p, run p, stream e")]
+        f"SELECT relpersistence::text, pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = '{name()}'",
+    ) == [("u", 0)]
+    assert rows(
+        database,
+        f"SELECT count(*), count(DISTINCT (ctid::text::point)[0]), sum((length(payload) = {SLICE_BYTES})::integer) "
+        f"FROM {name()}",
+    ) == [(slices, slices, full)]
+
+
+def test_slices_are_put_together_wherever_the_server_keeps_them(database: str, plan: ColumnPlan) -> None:
+    text = "".join(map(str, range(10_000)))
+    source = stage(tables(database), plan, (1, text), (2, "small"))
+    run(database, f"UPDATE {name()} SET run = run WHERE slice IN (0, 2)")
+    assert rows(database, f"SELECT array_agg(slice ORDER BY ctid) FROM {name()}") == [([1, 3, 4, 0, 2],)]
+    with transaction(database) as connection:
+        copying(connection, plan, tables(database)).finish(connection, [source])
+    assert table(database) == [(1, text), (2, "small")]
 
 
 def test_a_part_is_put_while_the_store_is_open(database: str, plan: ColumnPlan) -> None:

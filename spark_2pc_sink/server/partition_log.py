@@ -33,7 +33,7 @@ from spark_2pc_sink.server.producer_state import (
     EndMarker,
     Guard,
     ProducerStamp,
-    Verification,
+    Standing,
 )
 from spark_2pc_sink.server.storage.batches import (
     TRANSACTIONAL_BIT,
@@ -150,7 +150,7 @@ class PartitionLog:
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
-    def verification(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Verification:
+    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
         Args:
@@ -161,7 +161,7 @@ class PartitionLog:
         Returns:
             `Verified`: append. `NeedsCoordinator`: ask, then append with its guard. `Refused`: answer its code.
         """
-        return self._state.producers.verification(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
+        return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     def append(self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None) -> Appended:
         """Append the batch of a client. Durable after `sync`; nothing is written unless the code is NONE.

@@ -172,7 +172,8 @@ class Refused:
     code: Code
 
 
-Verification = Verified | NeedsCoordinator | Refused
+#: How a transactional batch stands with the leader of its partition, before anybody is asked.
+Standing = Verified | NeedsCoordinator | Refused
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class ProducerStates:
 
     # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
 
-    def verification(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Verification:
+    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
         """What must happen before a transactional batch is appended (KIP-890, "Verification").
 
         Raises nothing; keeps a guard where the coordinator must be asked.

@@ -94,11 +94,11 @@ def _marker_of_the_same_epoch_only(original: Any) -> Any:
 
 
 def _any_epoch_writes(original: Any) -> Any:
-    def verification(self: Any, stamp: Any, **facts: Any) -> Any:
+    def judge(self: Any, stamp: Any, **facts: Any) -> Any:
         standing = original(self, stamp, **facts)
         return Verified() if isinstance(standing, Refused) else standing
 
-    return verification
+    return judge
 
 
 def _forgets_markers(original: Any) -> Any:
@@ -140,7 +140,7 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant(
         "leaders take any epoch",
         (
-            (ProducerStates, "verification", _any_epoch_writes),
+            (ProducerStates, "standing", _any_epoch_writes),
             (ProducerStates, "check_batch", returning(Code.NONE)),
             (ProducerStates, "duplicate", returning(None)),
         ),

@@ -12,7 +12,7 @@ from spark_2pc_sink.server.producer_state import (
     NeedsCoordinator,
     ProducerStates,
     Refused,
-    Verification,
+    Standing,
 )
 from spark_2pc_sink.server.storage.batches import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 
@@ -67,9 +67,9 @@ class SimPartition:
         """The next offset."""
         return self.entries[-1].header.last_offset + 1 if self.entries else 0
 
-    def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Verification:
+    def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Standing:
         """Whether the coordinator is to be asked first."""
-        return self.producers.verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
+        return self.producers.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
 
     def append(self, header: BatchHeader, records: Sequence[Record], guard: Guard | None) -> tuple[int, int, bool]:
         """Append as ``PartitionLog.append`` does: code, base offset, and whether it stood there before."""

@@ -111,12 +111,12 @@ class OffsetService:
             return Code.COORDINATOR_NOT_AVAILABLE
         writer = Writer(transaction.pair.producer_id, transaction.pair.epoch)
         bumps = transaction.version >= OFFSETS_ADD_VERSION
-        verification = log.verification(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
-        if isinstance(verification, Refused):
-            return verification.code
+        standing = log.standing(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        if isinstance(standing, Refused):
+            return standing.code
         guard = None
-        if isinstance(verification, NeedsCoordinator):
-            guard = verification.guard
+        if isinstance(standing, NeedsCoordinator):
+            guard = standing.guard
             partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(committer.group_id))
             asked = await self._verification.for_offsets(
                 transaction.version, transaction.transactional_id, transaction.pair, partition

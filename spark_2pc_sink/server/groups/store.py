@@ -76,7 +76,7 @@ class GroupStore:
             group_id: decides on the partition.
             records: at least one.
             writer: the producer in whose transaction they are.
-            guard: of the verification, with ``writer``.
+            guard: of `NeedsCoordinator`, with ``writer``.
 
         Returns:
             NONE, or what a client is told; then nothing has changed.

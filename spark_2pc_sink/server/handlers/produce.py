@@ -177,7 +177,7 @@ class ProduceHandlers:
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= _EPOCH_BUMP_VERSION, self._now_ms()
         for write, log, header in found:
-            standing = log.verification(header, supports_epoch_bump=bumps, now_ms=now_ms)
+            standing = log.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
             if isinstance(standing, Refused):
                 write.code = standing.code
             elif isinstance(standing, NeedsCoordinator):

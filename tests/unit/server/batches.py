@@ -79,5 +79,5 @@ def append_in_transaction(
 ) -> Appended:
     """Append a transactional batch whose partition the coordinator has added, if it has to be."""
     batch = client_batch(values, producer=producer, sequence=sequence, transactional=True)
-    answer = log.verification(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
-    return append(log, batch, guard=answer.guard if isinstance(answer, NeedsCoordinator) else None)
+    standing = log.standing(inspect(batch), supports_epoch_bump=bumps, now_ms=NOW_MS)
+    return append(log, batch, guard=standing.guard if isinstance(standing, NeedsCoordinator) else None)

@@ -46,6 +46,6 @@ def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[in
     assert log is not None
     records = batch(b"before", pair=pair, sequence=0)
     header = inspect(records)
-    asked = log.verification(header, supports_epoch_bump=True, now_ms=START_MS)
-    assert isinstance(asked, NeedsCoordinator)
-    assert log.append(records, header, now_ms=START_MS, guard=asked.guard).code == 0
+    standing = log.standing(header, supports_epoch_bump=True, now_ms=START_MS)
+    assert isinstance(standing, NeedsCoordinator)
+    assert log.append(records, header, now_ms=START_MS, guard=standing.guard).code == 0

@@ -197,9 +197,9 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
     writer = Writer(7, 2)
     records = [(b"k", b"v"), (b"l", None)]
     assert log.append_records(records, now_ms=NOW_MS, producer=writer).code == Code.INVALID_TXN_STATE
-    answer = log.verification(writer, supports_epoch_bump=True, now_ms=NOW_MS)
-    assert isinstance(answer, NeedsCoordinator)
-    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=answer.guard)
+    standing = log.standing(writer, supports_epoch_bump=True, now_ms=NOW_MS)
+    assert isinstance(standing, NeedsCoordinator)
+    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=standing.guard)
     assert (outcome.code, outcome.base_offset) == (0, 0)
     assert log.append_records(records, now_ms=NOW_MS, producer=writer).base_offset == 2
     assert log.append_records(records, now_ms=NOW_MS).base_offset == 4

@@ -45,9 +45,9 @@ class Leader:
     end: int = 0
 
     def ask(self, epoch: int, sequence: int = 0, *, bumps: bool = True, pid: int = PID, ms: int = 0) -> Guard:
-        answer = self.states.verification(Writer(pid, epoch, sequence), supports_epoch_bump=bumps, now_ms=ms)
-        assert isinstance(answer, NeedsCoordinator)
-        return answer.guard
+        standing = self.states.standing(Writer(pid, epoch, sequence), supports_epoch_bump=bumps, now_ms=ms)
+        assert isinstance(standing, NeedsCoordinator)
+        return standing.guard
 
     def write(
         self,
@@ -149,8 +149,8 @@ def test_a_retry_older_than_five_batches_is_out_of_order(leader: Leader) -> None
 
 def test_the_coordinator_is_asked_once_for_each_transaction(leader: Leader) -> None:
     assert leader.begin(0) == Code.NONE
-    answer = leader.states.verification(Writer(PID, 0, 1), supports_epoch_bump=True, now_ms=0)
-    assert isinstance(answer, Verified)
+    standing = leader.states.standing(Writer(PID, 0, 1), supports_epoch_bump=True, now_ms=0)
+    assert isinstance(standing, Verified)
     assert leader.write(0, 1, transactional=True) == Code.NONE
 
 
@@ -163,8 +163,8 @@ def test_without_a_guard_or_with_another_nothing_transactional_is_appended(leade
 
 def test_an_old_epoch_is_refused_before_the_coordinator_is_asked(leader: Leader) -> None:
     leader.write(5, 0)
-    answer = leader.states.verification(Writer(PID, 4, 0), supports_epoch_bump=True, now_ms=0)
-    assert answer == Refused(Code.INVALID_PRODUCER_EPOCH)
+    standing = leader.states.standing(Writer(PID, 4, 0), supports_epoch_bump=True, now_ms=0)
+    assert standing == Refused(Code.INVALID_PRODUCER_EPOCH)
     assert leader.write(4, 0, transactional=True) == Code.INVALID_PRODUCER_EPOCH  # and before the guard is missed
 
 
@@ -431,17 +431,17 @@ def run(history: History, states: ProducerStates, command: tuple[object, ...], g
     assert isinstance(epoch, int)
     if kind == "ask":
         sequence, bumps = rest
-        answer = states.verification(Writer(PID, epoch, sequence), supports_epoch_bump=bool(bumps), now_ms=0)  # type: ignore[arg-type]
+        standing = states.standing(Writer(PID, epoch, sequence), supports_epoch_bump=bool(bumps), now_ms=0)  # type: ignore[arg-type]
         if epoch < history.epoch():
-            assert answer == Refused(Code.INVALID_PRODUCER_EPOCH)
+            assert standing == Refused(Code.INVALID_PRODUCER_EPOCH)
         elif history.open_since() is not None and epoch == history.epoch():
-            assert answer == Verified()
+            assert standing == Verified()
         else:
-            assert isinstance(answer, NeedsCoordinator)
+            assert isinstance(standing, NeedsCoordinator)
             valid = history.asked()
-            assert (answer.guard is valid[0].guard) if valid else (answer.guard not in guards)
-            guards.append(answer.guard)
-            history.events.append(Event("ask", epoch, sequence, bumps=bool(bumps), guard=answer.guard))  # type: ignore[arg-type]
+            assert (standing.guard is valid[0].guard) if valid else (standing.guard not in guards)
+            guards.append(standing.guard)
+            history.events.append(Event("ask", epoch, sequence, bumps=bool(bumps), guard=standing.guard))  # type: ignore[arg-type]
         return end
     if kind == "data":
         return run_data(history, states, epoch, rest, guards, end)

@@ -12,8 +12,9 @@ Everything runs on one event loop, so nothing here locks; only fsync waits in th
 `end_markers`, `background`                its log, its markers, its timers; what partition leaders ask it
 `groups`                                   consumer groups and their offsets, classic protocol: pure, with a shell
 `partition_log`, `log_state`,              the leader of one partition: what may be appended and read;
-`producer_state`, `aborted_index`,         `producer_state` and the indexes are pure
-`leader_epochs`, `log_values`
+`producer_state`, `guards`,                `producer_state`, `guards` and the indexes are pure
+`aborted_index`, `leader_epochs`,
+`log_values`
 `storage`                                  segment files, group commit, recovery of torn tails
 `catalog`, `catalog_state`,                topics, configs, ACLs, ids: what a cluster's controller keeps
 `data_directory`, `topic_configs`, …

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.leader_epochs import EpochEnd
 from spark_2pc_sink.server.log_state import LogState
 from spark_2pc_sink.server.log_values import (
@@ -31,7 +32,6 @@ from spark_2pc_sink.server.log_values import (
 from spark_2pc_sink.server.producer_state import (
     NO_TIMESTAMP,
     EndMarker,
-    Guard,
     ProducerStamp,
     Standing,
 )

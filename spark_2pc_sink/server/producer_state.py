@@ -3,8 +3,8 @@
 The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
 "Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an
 entry (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log
-has the same one; and, from the first question to the coordinator until the first record, a guard that is in memory
-only.
+has the same one; what is in memory only, from the first question to the coordinator until the first record, is in
+`guards`.
 
 A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then tells what it wrote
 (`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.server.guards import Guard, Guards
 from spark_2pc_sink.server.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader
 
 #: How many batches are remembered to recognise a retry: a producer has at most five requests on their way
@@ -29,12 +30,6 @@ NO_TIMESTAMP: Final = -1
 EPOCH_LAST: Final = 32767
 #: Transaction version of a marker from which on its epoch must be later than the data's (KIP-890).
 STRICT_MARKER_VERSION: Final = 2
-
-
-class Guard:
-    """Proof that the coordinator was asked about a transaction that nothing has ended since. Compared by identity."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -177,31 +172,6 @@ Standing = Verified | NeedsCoordinator | Refused
 
 
 @dataclass(frozen=True)
-class Verifying:
-    """A question to the coordinator that is not settled by a record yet (``VerificationStateEntry``).
-
-    Args:
-        lowest_sequence: the lowest first sequence that came in this epoch: no batch may pass it.
-        supports_epoch_bump: the client is on transaction.version 2, whose transactions begin at sequence 0.
-        created_ms: milliseconds since 1970.
-    """
-
-    guard: Guard
-    lowest_sequence: int
-    epoch: int
-    supports_epoch_bump: bool
-    created_ms: int
-
-    def seen(self, sequence: int, epoch: int) -> Verifying:
-        """After another batch that waits for the same guard."""
-        if epoch > self.epoch:
-            return replace(self, epoch=epoch, lowest_sequence=sequence)
-        if epoch == self.epoch and sequence < self.lowest_sequence:
-            return replace(self, lowest_sequence=sequence)
-        return self
-
-
-@dataclass(frozen=True)
 class EndedTransaction:
     """An open transaction that a marker has ended."""
 
@@ -222,7 +192,7 @@ class ProducerStates:
     def __init__(self, *, verification: bool = True) -> None:
         self._verification = verification
         self._entries: dict[int, ProducerEntry] = {}
-        self._verifying: dict[int, Verifying] = {}
+        self._guards = Guards()
         # First offset of each open transaction to its producer id. Offsets only grow, so the first is the smallest.
         self._open: dict[int, int] = {}
 
@@ -250,11 +220,14 @@ class ProducerStates:
             return Refused(Code.INVALID_PRODUCER_EPOCH)
         if entry is not None and entry.has_open_transaction(stamp.producer_epoch):
             return Verified()
-        asked = self._verifying.get(stamp.producer_id)
-        if asked is None:
-            asked = Verifying(Guard(), stamp.base_sequence, stamp.producer_epoch, supports_epoch_bump, now_ms)
-        self._verifying[stamp.producer_id] = asked = asked.seen(stamp.base_sequence, stamp.producer_epoch)
-        return NeedsCoordinator(asked.guard)
+        guard = self._guards.take(
+            stamp.producer_id,
+            stamp.producer_epoch,
+            stamp.base_sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            now_ms=now_ms,
+        )
+        return NeedsCoordinator(guard)
 
     # --- checks: nothing changes --------------------------------------------------------------------------------------
 
@@ -279,7 +252,8 @@ class ProducerStates:
         # An old epoch comes first in both of Kafka's checks: a fenced producer hears so, whatever its guard.
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        if header.transactional and not entry.has_open_transaction(epoch) and not self._guarded(header, guard):
+        needs_guard = self._verification and header.transactional and not entry.has_open_transaction(epoch)
+        if needs_guard and not self._guards.holds(header.producer_id, guard):
             return Code.INVALID_TXN_STATE
         if sequenced and not self._in_sequence(entry, header):
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -306,22 +280,10 @@ class ProducerStates:
             return marker.producer_epoch < entry.epoch
         return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LAST
 
-    def _guarded(self, header: BatchHeader, guard: Guard | None) -> bool:
-        if not self._verification:
-            return True
-        asked = self._verifying.get(header.producer_id)
-        return guard is not None and asked is not None and asked.guard is guard
-
     def _in_sequence(self, entry: ProducerEntry, header: BatchHeader) -> bool:
         first = header.base_sequence
-        asked = self._verifying.get(header.producer_id)
-        if asked is not None:
-            # Both of KIP-890: a client that bumps epochs begins each transaction at 0, and of several batches that
-            # waited for one guard, the first must come first.
-            if asked.supports_epoch_bump and first != 0 and not entry.batches:
-                return False
-            if first > asked.lowest_sequence:
-                return False
+        if not self._guards.in_sequence(header.producer_id, first, first_of_epoch=not entry.batches):
+            return False
         if entry.epoch == NO_EPOCH:
             return True  # nothing is known: the producer's records may have expired
         if header.producer_epoch != entry.epoch:
@@ -338,7 +300,7 @@ class ProducerStates:
         if before.txn_start_offset is None and after.txn_start_offset is not None:
             self._open[after.txn_start_offset] = header.producer_id
         if header.transactional:
-            self._verifying.pop(header.producer_id, None)
+            self._guards.record_written(header.producer_id)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> EndedTransaction | None:
         """An end marker stands in the log. The transaction that it ended, or None where none was open."""
@@ -346,10 +308,7 @@ class ProducerStates:
         self._entries[header.producer_id] = before.ended(
             header.producer_epoch, coordinator_epoch, header.max_timestamp_ms
         )
-        asked = self._verifying.get(header.producer_id)
-        # A marker with the bumped epoch belongs to the transaction before; the next one is being verified already.
-        if asked is not None and not (asked.supports_epoch_bump and asked.epoch == header.producer_epoch):
-            del self._verifying[header.producer_id]
+        self._guards.marker_written(header.producer_id, header.producer_epoch)
         if before.txn_start_offset is None:
             return None
         del self._open[before.txn_start_offset]
@@ -364,6 +323,4 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self._entries[producer_id]
-        unanswered = [key for key, asked in self._verifying.items() if now_ms - asked.created_ms >= expiration_ms]
-        for producer_id in unanswered:
-            del self._verifying[producer_id]
+        self._guards.expire(now_ms, expiration_ms)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_2pc_sink.coordinator import Code
+from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.producer_state import (
     EndMarker,
-    Guard,
     NeedsCoordinator,
     ProducerStates,
     Refused,

@@ -19,8 +19,9 @@ from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import Group, GroupSettings
 from spark_2pc_sink.server.groups.offsets import OffsetTable
 from spark_2pc_sink.server.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
+from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import Guard, Writer
+from spark_2pc_sink.server.producer_state import Writer
 from spark_2pc_sink.server.storage.errors import LogFailedError
 from spark_2pc_sink.server.storage.records import StoredRecord
 

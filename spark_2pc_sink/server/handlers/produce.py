@@ -23,8 +23,9 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.end_markers import Logs, synced
+from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import Guard, NeedsCoordinator, Refused
+from spark_2pc_sink.server.producer_state import NeedsCoordinator, Refused
 from spark_2pc_sink.server.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
 from spark_2pc_sink.server.storage.errors import BatchError
 from spark_2pc_sink.server.storage.records import decode_records

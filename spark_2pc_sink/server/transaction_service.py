@@ -33,6 +33,7 @@ from spark_2pc_sink.coordinator import (
     Profile,
     SendMarkers,
     Settings,
+    Settled,
     StepNext,
     due_expirations,
     due_timeouts,
@@ -154,7 +155,7 @@ class TransactionService:
         self._background = Background()
         self._owed: tuple[Effect, ...] = ()
         self._allocating = False
-        self._settling: dict[str, asyncio.Future[None]] = {}
+        self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -195,23 +196,23 @@ class TransactionService:
 
         A caller that is cancelled meanwhile loses the reply only: the record is in the log, so it is settled.
         """
-        return await self._settled(self._reserved(event))
+        return await self._append_then_settle(self._reserved(event))
 
     def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
         """Add partitions, or verify them, for their leader: it makes durable what it appends, see the module."""
         plan = self._reserved(event)
-        return cast("AddPartitionsReply", self._settle(plan, self._appended(plan)))
+        return cast("AddPartitionsReply", self._settle_and_carry_out(plan, self._appended(plan)))
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
         """Wait until the next plan of an id is settled, at most ``timeout_ms``: who was told to try again may do so."""
-        future = self._settling.get(transactional_id)
+        future = self._waiting_for_change.get(transactional_id)
         if future is None:
             future = asyncio.get_running_loop().create_future()
-            self._settling[transactional_id] = future
+            self._waiting_for_change[transactional_id] = future
         await asyncio.wait((future,), timeout=timeout_ms / 1000)
-        if not future.done() and self._settling.get(transactional_id) is future:
+        if not future.done() and self._waiting_for_change.get(transactional_id) is future:
             # Others may wait for it too: they find it done, look again, and wait for a new one.
-            del self._settling[transactional_id]
+            del self._waiting_for_change[transactional_id]
             future.set_result(None)
 
     async def abort_timed_out(self) -> None:
@@ -245,43 +246,45 @@ class TransactionService:
         log = self._state_log(record.partition)
         return log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms()).code
 
-    def _settled(self, plan: Plan) -> asyncio.Future[Reply | None]:
+    def _append_then_settle(self, plan: Plan) -> asyncio.Future[Reply | None]:
         """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
-        settled: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         code = self._appended(plan)
         flushed = self._state_log(plan.records[0].partition).flush() if plan.records and not code else None
         if flushed is None or flushed.done():
-            settled.set_result(self._settle(plan, code if flushed is None else _code_of(flushed)))
-            return settled
+            reply.set_result(self._settle_and_carry_out(plan, code if flushed is None else _code_of(flushed)))
+            return reply
 
         def synced(flushed: Synced) -> None:
             code = _code_of(flushed)
             try:
-                reply, effects = self._ended(plan, code)
+                settled = self._settle(plan, code)
             except Exception as error:  # noqa: BLE001 - a defect: handed to who waits for the reply
-                settled.set_exception(error)
+                reply.set_exception(error)
                 return
-            if not settled.done():
-                settled.set_result(reply)
+            if not reply.done():
+                reply.set_result(settled.reply)
             # Behind the reply: it goes out before the next record or marker is written.
-            self._carry_out(effects, pause_ms=RETRY_PAUSE_MS if code else 0)
+            self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else 0)
 
         flushed.add_done_callback(synced)
-        return settled
-
-    def _settle(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
-        reply, effects = self._ended(plan, code)
-        self._carry_out(effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
         return reply
 
-    def _ended(self, plan: Plan, code: int) -> tuple[Reply | None, Iterable[Effect]]:
+    def _settle_and_carry_out(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
+        settled = self._settle(plan, code)
+        self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
+        return settled.reply
+
+    def _settle(self, plan: Plan, code: int) -> Settled:
+        """As `coordinator.settle`, on the state that is kept here; the effects are left to the caller."""
         settled = settle(self.state, plan, code)
         self.state = settled.state
         self._wake(plan.transactional_id)
-        return settled.reply, settled.effects
+        return settled
 
     def _wake(self, transactional_id: str | None) -> None:
-        future = self._settling.pop(transactional_id, None) if self._settling and transactional_id else None
+        waiting = self._waiting_for_change
+        future = waiting.pop(transactional_id, None) if waiting and transactional_id else None
         if future is not None:
             future.set_result(None)
 
@@ -323,10 +326,10 @@ class TransactionService:
         )
         plan = self._reserved(answered)
         if plan.records:
-            await self._settled(plan)
+            await self._append_then_settle(plan)
         else:
             # What comes back is what has to be sent again.
-            self._settle(plan, pause_ms=RETRY_PAUSE_MS)
+            self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
 
     def _want_block(self) -> None:
         """Allocate a block of producer ids, unless that is under way."""
@@ -343,7 +346,7 @@ class TransactionService:
         self._take_block(ids)
 
     def _take_block(self, ids: ProducerIds) -> None:
-        self._settle(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
+        self._settle_and_carry_out(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
 
     # --- the log -----------------------------------------------------------------------------------------------------
 

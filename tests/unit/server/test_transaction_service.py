@@ -369,7 +369,7 @@ def test_who_waits_for_an_id_is_woken_by_its_next_change_or_by_time() -> None:
             await asyncio.sleep(0)
             await running.init()
             await asyncio.wait_for(waiting, 5)
-            assert running.service._settling == {}
+            assert running.service._waiting_for_change == {}
 
     asyncio.run(run())
 

@@ -80,15 +80,25 @@ class BrokerProperties:
     listener_security_protocol_map: str = _row(
         "listener.security.protocol.map", DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name"
     )
-    max_connections: int = _number("max.connections", INT32_MAX, "connections beyond are refused", at_least=1)
+    max_connections: int = _number(
+        "max.connections", INT32_MAX, "how many connections there may be; those beyond are refused", at_least=1
+    )
     connections_max_idle_ms: int = _long(
-        "connections.max.idle.ms", 10 * _MINUTE_MS, "a connection without traffic ends", unit="ms", at_least=1
+        "connections.max.idle.ms",
+        10 * _MINUTE_MS,
+        "a connection without traffic ends after this",
+        unit="ms",
+        at_least=1,
     )
     socket_request_max_bytes: int = _number(
-        "socket.request.max.bytes", 104_857_600, "a longer request ends its connection", unit="bytes", at_least=1
+        "socket.request.max.bytes",
+        104_857_600,
+        "the longest request; a longer one ends its connection",
+        unit="bytes",
+        at_least=1,
     )
     socket_listen_backlog_size: int = _number(
-        "socket.listen.backlog.size", 50, "connections that wait to be accepted", at_least=1
+        "socket.listen.backlog.size", 50, "how many connections may wait to be accepted", at_least=1
     )
     connection_failed_authentication_delay_ms: int = _number(
         "connection.failed.authentication.delay.ms", 100, "a failed login ends its connection after this", unit="ms"
@@ -99,7 +109,9 @@ class BrokerProperties:
         why="offer versions that Kafka has not released (InitProducerId 6)",
     )
 
-    num_partitions: int = _number("num.partitions", 1, "of a topic that is created without a number", at_least=1)
+    num_partitions: int = _number(
+        "num.partitions", 1, "partitions of a topic that is created without a number of them", at_least=1
+    )
     auto_create_topics_enable: bool = _row(
         "auto.create.topics.enable", default=True, why="Metadata creates topics that are asked for and are not there"
     )
@@ -127,54 +139,110 @@ class BrokerProperties:
         "transaction.max.timeout.ms", 900_000, "the longest transaction.timeout.ms of a producer", unit="ms", at_least=1
     )
     transactional_id_expiration_ms: int = _number(
-        "transactional.id.expiration.ms", 7 * _DAY_MS, "an unused transactional id is forgotten", unit="ms", at_least=1
+        "transactional.id.expiration.ms",
+        7 * _DAY_MS,
+        "a transactional id that is not used for this long is forgotten",
+        unit="ms",
+        at_least=1,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _number(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, "pause", unit="ms", at_least=1
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "pause between two searches for transactions that have timed out",
+        unit="ms",
+        at_least=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _number(
-        "transaction.remove.expired.transaction.cleanup.interval.ms", _HOUR_MS, "pause", unit="ms", at_least=1
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _HOUR_MS,
+        "pause between two searches for transactional ids that have expired",
+        unit="ms",
+        at_least=1,
     )
     transaction_state_log_num_partitions: int = _number(
-        "transaction.state.log.num.partitions", 50, "partitions of __transaction_state", at_least=1
+        "transaction.state.log.num.partitions",
+        50,
+        "how many partitions __transaction_state is created with",
+        at_least=1,
     )
     transaction_state_log_segment_bytes: int = _number(
-        "transaction.state.log.segment.bytes", 104_857_600, "of __transaction_state", unit="bytes", at_least=1
+        "transaction.state.log.segment.bytes",
+        104_857_600,
+        "a segment file of __transaction_state is rolled at this size",
+        unit="bytes",
+        at_least=1,
     )
     add_partitions_to_txn_retry_backoff_ms: int = _number(
-        "add.partitions.to.txn.retry.backoff.ms", 20, "pause while the coordinator is busy", unit="ms", at_least=1
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "the longest pause between two attempts of a leader to add a partition to a transaction",
+        unit="ms",
+        at_least=1,
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _number(
-        "add.partitions.to.txn.retry.backoff.max.ms", 100, "the longest that a leader tries", unit="ms"
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "how long a leader tries to add a partition while the transaction before is completed",
+        unit="ms",
     )
     producer_id_expiration_ms: int = _number(
-        "producer.id.expiration.ms", _DAY_MS, "a leader forgets a producer id that is not used", unit="ms", at_least=1
+        "producer.id.expiration.ms",
+        _DAY_MS,
+        "a leader forgets a producer id that is not used for this long",
+        unit="ms",
+        at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = _number(
-        "producer.id.expiration.check.interval.ms", 600_000, "pause between two looks", unit="ms", at_least=1
+        "producer.id.expiration.check.interval.ms",
+        600_000,
+        "pause between two searches for producer ids that have expired",
+        unit="ms",
+        at_least=1,
     )
 
     offsets_topic_num_partitions: int = _number(
-        "offsets.topic.num.partitions", 50, "partitions of __consumer_offsets", at_least=1
+        "offsets.topic.num.partitions", 50, "how many partitions __consumer_offsets is created with", at_least=1
     )
     offsets_topic_segment_bytes: int = _number(
-        "offsets.topic.segment.bytes", 104_857_600, "of __consumer_offsets", unit="bytes", at_least=1
+        "offsets.topic.segment.bytes",
+        104_857_600,
+        "a segment file of __consumer_offsets is rolled at this size",
+        unit="bytes",
+        at_least=1,
     )
     offsets_retention_minutes: int = _number(
-        "offsets.retention.minutes", 10_080, "offsets of a group without members are forgotten", at_least=1
+        "offsets.retention.minutes",
+        10_080,
+        "offsets of a group that has no members for this long are forgotten",
+        at_least=1,
     )
     offsets_retention_check_interval_ms: int = _long(
-        "offsets.retention.check.interval.ms", 600_000, "pause between two looks", unit="ms", at_least=1
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "pause between two searches for offsets that have expired",
+        unit="ms",
+        at_least=1,
     )
-    offset_metadata_max_bytes: int = _number("offset.metadata.max.bytes", 4096, "of an offset commit", unit="bytes")
-    group_min_session_timeout_ms: int = _number("group.min.session.timeout.ms", 6000, "of a member", unit="ms")
-    group_max_session_timeout_ms: int = _number("group.max.session.timeout.ms", 1_800_000, "of a member", unit="ms")
+    offset_metadata_max_bytes: int = _number(
+        "offset.metadata.max.bytes", 4096, "the longest text that a client may commit with an offset", unit="bytes"
+    )
+    group_min_session_timeout_ms: int = _number(
+        "group.min.session.timeout.ms", 6000, "the shortest session timeout that a member may ask for", unit="ms"
+    )
+    group_max_session_timeout_ms: int = _number(
+        "group.max.session.timeout.ms", 1_800_000, "the longest session timeout that a member may ask for", unit="ms"
+    )
     group_initial_rebalance_delay_ms: int = _number(
-        "group.initial.rebalance.delay.ms", 3000, "an empty group waits for more members", unit="ms"
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "how long a group that was empty waits for more members than the first",
+        unit="ms",
     )
-    group_max_size: int = _number("group.max.size", INT32_MAX, "members of a group", at_least=1)
+    group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
 
-    sasl_enabled_mechanisms: str = _row("sasl.enabled.mechanisms", "PLAIN", "PLAIN is the only one", choices=("PLAIN",))
+    sasl_enabled_mechanisms: str = _row(
+        "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism", choices=("PLAIN",)
+    )
     sasl_server_max_receive_size: int = _number(
         "sasl.server.max.receive.size",
         524_288,
@@ -182,16 +250,25 @@ class BrokerProperties:
         unit="bytes",
         at_least=1,
     )
-    ssl_keystore_type: str = _row("ssl.keystore.type", "PEM", "PEM is the only one", choices=("PEM",))
+    ssl_keystore_type: str = _row(
+        "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one", choices=("PEM",)
+    )
     ssl_keystore_location: str | None = _row("ssl.keystore.location", None, "a PEM file: private key and certificates")
-    ssl_key_password: str | None = _row("ssl.key.password", None, "of an encrypted private key", secret=True)
-    ssl_truststore_type: str = _row("ssl.truststore.type", "PEM", "PEM is the only one", choices=("PEM",))
+    ssl_key_password: str | None = _row(
+        "ssl.key.password", None, "the password of the private key, where that is encrypted", secret=True
+    )
+    ssl_truststore_type: str = _row(
+        "ssl.truststore.type", "PEM", "the format of the truststore; PEM is the only one", choices=("PEM",)
+    )
     ssl_truststore_location: str | None = _row("ssl.truststore.location", None, "a PEM file: who may sign for clients")
     ssl_client_auth: str = _row(
         "ssl.client.auth", "none", "whether a client shows a certificate", choices=("none", "requested", "required")
     )
     authorizer_class_name: str | None = _row(
-        "authorizer.class.name", None, "None allows everything to everyone", choices=(STANDARD_AUTHORIZER,)
+        "authorizer.class.name",
+        None,
+        "what decides on access; None allows everything to everyone",
+        choices=(STANDARD_AUTHORIZER,),
     )
     super_users: str | None = _row("super.users", None, "principals that no ACL binds, User:a;User:b")
     allow_everyone_if_no_acl_found: bool = _row(

@@ -25,7 +25,7 @@ _ONE_REPLICA: Final = "there is one node, so a partition has one replica"
 _NO_RETENTION: Final = "the server deletes no records by age or size"
 #: Accepted with this value only; what they say is the case.
 FIXED: Final[dict[str, Fixed]] = {
-    "process.roles": Fixed("broker,controller", "one node is both", "LIST"),
+    "process.roles": Fixed("broker,controller", "the one node is both broker and controller", "LIST"),
     "default.replication.factor": Fixed("1", _ONE_REPLICA, "INT"),
     "offsets.topic.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),
     "transaction.state.log.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),

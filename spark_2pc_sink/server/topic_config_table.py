@@ -191,7 +191,14 @@ _ROWS: Final = (
     _number(
         "min.compaction.lag.ms", 0, Use.KEPT, _NO_COMPACTION, broker="log.cleaner.min.compaction.lag.ms", at_least=0
     ),
-    _int("min.insync.replicas", 1, Use.FIXED, "there is one node", broker="min.insync.replicas", at_least=1),
+    _int(
+        "min.insync.replicas",
+        1,
+        Use.FIXED,
+        "there is one node, so a partition has one replica",
+        broker="min.insync.replicas",
+        at_least=1,
+    ),
     _fixed("preallocate", Kind.BOOLEAN, "false", "segments grow as they are written", broker="log.preallocate"),
     _fixed("remote.copy.lag.bytes", Kind.LONG, "-1", _NO_TIERS, broker="log.remote.copy.lag.bytes"),
     _fixed("remote.copy.lag.ms", Kind.LONG, "0", _NO_TIERS, broker="log.remote.copy.lag.ms"),

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import setting_of
 from spark_2pc_sink.server.properties import (
     ROWS,
     STANDARD_AUTHORIZER,
@@ -26,9 +27,24 @@ def refused(values: dict[str, str]) -> ConfigurationError:
 
 
 def test_every_row_is_reached_by_its_name_and_says_what_it_does() -> None:
+    """By the rule of the users' options: DescribeConfigs shows the texts to clients as documentation."""
     for name, item in ROWS.items():
+        about = setting_of(item)
         assert item.name == re.sub(r"\W", "_", name)
-        assert item.metadata["spark_2pc_sink.setting"].why
+        assert len(about.why) > 20, name
+        if str(item.type) == "int":
+            assert about.at_least is not None, name
+            assert about.at_most is not None, name
+
+
+def test_no_two_properties_say_the_same_of_themselves() -> None:
+    texts = [setting_of(item).why for item in ROWS.values()]
+    assert {text for text in texts if texts.count(text) > 1} == set()
+
+
+@pytest.mark.parametrize("name", sorted(FIXED))
+def test_what_has_one_value_says_why(name: str) -> None:
+    assert len(FIXED[name].rule) > 20
 
 
 def test_defaults_are_kafka_s() -> None:

@@ -74,6 +74,13 @@ async def _fetch(
     return await exchange(running.fetching.fetch, request, FetchResponse, version, access=access)
 
 
+def _reads(running: Node, topic: str = "t") -> Any:
+    """Counts how often readers look into a log. Who has looked waits or has answered: nothing else comes between."""
+    log = running.cluster.log(topic, 0)
+    assert log is not None
+    return mock.patch.object(log, "read", wraps=log.read)
+
+
 def _rows(response: Any) -> dict[tuple[str, int], Any]:
     return {(topic.topic, each.partition_index): each for topic in response.responses for each in topic.partitions}
 
@@ -199,9 +206,10 @@ def test_the_first_partition_with_data_gives_one_batch_however_large() -> None:
 
 def test_a_reader_waits_for_data_and_no_longer() -> None:
     async def check(running: Node) -> None:
-        task = asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0))
-        await asyncio.sleep(0.01)
-        assert not task.done()
+        with _reads(running) as reads:
+            task = asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0))
+            await until(lambda: reads.call_count == 1)
+            assert not task.done()
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a"]
 
@@ -211,11 +219,12 @@ def test_a_reader_waits_for_data_and_no_longer() -> None:
 def test_a_reader_waits_for_as_much_as_it_asks() -> None:
     async def check(running: Node) -> None:
         size_bytes = len(batch(b"a"))
-        task = asyncio.ensure_future(running.read(max_wait_ms=60_000, min_bytes=2 * size_bytes, isolation=0))
-        await asyncio.sleep(0.01)
-        await _plain(running, b"a")
-        await asyncio.sleep(0.01)
-        assert not task.done()
+        with _reads(running) as reads:
+            task = asyncio.ensure_future(running.read(max_wait_ms=60_000, min_bytes=2 * size_bytes, isolation=0))
+            await until(lambda: reads.call_count == 1)
+            await _plain(running, b"a")
+            await until(lambda: reads.call_count == 2)
+            assert not task.done()
         await _plain(running, b"b")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a", b"b"]
 
@@ -239,10 +248,12 @@ def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
 
 def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> None:
     async def check(running: Node) -> None:
-        task = asyncio.ensure_future(running.read(max_wait_ms=60_000))
-        assert await running.write(PAIR) == 0
-        await asyncio.sleep(0.01)
-        assert not task.done()
+        with _reads(running) as reads:
+            task = asyncio.ensure_future(running.read(max_wait_ms=60_000))
+            await until(lambda: reads.call_count == 1)
+            assert await running.write(PAIR) == 0
+            await until(lambda: reads.call_count == 2)
+            assert not task.done()
         assert (await running.end(PAIR)).error_code == 0
         assert committed(await asyncio.wait_for(task, 5)) == [b"v"]
 
@@ -251,8 +262,10 @@ def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> 
 
 def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
     async def check(running: Node) -> None:
-        task = asyncio.ensure_future(_fetch(running, {("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
-        await asyncio.sleep(0.01)
+        with _reads(running, "u") as reads:
+            task = asyncio.ensure_future(_fetch(running, {("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
+            await until(lambda: reads.call_count == 1)
+            assert not task.done()
         running.cluster.delete("u")
         rows = _rows(await asyncio.wait_for(task, 5))
         assert [each.error_code for each in rows.values()] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 0]
@@ -263,8 +276,10 @@ def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
 
 def test_a_reader_that_goes_away_disturbs_no_other() -> None:
     async def check(running: Node) -> None:
-        tasks = [asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0)) for _ in range(2)]
-        await asyncio.sleep(0.01)
+        with _reads(running) as reads:
+            tasks = [asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0)) for _ in range(2)]
+            await until(lambda: reads.call_count == 2)
+            assert not any(task.done() for task in tasks)
         tasks[0].cancel()
         await asyncio.wait(tasks[:1])
         await _plain(running, b"a")

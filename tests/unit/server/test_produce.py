@@ -423,7 +423,7 @@ def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
         assert (await running.end(PAIR)).error_code == 0
         await until(running.disk.stopped.is_set)
         task = asyncio.ensure_future(running.produce({("u", 0): batch(b"a", pair=(42, 6), sequence=0)}))
-        await asyncio.sleep(0)
+        await until(lambda: running.service._waiting_for_change)
         running.cluster.delete("u")
         running.disk.released.set()
         assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION

@@ -366,7 +366,7 @@ def test_who_waits_for_an_id_is_woken_by_its_next_change_or_by_time() -> None:
             await asyncio.gather(*(running.service.next_change(TID, timeout_ms=5) for _ in range(2)))
             assert loop.time() - start_s >= 0.004
             waiting = asyncio.ensure_future(running.service.next_change(TID, timeout_ms=60_000))
-            await asyncio.sleep(0)
+            await until(lambda: running.service._waiting_for_change)
             await running.init()
             await asyncio.wait_for(waiting, 5)
             assert running.service._waiting_for_change == {}

@@ -95,6 +95,11 @@ class DriverProcess:
         """The batches that it has finished, and what each of them was: RUN, SKIP or RESEND. Not told by Spark."""
         return [(event["batch"], event["placement"]) for event in self.events("batch")]
 
+    def attempts(self, batch: int) -> int:
+        """How many transactions a batch took that it has finished."""
+        found: int = {event["batch"]: event["attempts"] for event in self.events("batch")}[batch]
+        return found
+
     @property
     def actions(self) -> str:
         """What its recoveries did, as one text."""

@@ -28,12 +28,6 @@ IMPATIENT: dict[str, Any] = {"commit_timeout_ms": 1_000}
 _POSTGRES_PORT = 5432
 
 
-def attempts(driver: DriverProcess) -> int:
-    """How many transactions the batch took."""
-    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
-    return found
-
-
 def generations(driver: DriverProcess) -> list[int]:
     """The claims of the driver."""
     return [recovered["generation"] for recovered in driver.recoveries]
@@ -87,7 +81,7 @@ def test_postgresql_loses_its_clients(
     wait_for_failure(driver)
     postgres_apart.connect()
     settled(job, driver)
-    assert attempts(driver) == 2
+    assert driver.attempts(BATCH) == 2
 
 
 @PLACES
@@ -103,7 +97,7 @@ def test_the_cable_is_mended_in_time(
     wait_until(lambda: waits_for_acknowledgement(address), deadline_s=30, what="the driver to send something")
     postgres_apart.connect()
     job.finished(driver)
-    assert (generations(driver), attempts(driver)) == ([1], 1)
+    assert (generations(driver), driver.attempts(BATCH)) == ([1], 1)
     job.check()
 
 

@@ -82,12 +82,6 @@ def promoted(job: Job, pair: Pair) -> Job:
     return job.on(job.broker, database=pair.standby.database_url(_NAME))
 
 
-def attempts(driver: DriverProcess) -> int:
-    """How many transactions the batch took."""
-    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
-    return found
-
-
 # --- COMMIT waits for a synchronous standby that stands still ----------------------------------------------------
 
 
@@ -108,7 +102,7 @@ def test_the_standby_goes_on(kafka_without_2pc: Broker, make_job: MakeJob, pair:
     assert job.describe().state == "Ongoing"
     pair.standby.resume()
     job.finished(driver)
-    assert (attempts(driver), len(driver.recoveries)) == (1, 1)
+    assert (driver.attempts(BATCH), len(driver.recoveries)) == (1, 1)
     job.check()
 
 
@@ -144,7 +138,7 @@ def test_commit_hangs_for_too_long(kafka_without_2pc: Broker, make_job: MakeJob,
     pair.standby.resume()
     job.finished(driver)
     assert "committed" in driver.actions
-    assert attempts(driver) == 1
+    assert driver.attempts(BATCH) == 1
     job.check()
 
 
@@ -167,7 +161,7 @@ def test_the_primary_dies_while_commit_hangs(
     pair.fail_over()
     job.finished(driver)
     assert ("committed" if kept else "aborted the open transaction") in driver.actions
-    assert attempts(driver) == (1 if kept else 2)
+    assert driver.attempts(BATCH) == (1 if kept else 2)
     promoted(job, pair).check()
 
 

@@ -31,18 +31,12 @@ def behind_proxy(job: Job, server: Database) -> Iterator[tuple[TcpProxy, str]]:
         yield proxy, server.database_url(str(make_url(job.database).database), port=proxy.port)
 
 
-def attempts(driver: DriverProcess) -> int:
-    """How many transactions the batch took."""
-    found: int = {event["batch"]: event["attempts"] for event in driver.events("batch")}[BATCH]
-    return found
-
-
 def settled_by_claiming_again(job: Job, driver: DriverProcess, *, committed: bool) -> None:
     """The driver ends well; whether the batch took one transaction or two tells what it found."""
     job.finished(driver)
     assert [recovered["generation"] for recovered in driver.recoveries] == [1, 2]
     assert ("committed" if committed else "aborted the open transaction") in driver.actions
-    assert attempts(driver) == (1 if committed else 2)
+    assert driver.attempts(BATCH) == (1 if committed else 2)
     job.check()
 
 
@@ -131,7 +125,7 @@ def test_the_answer_to_end_txn_is_lost(kafka_each_version: Broker, make_job: Mak
         driver.go_on()
         job.finished(driver)
         assert proxy.answers_lost == 1
-    assert attempts(driver) == 1
+    assert driver.attempts(BATCH) == 1
     job.check()
 
 
@@ -147,7 +141,7 @@ def test_end_txn_finds_no_coordinator(kafka_each_version: Broker, make_job: Make
         proxy.restore()
         job.finished(driver)
     assert "committed" in driver.actions
-    assert attempts(driver) == 1
+    assert driver.attempts(BATCH) == 1
     job.check()
 
 
@@ -180,5 +174,5 @@ def test_the_broker_is_killed_between_decision_and_end(
     broker.start()
     driver.go_on()
     job.finished(driver)
-    assert attempts(driver) == 1
+    assert driver.attempts(BATCH) == 1
     job.check()

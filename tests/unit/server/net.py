@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
@@ -20,10 +20,8 @@ from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.sasl import SaslHandlers
 from spark_2pc_sink.server.session import AccessOf
 from spark_2pc_sink.server.tcp import TcpServer
+from tests.unit.server.waiting import within
 
-#: A test that waits longer than this for anything has failed.
-DEADLINE_S = 20.0
-T = TypeVar("T")
 METADATA_VERSION = 9
 PRODUCE_VERSION = 9
 
@@ -105,20 +103,6 @@ class Client:
 
 #: The clients of each server, closed with it.
 _CLIENTS: dict[TcpServer, list[Client]] = {}
-
-
-async def within(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, DEADLINE_S)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let everything else run until the condition holds."""
-
-    async def wait() -> None:
-        while not condition():  # noqa: ASYNC110 - the condition is anything that the server shows
-            await asyncio.sleep(0)
-
-    await within(wait())
 
 
 def metadata(function: HandlerFunction, *, only_reads: bool = False) -> Handlers:

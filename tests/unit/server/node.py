@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,11 +44,10 @@ from spark_2pc_sink.server.storage.files import MemoryFile
 from spark_2pc_sink.server.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.server.transaction_service import Intervals, TransactionService
 from spark_2pc_sink.server.verification import Verification, VerificationSettings
+from tests.unit.server.waiting import DEADLINE_S, until
 
 TID = "orders"
 START_MS = 1_700_000_000_000
-#: How long a test waits for what must happen, in seconds; far beyond what it takes.
-WAIT_S_MAX = 10
 TOPIC_IDS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
 
 
@@ -88,7 +87,7 @@ class Disk:
         self.syncs += 1
         if self.stop_at and self.syncs >= self.stop_at:
             self.stopped.set()
-            self.released.wait(WAIT_S_MAX)
+            self.released.wait(DEADLINE_S)
             return False
         return True
 
@@ -118,7 +117,7 @@ class FileInMemory(MemoryFile):
         time.sleep(_SLOW_S)
         if self.disk.stop_in and self.disk.stop_in in self.path:
             self.disk.stopped.set()
-            assert self.disk.released.wait(WAIT_S_MAX)
+            assert self.disk.released.wait(DEADLINE_S)
         if self.disk.sync():
             self.synced_bytes = size_bytes
 
@@ -403,6 +402,22 @@ async def node(
         await running.service.stop()
 
 
+def run(
+    check: Callable[[Node], Awaitable[None]],
+    disk: Disk | None = None,
+    *,
+    settings: Settings | None = None,
+    verification: VerificationSettings | None = None,
+) -> None:
+    """Start a node, check it, and end it in an orderly way."""
+
+    async def checked() -> None:
+        async with node(disk, settings=settings, verification=verification) as running:
+            await check(running)
+
+    asyncio.run(checked())
+
+
 async def exchange(
     function: HandlerFunction,
     request: Any,
@@ -416,14 +431,6 @@ async def exchange(
     received = type(request).decode(request.encode(version=version), version=version)
     response = await function(context or RequestContext(version=version, access=access), received)
     return None if response is None else response_class.decode(response.encode(version=version), version=version)
-
-
-async def until(condition: Any) -> None:
-    """Wait until a condition holds that the node's own work brings about."""
-    end_s = asyncio.get_running_loop().time() + WAIT_S_MAX
-    while not condition():
-        assert asyncio.get_running_loop().time() < end_s, "waited in vain"
-        await asyncio.sleep(0.001)
 
 
 def batch(

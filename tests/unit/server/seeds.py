@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_2pc_sink.coordinator import LogRecord, TransactionMetadata
+from spark_2pc_sink.coordinator import LogRecord, TransactionMetadata, TransactionState
 from spark_2pc_sink.coordinator.memory import partition_for
 from spark_2pc_sink.coordinator.records import TransactionLogValue
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE
 from spark_2pc_sink.server.producer_state import NeedsCoordinator
 from spark_2pc_sink.server.storage.batches import inspect
+from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import START_MS, Disk, FakeCluster, batch
 
 
-def seeded(*known: TransactionMetadata, data: Mapping[TopicPartition, tuple[int, int]] | None = None) -> Disk:
+def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[int, int]] | None = None) -> Disk:
     """What a node left that knew some ids, and that had one record of an open transaction in some partitions.
 
     Args:
-        known: what the state log says.
+        recorded: what the state log says.
         data: the pair that wrote it, by partition.
     """
     disk = Disk()
     cluster = FakeCluster(disk)
-    for each in known:
+    for each in recorded:
         _append_state(cluster, each)
     for partition, pair in (data or {}).items():
         _append_data(cluster, partition, pair)
     return disk.copied(everything=True)
 
 
-def _append_state(cluster: FakeCluster, metadata: TransactionMetadata) -> None:
+def known(state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Disk:
+    """What a node left that knew one id, in this state."""
+    return seeded(metadata(state))
+
+
+def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
     topic = cluster.topic(TRANSACTION_STATE)
     assert topic is not None
-    index = partition_for(metadata.transactional_id, topic.partitions)
-    value = TransactionLogValue.of(metadata, version=1)
-    record = LogRecord(partition=index, transactional_id=metadata.transactional_id, value=value)
+    index = partition_for(recorded.transactional_id, topic.partitions)
+    value = TransactionLogValue.of(recorded, version=1)
+    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=value)
     log = cluster.log(TRANSACTION_STATE, index)
     assert log is not None
     log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.server import background
 from spark_2pc_sink.server.background import Background
-from tests.unit.server.node import until
+from tests.unit.server.waiting import until
 
 
 def test_work_begins_when_the_caller_waits_and_is_waited_for_at_the_end() -> None:

@@ -28,8 +28,8 @@ from tests.unit.server.net import (
     produce_request,
     produce_response,
     serving,
-    until,
 )
+from tests.unit.server.waiting import until
 
 REPLY_BYTES = 8 * 1024 * 1024
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest import mock
 
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from spark_2pc_sink.coordinator import Code, TransactionState
+from spark_2pc_sink.coordinator import Code
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.server.api import Api, RequestContext
 from tests.unit.coordinator.access import denied
-from tests.unit.coordinator.driver import metadata
-from tests.unit.server.node import TOPIC_IDS, Disk, Node, batch, committed, exchange, node, until
-from tests.unit.server.seeds import seeded
+from tests.unit.server.node import TOPIC_IDS, Node, batch, committed, exchange, run
+from tests.unit.server.seeds import known
+from tests.unit.server.waiting import until
 
 PAIR = (42, 5)
 FETCH_VERSIONS = range(4, 19)
-
-
-def _run(check: Callable[[Node], Awaitable[None]], disk: Disk | None = None) -> None:
-    async def run() -> None:
-        async with node(disk or seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            await check(running)
-
-    asyncio.run(run())
 
 
 async def _plain(running: Node, *values: bytes, partition: int = 0) -> None:
@@ -99,7 +90,7 @@ def test_every_version_reads(version: int) -> None:
         empty = await running.read(1, version=version)
         assert (empty.error_code, empty.records, empty.aborted_transactions) == (0, b"", [])
 
-    _run(check)
+    run(check, known())
 
 
 def test_there_are_no_sessions() -> None:
@@ -115,7 +106,7 @@ def test_there_are_no_sessions() -> None:
         unknown = await _fetch(running, {("t", 0): 0}, session_id=7, session_epoch=3)
         assert (unknown.error_code, unknown.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
 
-    _run(check)
+    run(check, known())
 
 
 def test_errors_are_answered_per_partition_and_at_once() -> None:
@@ -145,7 +136,7 @@ def test_errors_are_answered_per_partition_and_at_once() -> None:
         }
         assert {each.records for each in failed} == {b""}
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_disk_that_cannot_be_read() -> None:
@@ -155,7 +146,7 @@ def test_a_disk_that_cannot_be_read() -> None:
             got = await running.read(max_wait_ms=60_000)
         assert (got.error_code, got.high_watermark, got.records) == (Code.KAFKA_STORAGE_ERROR, -1, b"")
 
-    _run(check)
+    run(check, known())
 
 
 def test_an_unknown_topic_id() -> None:
@@ -165,7 +156,7 @@ def test_an_unknown_topic_id() -> None:
         assert response.responses[0].topic_id == TOPIC_IDS["u"]
         assert response.responses[0].partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
@@ -174,7 +165,7 @@ def test_a_reader_that_knows_another_leader_is_told(epoch: int, code: int) -> No
         # The node that wrote the seed was the first.
         assert (await running.read(current_leader_epoch=epoch)).error_code == code
 
-    _run(check)
+    run(check, known())
 
 
 # --- how much ---------------------------------------------------------------------------------------------------------
@@ -198,7 +189,7 @@ def test_the_first_partition_with_data_gives_one_batch_however_large() -> None:
         assert await sizes(max_bytes=3 * size_bytes) == [0, 2 * size_bytes, size_bytes]
         assert await sizes(max_bytes=2 * size_bytes) == [0, 2 * size_bytes, 0]
 
-    _run(check)
+    run(check, known())
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------
@@ -213,7 +204,7 @@ def test_a_reader_waits_for_data_and_no_longer() -> None:
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a"]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_reader_waits_for_as_much_as_it_asks() -> None:
@@ -228,7 +219,7 @@ def test_a_reader_waits_for_as_much_as_it_asks() -> None:
         await _plain(running, b"b")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a", b"b"]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
@@ -243,7 +234,7 @@ def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
         got = await running.read(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=10, isolation=0)
         assert committed(got) == [b"a"]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> None:
@@ -257,7 +248,7 @@ def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> 
         assert (await running.end(PAIR)).error_code == 0
         assert committed(await asyncio.wait_for(task, 5)) == [b"v"]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
@@ -271,7 +262,7 @@ def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
         assert [each.error_code for each in rows.values()] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 0]
         assert rows["u", 0].high_watermark == -1
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_reader_that_goes_away_disturbs_no_other() -> None:
@@ -285,7 +276,7 @@ def test_a_reader_that_goes_away_disturbs_no_other() -> None:
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(tasks[1], 5)) == [b"a"]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_request_for_nothing_is_answered_at_once() -> None:
@@ -296,7 +287,7 @@ def test_a_request_for_nothing_is_answered_at_once() -> None:
         response = await asyncio.wait_for(running.fetching.fetch(RequestContext(version=12), request), 5)
         assert response.responses == []
 
-    _run(check)
+    run(check, known())
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -313,7 +304,7 @@ def test_nobody_sees_what_is_not_durable() -> None:
         await task
         assert (await running.read(isolation=0)).high_watermark == 1
 
-    _run(check)
+    run(check, known())
 
 
 def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader() -> None:
@@ -326,7 +317,7 @@ def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader
             assert (got.high_watermark, got.last_stable_offset) == (3, 1)
             assert committed(got) == values
 
-    _run(check)
+    run(check, known())
 
 
 def test_aborted_transactions_are_named() -> None:
@@ -341,4 +332,4 @@ def test_aborted_transactions_are_named() -> None:
         assert (await running.read(isolation=0)).aborted_transactions is None
         assert (await running.read(offset=3)).aborted_transactions == []
 
-    _run(check)
+    run(check, known())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from unittest import mock
 
 import pytest
@@ -14,24 +12,15 @@ from kafka.protocol.consumer import (
     OffsetForLeaderEpochResponse,
 )
 
-from spark_2pc_sink.coordinator import Code, TransactionState
+from spark_2pc_sink.coordinator import Code
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.server.api import Api
 from tests.unit.coordinator.access import denied
-from tests.unit.coordinator.driver import metadata
-from tests.unit.server.node import START_MS, Disk, Node, batch, exchange, node
-from tests.unit.server.seeds import seeded
+from tests.unit.server.node import START_MS, Node, batch, exchange, run
+from tests.unit.server.seeds import known
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 PAIR = (42, 5)
-
-
-def _run(check: Callable[[Node], Awaitable[None]], disk: Disk | None = None) -> None:
-    async def run() -> None:
-        async with node(disk or seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            await check(running)
-
-    asyncio.run(run())
 
 
 async def _list(
@@ -93,7 +82,7 @@ def test_the_ends_of_a_log(version: int) -> None:
             expected = found if version >= first_version else unsupported
             assert await _list(running, ("t", 0, timestamp), version=version) == [expected]
 
-    _run(check)
+    run(check, known())
 
 
 def test_the_first_record_at_or_after_a_time() -> None:
@@ -109,7 +98,7 @@ def test_the_first_record_at_or_after_a_time() -> None:
         assert await _list(running, ("t", 1, START_MS)) == [(0, -1, -1, -1)]
         assert await _list(running, ("t", 1, MAX_TIMESTAMP)) == [(0, -1, -1, -1)]
 
-    _run(check)
+    run(check, known())
 
 
 def test_the_latest_offset_is_what_the_reader_may_see() -> None:
@@ -121,7 +110,7 @@ def test_the_latest_offset_is_what_the_reader_may_see() -> None:
         late = START_MS + 50
         assert [(await _list(running, ("t", 0, late), isolation=level))[0][1] for level in (0, 1)] == [2, -1]
 
-    _run(check)
+    run(check, known())
 
 
 def test_errors_of_list_offsets() -> None:
@@ -136,7 +125,7 @@ def test_errors_of_list_offsets() -> None:
         assert [row[0] for row in twice] == [Code.INVALID_REQUEST, 0]
         assert [(await _list(running, ("t", 0, LATEST), epoch=epoch))[0][0] for epoch in (0, 1, 2)] == [74, 0, 75]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_disk_that_cannot_be_read() -> None:
@@ -145,7 +134,7 @@ def test_a_disk_that_cannot_be_read() -> None:
         with mock.patch.object(log, "offset_for_timestamp", side_effect=OSError("input/output error")):
             assert await _list(running, ("t", 0, 0)) == [(Code.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_batch_that_cannot_be_looked_into() -> None:
@@ -154,7 +143,7 @@ def test_a_batch_that_cannot_be_looked_into() -> None:
         assert (await running.produce({("t", 0): records}, tid=None))["t", 0].error_code == 0
         assert (await _list(running, ("t", 0, 0)))[0] == (Code.CORRUPT_MESSAGE, -1, -1, -1)
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", range(2, 5))
@@ -196,4 +185,4 @@ def test_where_an_epoch_ends(version: int) -> None:
         ]
         assert [(await ends(current, ("t", 0, 1)))[0] for current in (0, 2)] == [(74, -1, -1), (75, -1, -1)]
 
-    _run(check)
+    run(check, known())

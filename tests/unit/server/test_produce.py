@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from unittest import mock
 
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_2pc_sink.coordinator import Code, Settings, TransactionState
+from spark_2pc_sink.coordinator import Code, TransactionState
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -17,31 +16,13 @@ from spark_2pc_sink.server.api import Api, RequestContext
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.verification import VerificationSettings
 from tests.unit.coordinator.access import denied
-from tests.unit.coordinator.driver import metadata
-from tests.unit.server.node import START_MS, TID, Disk, Node, batch, batch_of_times, node, until
-from tests.unit.server.seeds import seeded
+from tests.unit.server.node import START_MS, TID, Node, batch, batch_of_times, run
+from tests.unit.server.seeds import known
+from tests.unit.server.waiting import until
 
 T0 = ("t", 0)
 PAIR = (42, 5)
 PRODUCE_VERSIONS = range(3, 14)
-
-
-def _run(
-    check: Callable[[Node], Awaitable[None]],
-    disk: Disk | None = None,
-    *,
-    verification: VerificationSettings | None = None,
-    settings: Settings | None = None,
-) -> None:
-    async def run() -> None:
-        async with node(disk or Disk(), verification=verification, settings=settings) as running:
-            await check(running)
-
-    asyncio.run(run())
-
-
-def _known() -> Disk:
-    return seeded(metadata(TransactionState.COMPLETE_COMMIT))
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -56,7 +37,7 @@ def test_every_version_appends_and_says_where(version: int) -> None:
         got = await running.read(isolation=0)
         assert got.high_watermark == 4
 
-    _run(check)
+    run(check)
 
 
 def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
@@ -66,7 +47,7 @@ def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
         answer = (await running.produce({T0: batch(b"a")}, tid=None))[T0]
         assert (answer.error_code, answer.log_append_time_ms) == (0, START_MS + 77)
 
-    _run(check)
+    run(check)
 
 
 def test_partitions_are_answered_one_by_one() -> None:
@@ -98,7 +79,7 @@ def test_partitions_are_answered_one_by_one() -> None:
             if name != T0
         } == {(-1, -1, -1)}
 
-    _run(check)
+    run(check)
 
 
 @pytest.mark.parametrize("version", [7, 8])
@@ -115,7 +96,7 @@ def test_records_from_the_future_are_named(version: int) -> None:
         answer = (await running.produce({T0: unreadable}, tid=None, version=version))[T0]
         assert (answer.error_code, answer.record_errors) == (Code.INVALID_TIMESTAMP, [])
 
-    _run(check)
+    run(check)
 
 
 def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
@@ -127,7 +108,7 @@ def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -
             (Code.UNKNOWN_TOPIC_OR_PARTITION, -1),
         ]
 
-    _run(check)
+    run(check)
 
 
 def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
@@ -135,7 +116,7 @@ def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
         answers = await running.produce({T0: batch(b"a"), ("missing", 0): batch(b"a")}, tid=None, version=13)
         assert [each.error_code for each in answers.values()] == [0, Code.UNKNOWN_TOPIC_ID]
 
-    _run(check)
+    run(check)
 
 
 def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
@@ -150,7 +131,7 @@ def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it()
         assert [each.error_code for each in answers.values()] == [refused, refused, refused, 0]
         assert running.batches() == []
 
-    _run(check)
+    run(check)
 
 
 @pytest.mark.parametrize(("version", "code"), [(6, Code.UNSUPPORTED_COMPRESSION_TYPE), (7, Code.NONE)])
@@ -159,7 +140,7 @@ def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
         answers = await running.produce({T0: batch(b"a", codec=4)}, tid=None, version=version)
         assert answers[T0].error_code == code
 
-    _run(check)
+    run(check)
 
 
 def test_internal_topics_are_for_the_admin_client() -> None:
@@ -170,7 +151,7 @@ def test_internal_topics_are_for_the_admin_client() -> None:
         answers = await running.produce({internal: batch(b"a")}, tid=None, client_id="__admin_client")
         assert answers[internal].error_code == 0
 
-    _run(check)
+    run(check)
 
 
 def test_what_may_be_waited_for() -> None:
@@ -186,7 +167,7 @@ def test_what_may_be_waited_for() -> None:
         assert (await running.produce({T0: batch(b"a")}, tid=None, acks=1))[T0].base_offset == 1
         assert (await running.read(isolation=0)).high_watermark == 2
 
-    _run(check)
+    run(check)
 
 
 def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_for_at_once() -> None:
@@ -202,7 +183,7 @@ def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_
         running.disk.released.set()
         assert [each.error_code for each in (await task).values()] == [0, 0, 0]
 
-    _run(check)
+    run(check)
 
 
 def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
@@ -218,7 +199,7 @@ def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
         assert (await asyncio.wait_for(tasks[2], 5))[T0].error_code == 0
         assert (await running.read(isolation=0)).high_watermark == 3
 
-    _run(check)
+    run(check)
 
 
 def test_a_full_disk_is_said_for_its_partition_only() -> None:
@@ -227,7 +208,7 @@ def test_a_full_disk_is_said_for_its_partition_only() -> None:
         answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
         assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
 
-    _run(check)
+    run(check)
 
 
 def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
@@ -237,7 +218,7 @@ def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
         assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
         assert (answers["t", 1].base_offset, answers["t", 1].log_start_offset) == (-1, -1)
 
-    _run(check)
+    run(check)
 
 
 def test_a_retry_is_answered_with_the_first_offset() -> None:
@@ -253,7 +234,7 @@ def test_a_retry_is_answered_with_the_first_offset() -> None:
         # A refused append says where the log starts; a request that never came so far does not.
         assert (refused.base_offset, refused.log_start_offset) == (-1, 0)
 
-    _run(check)
+    run(check)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -270,7 +251,7 @@ def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
         # Nobody asks about an id that is not used.
         assert (await running.produce({T0: batch(b"a")}, access=access))[T0].error_code == 0
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_one_request_is_of_one_producer() -> None:
@@ -283,7 +264,7 @@ def test_one_request_is_of_one_producer() -> None:
         answers = await running.produce(batches)
         assert {each.error_code for each in answers.values()} == {Code.INVALID_PRODUCER_ID_MAPPING}
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> None:
@@ -299,7 +280,7 @@ def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> Non
         assert await running.write(PAIR, sequence=1) == 0
         assert len(running.records()) == before + 1
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_nobody_asks_about_what_is_refused_anyway() -> None:
@@ -308,7 +289,7 @@ def test_nobody_asks_about_what_is_refused_anyway() -> None:
         answers = await running.produce({T0: zstd, ("t", 9): batch(b"a", pair=PAIR, sequence=0)}, version=6)
         assert [each.error_code for each in answers.values()] == [76, Code.UNKNOWN_TOPIC_OR_PARTITION]
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_a_producer_is_answered_when_its_records_are_durable() -> None:
@@ -323,7 +304,7 @@ def test_a_producer_is_answered_when_its_records_are_durable() -> None:
         running.disk.released.set()
         assert (await task, running.disk.syncs) == (0, 1)
 
-    _run(check, _known())
+    run(check, known())
 
 
 @pytest.mark.parametrize(
@@ -347,7 +328,7 @@ def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
             assert (answers[T0].base_offset, answers[T0].log_start_offset) == (-1, -1)
         assert running.batches() == []
 
-    _run(check, _known())
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -356,7 +337,7 @@ def test_an_old_client_that_added_its_partition_may_write(version: int) -> None:
         assert await running.add(PAIR, T0) == [0]
         assert await running.write(PAIR, version=version) == 0
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_an_old_client_is_believed_where_verification_is_off() -> None:
@@ -370,7 +351,7 @@ def test_an_old_client_is_believed_where_verification_is_off() -> None:
         assert await running.write(PAIR, version=12, partition=1) == 0
         assert running.service.state.get(TID) is not found
 
-    _run(check, _known(), verification=VerificationSettings(enabled=False))
+    run(check, known(), verification=VerificationSettings(enabled=False))
 
 
 def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
@@ -382,7 +363,7 @@ def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
         assert await running.write(PAIR, sequence=1) == Code.INVALID_PRODUCER_EPOCH
         assert len(running.records()) == before
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
@@ -396,7 +377,7 @@ def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None
         await running.settled()
         assert len(running.markers_of()) == 20
 
-    _run(check, _known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
+    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
 
 
 @pytest.mark.parametrize(("version", "code", "asked_max"), [(12, 51, 6), (11, 19, 1), (10, 19, 1)])
@@ -413,7 +394,7 @@ def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, ask
         assert min(2, asked_max) <= asked.call_count <= asked_max
         running.disk.append_error = ""
 
-    _run(check, _known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40))
+    run(check, known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40))
 
 
 def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
@@ -428,7 +409,7 @@ def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
         running.disk.released.set()
         assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    _run(check, _known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
+    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
 
 
 def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:
@@ -442,7 +423,7 @@ def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None
         answers = [(await task)[T0] for task in tasks]
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, offset) for offset in range(5)]
 
-    _run(check)
+    run(check)
 
 
 def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
@@ -450,7 +431,7 @@ def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
         tasks = [asyncio.ensure_future(running.write(PAIR, sequence=sequence)) for sequence in range(5)]
         assert [await task for task in tasks] == [0] * 5
 
-    _run(check, _known())
+    run(check, known())
 
 
 def test_a_request_for_nothing() -> None:
@@ -459,4 +440,4 @@ def test_a_request_for_nothing() -> None:
         response = await running.producing.produce(RequestContext(version=9), request)
         assert response.responses == []
 
-    _run(check)
+    run(check)

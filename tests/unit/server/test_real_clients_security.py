@@ -23,7 +23,8 @@ from spark_2pc_sink.server.catalog import Catalog
 from spark_2pc_sink.server.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.tcp import TcpServer
-from tests.unit.server.net import DEADLINE_S, dispatcher
+from tests.unit.server.net import dispatcher
+from tests.unit.server.waiting import DEADLINE_S
 
 #: How long a client tries: it takes a refused login for something that may pass.
 CLIENT_DEADLINE_S = 1.5

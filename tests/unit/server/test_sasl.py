@@ -18,15 +18,8 @@ from kafka.protocol.sasl import (
 
 from spark_2pc_sink.server import connection as connections
 from spark_2pc_sink.server.api import RequestContext
-from tests.unit.server.net import (
-    METADATA_VERSION,
-    Client,
-    metadata,
-    metadata_request,
-    metadata_response,
-    serving,
-    until,
-)
+from tests.unit.server.net import METADATA_VERSION, Client, metadata, metadata_request, metadata_response, serving
+from tests.unit.server.waiting import until
 
 PROPERTIES = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",

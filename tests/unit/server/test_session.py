@@ -18,9 +18,8 @@ from tests.unit.server.net import (
     produce_request,
     produce_response,
     serving,
-    until,
-    within,
 )
+from tests.unit.server.waiting import until, within
 
 
 class Disk:

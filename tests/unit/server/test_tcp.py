@@ -23,8 +23,8 @@ from tests.unit.server.net import (
     metadata_request,
     metadata_response,
     serving,
-    until,
 )
+from tests.unit.server.waiting import until
 
 
 def test_two_hundred_idle_connections_cost_little_and_hinder_nobody() -> None:

@@ -28,8 +28,9 @@ from spark_2pc_sink.server.log_values import Appended
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.transaction_service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
 from tests.unit.coordinator.driver import RELEASED, metadata
-from tests.unit.server.node import TID, Disk, Node, batch, committed, node, until
+from tests.unit.server.node import TID, Disk, Node, batch, committed, node
 from tests.unit.server.seeds import seeded
+from tests.unit.server.waiting import until
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -14,21 +14,18 @@ from typing import Any
 from spark_2pc_sink.coordinator import Code, TransactionMetadata, TransactionState
 from spark_2pc_sink.ids import TopicPartition
 from tests.unit.coordinator.driver import KEEPING, metadata
-from tests.unit.server.node import Disk, Node, committed, node, until
+from tests.unit.server.node import Disk, Node, committed, node, run
 from tests.unit.server.seeds import seeded
+from tests.unit.server.waiting import until
 
 T0 = TopicPartition("t", 0)
 #: Ids that the node hands out begin here, so that they are told from those of the traces.
 FRESH = 5000
 
 
-def _run(disk: Disk, trace: Callable[[Node], Awaitable[None]], **changes: Any) -> None:
-    async def run() -> None:
-        disk.next_producer_id = FRESH
-        async with node(disk, settings=replace(KEEPING, **changes)) as running:
-            await trace(running)
-
-    asyncio.run(run())
+def _follow(trace: Callable[[Node], Awaitable[None]], disk: Disk, **changes: Any) -> None:
+    disk.next_producer_id = FRESH
+    run(trace, disk, settings=replace(KEEPING, **changes))
 
 
 def _at_rest(pair: tuple[int, int]) -> TransactionMetadata:
@@ -71,7 +68,7 @@ def test_a_kept_transaction_is_committed_with_the_pair_that_was_handed_out() -> 
         assert await _end(running, (42, 102)) == (0, (42, 103))
         assert committed(await running.read()) == [b"v", b"v"]
 
-    _run(seeded(_at_rest((42, 100))), trace)
+    _follow(trace, seeded(_at_rest((42, 100))))
 
 
 def test_each_recoverer_gets_an_epoch_of_its_own_and_only_the_last_can_commit() -> None:
@@ -84,7 +81,7 @@ def test_each_recoverer_gets_an_epoch_of_its_own_and_only_the_last_can_commit() 
         assert await _end(running, (42, 103)) == (0, (42, 104))
         assert running.markers_of() == [(42, 101, "commit")]
 
-    _run(_ongoing((42, 100)), trace)
+    _follow(trace, _ongoing((42, 100)))
 
 
 def test_a_transaction_kept_beyond_an_overflow_ends_under_its_own_producer_id() -> None:
@@ -95,7 +92,7 @@ def test_a_transaction_kept_beyond_an_overflow_ends_under_its_own_producer_id() 
         assert running.markers_of() == [(42, 11, "commit")]
         assert await _end(running, (73, 85)) == (0, (73, 86))
 
-    _run(_ongoing((42, 10), (73, 85)), trace)
+    _follow(trace, _ongoing((42, 10), (73, 85)))
 
 
 def test_a_double_overflow() -> None:
@@ -107,7 +104,7 @@ def test_a_double_overflow() -> None:
         assert await _end(running, (73, 32766)) == (0, (FRESH, 0))
         assert running.logged_states() == [1, 2, 4]
 
-    _run(_ongoing((42, 32766), (73, 32766)), trace)
+    _follow(trace, _ongoing((42, 32766), (73, 32766)))
 
 
 def test_keeping_at_the_last_epoch_hands_out_a_new_producer_id() -> None:
@@ -116,8 +113,8 @@ def test_keeping_at_the_last_epoch_hands_out_a_new_producer_id() -> None:
     async def trace(running: Node) -> None:
         assert await _keep(running) == ((FRESH, 0), (42, 32766))
 
-    _run(_ongoing((42, 32766)), trace)
-    _run(_ongoing((42, 32766), (73, 32766)), trace)
+    _follow(trace, _ongoing((42, 32766)))
+    _follow(trace, _ongoing((42, 32766), (73, 32766)))
 
 
 def test_keeping_at_the_epoch_before_the_last_rotates_at_the_commit() -> None:
@@ -129,7 +126,7 @@ def test_keeping_at_the_epoch_before_the_last_rotates_at_the_commit() -> None:
         assert await _end(running, (42, 32766)) == (0, (FRESH, 0))
         assert running.markers_of() == [(42, 32766, "commit")]
 
-    _run(seeded(_at_rest((42, 32765))), trace)
+    _follow(trace, seeded(_at_rest((42, 32765))))
 
 
 def test_force_terminate_aborts_a_kept_transaction() -> None:
@@ -145,7 +142,7 @@ def test_force_terminate_aborts_a_kept_transaction() -> None:
         assert await _end(running, (42, 101), commit=False) == (Code.PRODUCER_FENCED, (-1, -1))
         assert committed(await running.read()) == []
 
-    _run(_ongoing((42, 100), (42, 101)), trace)
+    _follow(trace, _ongoing((42, 100), (42, 101)))
 
 
 def test_a_kept_transaction_without_two_phase_commit_times_out() -> None:
@@ -158,7 +155,7 @@ def test_a_kept_transaction_without_two_phase_commit_times_out() -> None:
         assert running.markers_of() == [(42, 101, "abort")]
         assert await _end(running, (42, 101), commit=False) == (0, (42, 102))
 
-    _run(_ongoing((42, 100), (42, 101)), trace)
+    _follow(trace, _ongoing((42, 100), (42, 101)))
 
 
 def test_keeping_where_nothing_is_open_is_plain() -> None:
@@ -168,7 +165,7 @@ def test_keeping_where_nothing_is_open_is_plain() -> None:
         assert await _keep(running) == ((42, 103), (-1, -1))
         assert await running.settled() == "Empty"
 
-    _run(seeded(_at_rest((42, 102))), trace)
+    _follow(trace, seeded(_at_rest((42, 102))))
 
 
 def test_a_crash_between_the_decision_and_its_completion_keeps_the_pairs() -> None:
@@ -187,7 +184,7 @@ def test_a_crash_between_the_decision_and_its_completion_keeps_the_pairs() -> No
         assert running.markers_of() == [(42, 32767, "commit")]
         assert await _end(running, (73, 32766)) == (0, (0, 0))
 
-    _run(asyncio.run(before(_ongoing((42, 32766), (73, 32766)))), trace)
+    _follow(trace, asyncio.run(before(_ongoing((42, 32766), (73, 32766)))))
 
 
 def test_a_second_marker_after_a_crash_is_taken_and_changes_nothing() -> None:
@@ -208,7 +205,7 @@ def test_a_second_marker_after_a_crash_is_taken_and_changes_nothing() -> None:
         assert committed(await running.read()) == [b"before"]
         assert await running.write((42, 101)) == 0
 
-    _run(asyncio.run(before(_ongoing((42, 100)))), trace)
+    _follow(trace, asyncio.run(before(_ongoing((42, 100)))))
 
 
 def test_nothing_can_be_added_to_a_kept_transaction() -> None:
@@ -223,7 +220,7 @@ def test_nothing_can_be_added_to_a_kept_transaction() -> None:
         assert await _end(running, (42, 101)) == (0, (42, 102))
         assert await running.write((42, 100), sequence=2) == Code.INVALID_PRODUCER_EPOCH
 
-    _run(_ongoing((42, 100)), trace)
+    _follow(trace, _ongoing((42, 100)))
 
 
 def test_below_the_epoch_bump_markers_carry_the_epoch_of_the_data() -> None:
@@ -240,4 +237,4 @@ def test_below_the_epoch_bump_markers_carry_the_epoch_of_the_data() -> None:
             assert await running.settled() == "CompleteCommit"
         assert running.markers_of() == [(*pair, "commit")] * 2
 
-    _run(Disk(), trace, transaction_version=0)
+    _follow(trace, Disk(), transaction_version=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,23 +14,11 @@ from spark_2pc_sink.server.api import Api
 from spark_2pc_sink.server.dispatch import join
 from tests.unit.coordinator.access import denied
 from tests.unit.coordinator.driver import metadata
-from tests.unit.server.node import START_MS, TID, Disk, Node, exchange, node
-from tests.unit.server.seeds import seeded
+from tests.unit.server.node import START_MS, TID, Node, exchange, run
+from tests.unit.server.seeds import known, seeded
 
 T0 = TopicPartition("t", 0)
 Added = producer.AddPartitionsToTxnRequest
-
-
-def _run(check: Callable[[Node], Awaitable[None]], disk: Disk | None = None, settings: Settings | None = None) -> None:
-    async def run() -> None:
-        async with node(disk or _known(), settings=settings) as running:
-            await check(running)
-
-    asyncio.run(run())
-
-
-def _known(state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Disk:
-    return seeded(metadata(state))
 
 
 def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable() -> None:
@@ -50,7 +36,7 @@ def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable
         }
         assert running.transactions.handlers()[Api.INIT_PRODUCER_ID].version_max == 6
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -71,14 +57,14 @@ def test_init_producer_id(version: int) -> None:
         too_long = await running.init(version=version, transaction_timeout_ms=900_001)
         assert too_long.error_code == Code.INVALID_TRANSACTION_TIMEOUT
 
-    _run(check)
+    run(check, known())
 
 
 def test_init_producer_id_passes_the_flags_of_two_phase_commit() -> None:
     async def check(running: Node) -> None:
         assert (await running.init(enable2_pc=True)).error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-    _run(check, settings=Settings())
+    run(check, known(), settings=Settings())
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -94,7 +80,7 @@ def test_a_client_adds_all_partitions_or_none(version: int) -> None:
         assert found is not None
         assert found.partitions == {T0, TopicPartition("u", 0)}
 
-    _run(check)
+    run(check, known())
 
 
 async def _add_batch(running: Node, version: int, *transactions: Any, access: Access = FULL_ACCESS) -> Any:
@@ -147,7 +133,7 @@ def test_a_broker_adds_and_verifies_in_batches_and_each_transaction_is_answered_
         assert found is not None
         assert found.client_transaction_version == 2
 
-    _run(check)
+    run(check, known())
 
 
 def test_only_brokers_may_send_batches() -> None:
@@ -156,7 +142,7 @@ def test_only_brokers_may_send_batches() -> None:
         response = await _add_batch(running, 5, _transaction(TID, (42, 5), 0), access=access)
         assert (response.error_code, response.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -181,7 +167,7 @@ def test_add_offsets_adds_the_partition_of_the_group(version: int) -> None:
         assert found is not None
         assert {each.topic for each in found.partitions} == {"__consumer_offsets"}
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -198,7 +184,7 @@ def test_end_txn(version: int) -> None:
         await running.settled()
         assert running.markers_of() == [(42, 6 if version >= 5 else 5, "commit")]
 
-    _run(check)
+    run(check, known())
 
 
 # --- markers of others ------------------------------------------------------------------------------------------------
@@ -243,7 +229,7 @@ def test_markers_of_another_coordinator_are_written_and_durable(version: int) ->
         got = await running.read()
         assert got.last_stable_offset == got.high_watermark == 2
 
-    _run(check, seeded(data={T0: (42, 5)}))
+    run(check, seeded(data={T0: (42, 5)}))
 
 
 def test_the_version_of_a_marker_decides_how_its_epoch_is_checked() -> None:
@@ -253,7 +239,7 @@ def test_the_version_of_a_marker_decides_how_its_epoch_is_checked() -> None:
         # v1 has no such field.
         assert await _write(running, strict, version=1) == [(42, {("t", 0): 0})]
 
-    _run(check, seeded(data={T0: (42, 5)}))
+    run(check, seeded(data={T0: (42, 5)}))
 
 
 def test_codes_of_one_producer_id_are_merged() -> None:
@@ -269,7 +255,7 @@ def test_codes_of_one_producer_id_are_merged() -> None:
         ]
         assert await _write(running) == []
 
-    _run(check)
+    run(check, known())
 
 
 def test_a_later_coordinator_fences_an_earlier_one() -> None:
@@ -279,7 +265,7 @@ def test_a_later_coordinator_fences_an_earlier_one() -> None:
             (42, {("t", 0): Code.TRANSACTION_COORDINATOR_FENCED})
         ]
 
-    _run(check)
+    run(check, known())
 
 
 def test_markers_need_a_grant_on_the_cluster_one_of_two() -> None:
@@ -292,7 +278,7 @@ def test_markers_need_a_grant_on_the_cluster_one_of_two() -> None:
         for one in (alter, act):
             assert await _write(running, marker, access=denied(one)) == [(42, dict.fromkeys(refused, 0))]
 
-    _run(check)
+    run(check, known())
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------
@@ -314,7 +300,7 @@ def test_describe_transactions() -> None:
         assert (unknown.transaction_state, unknown.producer_id, unknown.transaction_timeout_ms) == ("", 0, 0)
         assert empty.error_code == Code.INVALID_REQUEST
 
-    _run(check)
+    run(check, known())
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -359,7 +345,7 @@ def test_list_transactions(version: int) -> None:
             broken = await listed(transactional_id_pattern="(")
             assert (broken.error_code, broken.transaction_states) == (Code.INVALID_REGULAR_EXPRESSION, [])
 
-    _run(check)
+    run(check, known())
 
 
 def test_access_is_passed_on() -> None:
@@ -390,4 +376,4 @@ def test_access_is_passed_on() -> None:
         )
         assert listed.transaction_states == []
 
-    _run(check)
+    run(check, known())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -11,19 +10,12 @@ from spark_2pc_sink.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE
 from tests.unit.coordinator.driver import T0, T1, metadata
-from tests.unit.server.node import TID, Disk, Node, batch, committed, node, until
+from tests.unit.server.node import TID, Node, batch, committed, node, run
 from tests.unit.server.seeds import seeded
+from tests.unit.server.waiting import until
 
 PAIR = (42, 5)
 AT_REST = [TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT]
-
-
-def _run(disk: Disk, check: Callable[[Node], Awaitable[None]], settings: Settings | None = None) -> None:
-    async def run() -> None:
-        async with node(disk, settings=settings) as running:
-            await check(running)
-
-    asyncio.run(run())
 
 
 def _partitions(running: Node) -> set[TopicPartition]:
@@ -52,7 +44,7 @@ def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, c
         assert committed(await running.read()) == ([b"before", b"v"] if commit else [])
         await _nothing_hangs(running, 0)
 
-    _run(seeded(metadata(state), data={T0: PAIR}), check)
+    run(check, seeded(metadata(state), data={T0: PAIR}))
 
 
 def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
@@ -62,7 +54,7 @@ def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
         assert running.markers_of() == [(42, 6, "abort")]
         await _nothing_hangs(running, 0)
 
-    _run(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR}), check)
+    run(check, seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR}))
 
 
 def test_a_further_partition_joins_the_open_transaction() -> None:
@@ -73,14 +65,14 @@ def test_a_further_partition_joins_the_open_transaction() -> None:
         assert (running.markers_of(partition=0), running.markers_of(partition=1)) == ([(42, 6, "commit")],) * 2
         await _nothing_hangs(running, 0, 1)
 
-    _run(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR}), check)
+    run(check, seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR}))
 
 
 def test_an_open_transaction_that_is_known_costs_no_record() -> None:
     async def check(running: Node) -> None:
         assert (len(running.records()), running.disk.syncs) == (1, 0)
 
-    _run(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR}), check)
+    run(check, seeded(metadata(TransactionState.ONGOING), data={T0: PAIR}))
 
 
 @pytest.mark.parametrize("pair", [(42, 4), (42, 6), (7, 5)])
@@ -91,7 +83,7 @@ def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, int]) ->
         assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
         assert (await running.read()).last_stable_offset == 0
 
-    _run(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair}), check)
+    run(check, seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair}))
 
 
 def test_below_transaction_version_2_nothing_is_added() -> None:
@@ -101,7 +93,7 @@ def test_below_transaction_version_2_nothing_is_added() -> None:
         assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
 
     disk = seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})
-    _run(disk, check, Settings(transaction_version=1))
+    run(check, disk, settings=Settings(transaction_version=1))
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -26,6 +26,7 @@ from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.messages import REQUESTS
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker
+from tests.unit.server.waiting import within
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
@@ -119,6 +120,23 @@ class GroupRig:
         assert log.append_marker(mark, now_ms=self.now_ms) is Code.NONE
         self.service.store.on_marker(index, pair.producer_id, commit)
         await log.sync()
+
+
+def run(
+    test: Callable[[GroupRig], Coroutine[Any, Any, None]],
+    *,
+    settings: GroupSettings | None = None,
+    cluster: FakeCluster | None = None,
+) -> None:
+    """Start a broker's worth of groups, test it, and end it in an orderly way."""
+
+    async def whole() -> None:
+        rig = GroupRig(settings, cluster)
+        rig.service.start()
+        await within(test(rig))
+        await rig.service.stop()
+
+    asyncio.run(whole())
 
 
 def codes_of(answer: Mapping[str, Any]) -> list[int]:

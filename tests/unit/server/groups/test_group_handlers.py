@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.server.groups.members import GroupSettings
 from tests.unit.server.groups import messages
-from tests.unit.server.groups.group_rig import GroupRig
+from tests.unit.server.groups.group_rig import GroupRig, run
 
 REFUSED_JOIN: dict[str, Any] = {
     "generation_id": -1,
@@ -22,16 +21,6 @@ REFUSED_JOIN: dict[str, Any] = {
     "skip_assignment": False,
     "members": [],
 }
-
-
-def run(test: Callable[[GroupRig], Coroutine[Any, Any, None]], settings: GroupSettings | None = None) -> None:
-    async def whole() -> None:
-        rig = GroupRig(settings)
-        rig.service.start()
-        await asyncio.wait_for(test(rig), timeout=20)
-        await rig.service.stop()
-
-    asyncio.run(whole())
 
 
 async def stable(rig: GroupRig, group: str = "g") -> str:
@@ -267,4 +256,4 @@ def test_a_full_group() -> None:
         answer = await rig.ask("JoinGroup", 9, **messages.join())
         assert (answer["error_code"], answer["member_id"]) == (81, "")
 
-    run(test, GroupSettings(initial_rebalance_delay_ms=0, size_max=1))
+    run(test, settings=GroupSettings(initial_rebalance_delay_ms=0, size_max=1))

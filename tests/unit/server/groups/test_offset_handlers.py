@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -16,21 +15,11 @@ from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from tests.unit.server.groups import messages
-from tests.unit.server.groups.group_rig import TOPIC, GroupRig, codes_of
+from tests.unit.server.groups.group_rig import TOPIC, GroupRig, codes_of, run
 
 NONE = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
 PAIR = Pair(44, 0)
 UNKNOWN_ID = UUID(int=12345)
-
-
-def run(test: Callable[[GroupRig], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        rig = GroupRig()
-        rig.service.start()
-        await asyncio.wait_for(test(rig), timeout=20)
-        await rig.service.stop()
-
-    asyncio.run(whole())
 
 
 async def stable(rig: GroupRig) -> None:

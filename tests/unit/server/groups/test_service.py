@@ -19,24 +19,9 @@ from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.storage.errors import LogFailedError
 from tests.unit.server.groups import messages
-from tests.unit.server.groups.group_rig import FakeCluster, GroupRig, codes_of
+from tests.unit.server.groups.group_rig import FakeCluster, GroupRig, codes_of, run
 
 DAY_MS = 86_400_000
-
-
-def run(
-    test: Callable[[GroupRig], Coroutine[Any, Any, None]],
-    *,
-    settings: GroupSettings | None = None,
-    cluster: FakeCluster | None = None,
-) -> None:
-    async def whole() -> None:
-        rig = GroupRig(settings, cluster)
-        rig.service.start()
-        await asyncio.wait_for(test(rig), timeout=20)
-        await rig.service.stop()
-
-    asyncio.run(whole())
 
 
 class Disk:

@@ -71,13 +71,13 @@ class Cluster(BrokerConnections):
     ) -> None:
         self.close()
 
-    def features(self, deadline: Deadline | None = None) -> BrokerFeatures:
+    def features(self) -> BrokerFeatures:
         """The cluster's id and its transaction.version.
 
         Raises:
             KafkaTimeoutError: no broker answered.
         """
-        deadline = deadline or self.deadline()
+        deadline = self.deadline()
         reasons = Reasons(deadline)
         while not deadline.passed:
             metadata = self._known(deadline)

@@ -175,17 +175,17 @@ def init_producer_id_request(
     *,
     version: int,
     timeout_ms: int,
-    producer: ProducerIdAndEpoch | None = None,
     enable_two_phase_commit: bool = False,
     keep_prepared: bool = False,
 ) -> KafkaRequest:
-    """Ask for a pair. Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-98, KIP-939).
+    """Ask for a pair, and fence every holder of an older one (KIP-98).
+
+    Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939).
 
     Args:
         transactional_id: whose pair.
         version: 4 or 5; 6 for the last two flags.
         timeout_ms: transaction.timeout.ms; without effect where two-phase commit is granted.
-        producer: the pair held so far, so that only its holder gets the next one (KIP-360); None to fence everyone.
         enable_two_phase_commit: ask that the transactions of this id never time out.
         keep_prepared: leave an ongoing transaction as it is and answer its pair too.
 
@@ -205,8 +205,8 @@ def init_producer_id_request(
         version=version,
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
-        producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
-        producer_epoch=_NO_EPOCH if producer is None else producer.epoch,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=_NO_EPOCH,
         **(flags if version >= _TWO_PHASE_COMMIT_VERSION else {}),
     )
     return request
@@ -274,7 +274,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
     return request
 
 
-def describe_transactions_request(transactional_ids: Iterable[str], *, version: int = 0) -> KafkaRequest:
+def describe_transactions_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
     """Ask a coordinator for the state of its transactional ids (KIP-664)."""
     check_version(Api.DESCRIBE_TRANSACTIONS, version)
     request: KafkaRequest = DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids))
@@ -352,7 +352,7 @@ def write_txn_markers_request(
     return request
 
 
-def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int = 0) -> KafkaRequest:
+def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int) -> KafkaRequest:
     """Ask a partition leader which producers it remembers (KIP-664)."""
     check_version(Api.DESCRIBE_PRODUCERS, version)
     topic = DescribeProducersRequest.TopicRequest
@@ -385,7 +385,6 @@ def fetch_request(
     isolation: IsolationLevel,
     max_wait_ms: int,
     partition_bytes_max: int,
-    min_bytes: int = 1,
 ) -> KafkaRequest:
     """Read record batches from ``offsets`` on, outside any fetch session.
 
@@ -393,9 +392,8 @@ def fetch_request(
         offsets: where to begin, by partition.
         version: 11 or 12.
         isolation: whether to stop at the last stable offset.
-        max_wait_ms: how long the broker may wait for ``min_bytes``.
+        max_wait_ms: how long the broker may wait for the first byte.
         partition_bytes_max: bytes per partition; the first batch comes whole even if it is larger (KIP-74).
-        min_bytes: bytes to wait for.
     """
     check_version(Api.FETCH, version)
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
@@ -412,7 +410,7 @@ def fetch_request(
         version=version,
         replica_id=_CONSUMER,
         max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
+        min_bytes=1,
         max_bytes=min(_INT32_MAX, partition_bytes_max * max(1, len(offsets))),
         isolation_level=int(isolation),
         session_id=0,

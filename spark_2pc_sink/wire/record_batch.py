@@ -164,18 +164,17 @@ def encode_unassigned_batch(
     timestamp_ms: int,
     compression: str,
     level: int | None = None,
-    transactional: bool = True,
 ) -> memoryview:
-    """A record batch that nobody sends yet: `assign_producer` fills in who, from which sequence number, and the CRC.
+    """A batch of a transaction that nobody sends yet.
 
-    So the costly part can be made anywhere, and the sequence be given out by the one who sends.
+    `assign_producer` fills in who, from which sequence number, and the CRC. So the costly part can be made anywhere,
+    and the sequence be given out by the one who sends.
 
     Args:
         section: its records; at least one. Without compression the batch is made in its `RecordsSection.frame`.
         timestamp_ms: of every record, milliseconds since 1970.
         compression: none, gzip, snappy, lz4 or zstd.
         level: of the compression, see `compress`.
-        transactional: False for a producer that is idempotent only.
 
     Raises:
         ConfigurationError: an unknown compression.
@@ -195,7 +194,7 @@ def encode_unassigned_batch(
             rule=f"a batch has at most {INT32_BYTES_MAX} bytes: cut the rows before",
         )
     header = _HEAD.pack(0, batch_bytes - _LOG_HEADER.size, _NO_LEADER_EPOCH, _MAGIC, 0) + _CHECKED.pack(
-        codec.value | (_TRANSACTIONAL_BIT if transactional else 0),
+        codec.value | _TRANSACTIONAL_BIT,
         section.record_count - 1,
         timestamp_ms,
         timestamp_ms,

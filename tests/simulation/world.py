@@ -109,13 +109,13 @@ class World:
         while True:
             choice = self._choose(kind, what)
             if choice is GO:
-                return self._carry_out(kind, effect)
+                return effect()
             if choice == faults.RESEND:
-                self._carry_out(kind, effect)
-                return self._carry_out(kind, effect)
+                effect()
+                return effect()
             if choice == faults.LATE_COPY:
                 self._late.append(effect)
-                return self._carry_out(kind, effect)
+                return effect()
             if choice in (faults.SLOW_MARKERS, faults.ONE_MARKER):
                 return self._answer_early(choice, effect)
             if not self._surroundings(choice):
@@ -251,9 +251,6 @@ class World:
         if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
         return choice
-
-    def _carry_out(self, kind: str, effect: Callable[[], _T]) -> _T:
-        return effect()
 
     def _answer_early(self, choice: str, effect: Callable[[], _T]) -> _T:
         broker = self.broker

@@ -23,10 +23,7 @@ def batch_of(
     timestamp_ms: int,
     compression: str,
     level: int | None = None,
-    transactional: bool = True,
 ) -> memoryview:
     """One record batch, ready for Produce."""
-    batch = encode_unassigned_batch(
-        section, timestamp_ms=timestamp_ms, compression=compression, level=level, transactional=transactional
-    )
+    batch = encode_unassigned_batch(section, timestamp_ms=timestamp_ms, compression=compression, level=level)
     return assign_producer(batch, producer=producer, base_sequence=base_sequence)

@@ -79,11 +79,10 @@ def test_find_coordinator_asks_for_transactions(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
-@pytest.mark.parametrize("producer", [None, PRODUCER])
-def test_init_producer_id(version: int, producer: ProducerIdAndEpoch | None) -> None:
-    request = messages.init_producer_id_request("tid", version=version, timeout_ms=60_000, producer=producer)
-    seen = as_broker_sees_it(request)
-    assert (seen["producer_id"], seen["producer_epoch"]) == ((-1, -1) if producer is None else (2**40, 32_766))
+def test_init_producer_id(version: int) -> None:
+    """Without a pair of its own, which fences everyone (KIP-360)."""
+    seen = as_broker_sees_it(messages.init_producer_id_request("tid", version=version, timeout_ms=60_000))
+    assert (seen["producer_id"], seen["producer_epoch"]) == (-1, -1)
     assert (seen["transactional_id"], seen["transaction_timeout_ms"]) == ("tid", 60_000)
     assert not seen.get("enable2_pc")
     assert not seen.get("keep_prepared_txn")
@@ -139,8 +138,10 @@ def test_end_txn(version: int, commit: bool) -> None:
     assert as_broker_sees_it(request) == expected
 
 
-def test_describe_transactions() -> None:
-    assert as_broker_sees_it(messages.describe_transactions_request(["a", "b"])) == {"transactional_ids": ["a", "b"]}
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_TRANSACTIONS))
+def test_describe_transactions(version: int) -> None:
+    seen = as_broker_sees_it(messages.describe_transactions_request(["a", "b"], version=version))
+    assert seen == {"transactional_ids": ["a", "b"]}
 
 
 @pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
@@ -152,8 +153,9 @@ def test_list_transactions(version: int) -> None:
     assert seen.get("transactional_id_pattern") is None
 
 
-def test_describe_producers() -> None:
-    seen = as_broker_sees_it(messages.describe_producers_request([ORDERS_3, ORDERS_0]))
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_PRODUCERS))
+def test_describe_producers(version: int) -> None:
+    seen = as_broker_sees_it(messages.describe_producers_request([ORDERS_3, ORDERS_0], version=version))
     assert seen == {"topics": [{"name": "orders", "partition_indexes": [0, 3]}]}
 
 

@@ -60,14 +60,9 @@ def plain(batch: DecodedBatch) -> list[Row]:
     st.sampled_from(["none", "gzip", "lz4"]),
     st.sampled_from(sorted(LAYOUTS)),
     st.sampled_from([pa.binary(), pa.large_binary()]),
-    st.booleans(),
 )
-def test_kafka_python_reads_what_we_write(
-    some: list[Row], compression: str, layout: str, binary: Any, transactional: bool
-) -> None:
-    data = encode(
-        some, compression=compression, layout=layout, binary=binary, transactional=transactional, base_sequence=17
-    )
+def test_kafka_python_reads_what_we_write(some: list[Row], compression: str, layout: str, binary: Any) -> None:
+    data = encode(some, compression=compression, layout=layout, binary=binary, base_sequence=17)
     batch = MemoryRecords(data).next_batch()
 
     assert batch.validate_crc()
@@ -77,7 +72,7 @@ def test_kafka_python_reads_what_we_write(
     assert {record.timestamp for record in MemoryRecords(data).next_batch()} == {NOW_MS}
     header = MemoryRecords(data).next_batch()
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4_000_000_007, 32_000, 17)
-    assert (header.is_transactional, header.is_control_batch) == (transactional, False)
+    assert (header.is_transactional, header.is_control_batch) == (True, False)
     assert (header.first_timestamp, header.max_timestamp, header.timestamp_type) == (NOW_MS, NOW_MS, 0)
     assert (header.base_offset, header.last_offset_delta, header.records_count) == (0, len(some) - 1, len(some))
     assert (header.leader_epoch, header.magic, header.size_in_bytes) == (-1, 2, len(data))
@@ -94,11 +89,11 @@ def test_our_reader_reads_every_compression(some: list[Row], compression: str) -
     assert batch.marker is None
 
 
-@given(rows(min_size=1, max_size=8), st.sampled_from([0, 1, 3]))
-def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_type: int) -> None:
+@given(rows(min_size=1, max_size=8), st.sampled_from([0, 1, 3]), st.booleans())
+def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_type: int, transactional: bool) -> None:
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=compression_type, is_transactional=1, producer_id=5, producer_epoch=6,
-        base_sequence=7, batch_size=1 << 20,
+        magic=2, compression_type=compression_type, is_transactional=int(transactional), producer_id=5,
+        producer_epoch=6, base_sequence=7, batch_size=1 << 20,
     )  # fmt: skip
     for offset, (key, value, headers) in enumerate(some):
         # kafka-python takes bytes, and no subclass of it.
@@ -109,6 +104,7 @@ def test_our_reader_reads_what_kafka_python_writes(some: list[Row], compression_
     assert plain(batch) == some
     assert [record.timestamp_ms for record in batch.records()] == [1000 + offset * 70 for offset in range(len(some))]
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 6, 7)
+    assert batch.transactional == transactional
 
 
 def test_records_that_are_not_compressed_are_not_copied() -> None:

@@ -79,17 +79,12 @@ def row_columns(state: Table) -> tuple[ColumnElement[Any], ...]:
     return (*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s"))
 
 
-def row_of(answer: Any, *, claimed: bool = False) -> StateRow:
-    """A StateRow from a result row with :func:`row_columns`.
-
-    Args:
-        answer: SQLAlchemy's row.
-        claimed: it is the answer to a claim; the first generation is then the one that made the row.
-    """
+def row_of(answer: Any) -> StateRow:
+    """A StateRow from SQLAlchemy's row with :func:`row_columns`."""
     values = dict(answer._mapping)  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
     values["age_s"] = float(values["age_s"])
     values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
-    return StateRow(**values, created=claimed and values["generation"] == 1)
+    return StateRow(**values)
 
 
 def _other_query(state: Table, claimant: Claimant) -> ColumnElement[bool]:

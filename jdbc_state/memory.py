@@ -157,7 +157,7 @@ class MemoryStateStore(StateMoves):
             for transaction in self._open:
                 if transaction.transactional_id == transactional_id:
                     transaction.recorded.ended = True
-            return self._aged(replace(row, created=standing is None))
+            return self._aged(row)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim."""

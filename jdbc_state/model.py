@@ -89,7 +89,6 @@ class StateRow:
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
-        created: True only in the answer to the claim that made the row.
     """
 
     transactional_id: str
@@ -109,7 +108,6 @@ class StateRow:
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
-    created: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ class SqlStateStore(StateMoves):
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
-        return None if answer is None else row_of(answer, claimed=True)
+        return None if answer is None else row_of(answer)
 
     def _clear_the_way(self, claimant: Claimant, *, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.

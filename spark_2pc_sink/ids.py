@@ -113,6 +113,12 @@ class TopicPartition:
     topic: str
     partition: int
 
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition:
+        """Read ``topic-partition``, as `str` writes it; a topic's name may have hyphens itself."""
+        topic, _, partition = text.rpartition("-")
+        return cls(topic, int(partition))
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 

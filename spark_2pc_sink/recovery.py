@@ -218,16 +218,23 @@ class Recovery:
         """
         self._kafka.refresh()
         row = self._store.read(self._transactional_id)
-        if row is None:
-            kafka = self._view_kafka()
-            resolution = resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-            return self._dry_report("no state row", kafka, resolution)
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
         kafka = self._view_kafka()
-        view = view_of(row)
         resolution = resolve(view, kafka, adopt=self._adopt)
-        if resolution.verdict is Verdict.ASK_THE_LOG:
+        if row is not None and resolution.verdict is Verdict.ASK_THE_LOG:
             resolution = self._ask_the_log(row)
-        return self._dry_report(str(view), kafka, resolution)
+        database = "no state row" if row is None else str(view)
+        quiet = resolution.verdict is Verdict.NOTHING
+        return RecoveryReport(
+            transactional_id=self._transactional_id,
+            database_before=database,
+            kafka_before=str(kafka),
+            actions=() if quiet else (f"would {resolution.verdict.value}",),
+            database_after=database,
+            settled=quiet and view.status is not RowStatus.OWED,
+            reason=resolution.reason,
+            remedies=resolution.remedies,
+        )
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -259,7 +266,7 @@ class Recovery:
         if verdict is Verdict.HALT:
             # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
             self._store.check_generation(self._transactional_id, row.generation)
-            if self._decision is None or row.status != RowStatus.DECIDED.value:
+            if self._decision is None or row.status != RowStatus.DECIDED:
                 raise self._halt(row, kafka, resolution)
             return self._apply_decision(row, findings)
         if verdict is Verdict.COMMIT:
@@ -324,7 +331,7 @@ class Recovery:
             )
         partition, (_, last_offset) = min(row.kafka_offsets.items())
         marker = self._kafka.find_marker(
-            parse_partition(partition),
+            TopicPartition.parse(partition),
             from_offset=last_offset + 1,
             producer_id=producer.producer_id,
             epochs=frozenset({producer.epoch, producer.epoch + 1}),
@@ -340,7 +347,7 @@ class Recovery:
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about an owed batch."""
-        if self._decision is None or row.status != RowStatus.OWED.value:
+        if self._decision is None or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
@@ -352,7 +359,7 @@ class Recovery:
         return self._store.accept_replay(self._transactional_id, row.generation)
 
     def _note_done(self, row: StateRow, settled: PreparedTxnState) -> StateRow:
-        if row.status == RowStatus.DONE.value:
+        if row.status == RowStatus.DONE:
             return row
         return self._store.mark_done(self._transactional_id, row.generation, str(settled))
 
@@ -376,7 +383,7 @@ class Recovery:
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
-        owed = row.status == RowStatus.OWED.value
+        owed = row.status == RowStatus.OWED
         return RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=str(view_of(findings.before)),
@@ -386,19 +393,6 @@ class Recovery:
             settled=not owed,
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
             remedies=_OWED_REMEDIES if owed else (),
-        )
-
-    def _dry_report(self, database: str, kafka: KafkaView, resolution: Resolution) -> RecoveryReport:
-        quiet = resolution.verdict is Verdict.NOTHING
-        return RecoveryReport(
-            transactional_id=self._transactional_id,
-            database_before=database,
-            kafka_before=str(kafka),
-            actions=() if quiet else (f"would {resolution.verdict.value}",),
-            database_after=database,
-            settled=quiet and not database.startswith(RowStatus.OWED.value),
-            reason=resolution.reason,
-            remedies=resolution.remedies,
         )
 
 
@@ -411,9 +405,3 @@ _OWED_REMEDIES = (
     "start the job: it sends the Kafka half of the batch again",
     "spark-2pc recover --drop: give up the Kafka half (its rows stay in the table)",
 )
-
-
-def parse_partition(text: str) -> TopicPartition:
-    """Read ``topic-partition``, the form in which a state row keeps its partitions."""
-    topic, _, partition = text.rpartition("-")
-    return TopicPartition(topic, int(partition))

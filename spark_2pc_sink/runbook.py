@@ -100,6 +100,7 @@ def status(
                 store=store,
                 clock=SystemClock(),
                 settle_deadline_ms=chosen.settle_deadline_ms,
+                adopt=chosen.adopt,
             ).look()
             for one in ids
         ]

@@ -6,7 +6,6 @@ produces: to add (implicitly, for clients that speak transaction.version 2) or o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_2pc_sink.coordinator.codes import Code
@@ -45,17 +44,6 @@ def batch_allowed(access: Access) -> Code:
     """The top-level code of AddPartitionsToTxn v4 and v5: only brokers may send them."""
     allowed = access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     return Code.NONE if allowed else Code.CLUSTER_AUTHORIZATION_FAILED
-
-
-def split_batch(
-    transactions: Iterable[AddPartitionsToTxn], access: Access
-) -> tuple[Code, tuple[AddPartitionsToTxn, ...]]:
-    """The top-level code of a batch, and the transactions to step one by one, each with an answer of its own.
-
-    Their appends are independent of each other: a transaction that fails does not fail its neighbours.
-    """
-    code = batch_allowed(access)
-    return code, () if code else tuple(transactions)
 
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:

@@ -83,15 +83,11 @@ class TransactionDescription:
         state: Kafka's name of the state, or `UNKNOWN_STATE`.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
-        start_time_ms: of the current or the last transaction, -1 if there was none.
-        partitions: those whose end marker is still to be written.
     """
 
     state: str
     producer: ProducerIdAndEpoch | None
     timeout_ms: int
-    start_time_ms: int
-    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True)
@@ -226,16 +222,10 @@ class TransactionClient:
             self._deadline(),
         )
         if described.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(UNKNOWN_STATE, None, 0)
         if described.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
-        return TransactionDescription(
-            described.state,
-            described.producer,
-            described.timeout_ms,
-            described.start_time_ms,
-            described.partitions,
-        )
+        return TransactionDescription(described.state, described.producer, described.timeout_ms)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).

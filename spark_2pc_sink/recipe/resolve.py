@@ -29,8 +29,8 @@ from enum import Enum
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 
 
-class RowStatus(Enum):
-    """Status of a state row. ``none → decided → done | owed``, ``owed → decided``."""
+class RowStatus(str, Enum):
+    """Status of a state row, and equal to the text there. ``none → decided → done | owed``, ``owed → decided``."""
 
     NONE = "none"
     DECIDED = "decided"
@@ -124,20 +124,10 @@ class Resolution:
     remedies: tuple[str, ...] = ()
 
 
-_NOTHING_ONGOING = frozenset(
-    {
-        TransactionState.UNKNOWN,
-        TransactionState.EMPTY,
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.COMPLETE_ABORT,
-        TransactionState.DEAD,
-    }
-)
 _ENDING = frozenset(
     {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
 )
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
-_ABORTED = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
 
 

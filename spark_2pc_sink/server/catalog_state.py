@@ -20,8 +20,6 @@ GROUP_OFFSETS: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 #: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
-#: Levels of the feature ``transaction.version`` (KIP-890).
-TRANSACTION_VERSIONS: Final = frozenset({0, 1, 2})
 
 _FORMAT_VERSION: Final = 1
 

@@ -372,7 +372,7 @@ class BatchDriver:
         An owed batch can only come here when a person has accepted a replay without records.
         """
         row = self._claimed()
-        if row.status == RowStatus.OWED.value:
+        if row.status == RowStatus.OWED:
             self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled)
         else:
             self._row = self._store.take_empty_batch(

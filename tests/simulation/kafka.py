@@ -62,11 +62,11 @@ class SimKafka:
         """DescribeTransactions."""
         found = self._ask("describe", self._broker.describe, lambda reply: reply.code)
         if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(UNKNOWN_STATE, None, 0)
         if found.code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.code)
         pair = ProducerIdAndEpoch(found.pair.producer_id, found.pair.epoch)
-        return TransactionDescription(found.state, pair, found.timeout_ms, found.start_ms, found.partitions)
+        return TransactionDescription(found.state, pair, found.timeout_ms)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """InitProducerId, and where two-phase commit is granted, a look at the timeout that was stored."""

@@ -62,7 +62,7 @@ class FakeKafka:
 
     def describe(self) -> TransactionDescription:
         self._called("describe")
-        return TransactionDescription(self.state, self.pair, self.timeout_ms, -1, ())
+        return TransactionDescription(self.state, self.pair, self.timeout_ms)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         self._called("keep" if keep_prepared else "init")

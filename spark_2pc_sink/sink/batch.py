@@ -3,8 +3,8 @@
 Nothing here knows Spark. What the tasks do is behind `BatchWork`, Kafka is behind `KafkaSide`, the database behind
 `StateStore`: a simulation puts its own in their place and runs this very code.
 
-The types carry the one-way street: an `OpenTransaction` can only be prepared, a `PreparedBatch` can be decided, and
-a `DecidedBatch` has `complete()` and nothing that would abort.
+The types carry the one-way street: a `PreparedBatch` can be decided, and a `DecidedBatch` has `complete()` and nothing
+that would abort.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, false, func, literal, n
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
-from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_refusal, superseded
+from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
 
 Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
 
@@ -37,7 +37,7 @@ class Claimant:
             if refusal is not None:
                 raise refusal
         if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
-            raise superseded(self.transactional_id, self.expected_generation, row)
+            raise claim_lost_error(self.transactional_id, self.expected_generation, row)
 
     def _holds(self, row: StateRow, expected: int) -> bool:
         """True for the claim that is expected, and for a later one of this very run whose answer was lost."""

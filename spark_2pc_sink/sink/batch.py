@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
-from jdbc_state.model import went_back
+from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import (
@@ -300,7 +300,7 @@ class BatchDriver:
         seen = self._claimed()
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
-            raise went_back(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
+            raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         placed = place_batch(
             status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
         )
@@ -434,7 +434,7 @@ class BatchDriver:
         transaction.decide(
             Decision(
                 prepared=str(PreparedTxnState.of(batch.producer)),
-                after=row.prepared_transaction_state,
+                expected=row.prepared_transaction_state,
                 batch_id=batch.batch_id,
                 row_count=produced.row_count,
                 record_count=produced.record_count,

@@ -348,7 +348,7 @@ def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
     row = read(store)
     assert row.decided_at is not None
     assert row.decided_at >= claimed.claimed_at
-    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "after"}}
+    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "expected"}}
     expected = replace(
         claimed, status="decided", prepared_transaction_state="5:0", settled="", decided_at=row.decided_at, **told
     )
@@ -370,7 +370,7 @@ def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, 
     row = reach(store, status)
     left = "the state row at decision 5:8, and it is another by now"
     with pytest.raises(HaltError, match=left) as raised:
-        decide(store, row, after="5:8", prepared="5:9", batch_id=1)
+        decide(store, row, expected="5:8", prepared="5:9", batch_id=1)
     assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.database_side
     with pytest.raises(HaltError, match=left):
         store.take_empty_batch(ID, row.generation, 1, "5:8")

@@ -45,7 +45,7 @@ class Sides:
             transaction.decide(
                 Decision(
                     prepared=str(pair),
-                    after=row.prepared_transaction_state,
+                    expected=row.prepared_transaction_state,
                     batch_id=batch_id,
                     row_count=3,
                     record_count=3,

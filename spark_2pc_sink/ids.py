@@ -15,6 +15,9 @@ NO_PRODUCER_ID = -1
 #: The largest epoch that a client may hold. 32767 is only ever written by the coordinator, in the marker that
 #: ends a transaction at 32766 (KIP-890, "Epoch overflow"; ``Short.MAX_VALUE - 1`` in Kafka).
 EPOCH_MAX = 32766
+#: From this transaction.version on every EndTxn bumps the epoch, so that a pair names one transaction, and Produce adds
+#: partitions to the transaction by itself (KIP-890, part 2).
+EPOCH_BUMP_VERSION = 2
 #: The column that holds a transactional id is a varchar(255), as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 

@@ -27,7 +27,6 @@ from spark_2pc_sink.coordinator.plans import (
 )
 from spark_2pc_sink.coordinator.states import (
     AT_REST,
-    EPOCH_BUMP_VERSION,
     EPOCH_LIMIT,
     NO_EPOCH,
     Pair,
@@ -35,7 +34,7 @@ from spark_2pc_sink.coordinator.states import (
     TransactionState,
     exhausted,
 )
-from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_MAX, NO_PRODUCER_ID
 
 #: First version of EndTxn whose answer carries a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
 BUMPING_VERSION = 5

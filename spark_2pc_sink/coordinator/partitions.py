@@ -23,13 +23,12 @@ from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply
 from spark_2pc_sink.coordinator.states import (
     AT_REST,
     DECIDED,
-    EPOCH_BUMP_VERSION,
     NO_EPOCH,
     Pair,
     TransactionMetadata,
     TransactionState,
 )
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4

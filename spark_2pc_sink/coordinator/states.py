@@ -37,8 +37,6 @@ NO_TIMESTAMP = -1
 EPOCH_LIMIT = 32767
 #: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores ``Integer.MAX_VALUE``.
 TIMEOUT_NEVER_MS = 2147483647
-#: ``transaction.version`` from which EndTxn bumps the epoch (KIP-890 part 2).
-EPOCH_BUMP_VERSION = 2
 
 
 class TransactionState(IntEnum):

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from spark_2pc_sink.errors import KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
 from spark_2pc_sink.producer.connection import Cluster
@@ -29,7 +29,6 @@ from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
 _ADDING_VERSION: Final = 12
-_ADDING_TRANSACTION_VERSION: Final = 2
 #: Markers of the transaction before are written within milliseconds, so CONCURRENT_TRANSACTIONS is first retried
 #: after this and not after retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
 CONCURRENT_BACKOFF_MS: Final = 20
@@ -78,7 +77,7 @@ class BatchSender:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._producer = producer
-        self._version_max = _ADDING_VERSION - (transaction_version < _ADDING_TRANSACTION_VERSION)
+        self._version_max = _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
         self._options = options
         self._active: dict[TopicPartition, Lane] = {}
         self._requests: list[_Request] = []

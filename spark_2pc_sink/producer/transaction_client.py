@@ -19,7 +19,13 @@ from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition, check_transactional_id
+from spark_2pc_sink.ids import (
+    EPOCH_BUMP_VERSION,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    check_transactional_id,
+)
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
@@ -43,9 +49,6 @@ DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 #: The state that `TransactionClient.describe` shows for a transactional id that the coordinator has never seen, or
 #: has forgotten (TRANSACTIONAL_ID_NOT_FOUND).
 UNKNOWN_STATE: Final = "Unknown"
-
-#: From this transaction.version on every EndTxn bumps the epoch, and Produce adds partitions by itself (KIP-890).
-BUMPING_TRANSACTION_VERSION: Final = 2
 
 #: First pause after "ask again"; Java's ADD_PARTITIONS_RETRY_BACKOFF_MS, for the same reason.
 BUSY_BACKOFF_MS: Final = 20
@@ -325,7 +328,7 @@ class TransactionClient:
         )
 
     def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
-        bumps = self.transaction_version >= BUMPING_TRANSACTION_VERSION
+        bumps = self.transaction_version >= EPOCH_BUMP_VERSION
 
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:

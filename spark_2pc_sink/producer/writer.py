@@ -32,18 +32,14 @@ from spark_2pc_sink.errors import (
     LocalProtocolError,
     OutcomeUnknownError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.routing import ArrowRows, Router
-from spark_2pc_sink.producer.transaction_client import (
-    BUMPING_TRANSACTION_VERSION,
-    TWO_PHASE_TIMEOUT_MS,
-    TransactionClient,
-)
+from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS, TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 from spark_2pc_sink.wire.error_codes import Code
 
@@ -163,7 +159,7 @@ class TransactionalWriter:
         columns = self._router.columns(rows)
         with self._following(rule):
             routed = self._router.route(columns)
-            if routed and self._client.transaction_version < BUMPING_TRANSACTION_VERSION:
+            if routed and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {item.partition for item in routed} - self._added
                 self._started = True
                 self._client.add_partitions(self._pair(), new)
@@ -353,7 +349,7 @@ class TransactionalWriter:
     def _end(self, *, commit: bool) -> None:
         if not self._started:
             return
-        bumps = self._client.transaction_version >= BUMPING_TRANSACTION_VERSION
+        bumps = self._client.transaction_version >= EPOCH_BUMP_VERSION
         if not commit and not bumps:
             # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
             self._take_pair()

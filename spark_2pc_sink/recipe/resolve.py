@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 
 
 class RowStatus(Enum):
@@ -215,10 +215,10 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resoluti
     if kafka.producer in _outcome_pairs(row, kafka):
         if kafka.state is TransactionState.COMPLETE_COMMIT:
             return Resolution(Verdict.MARK_DONE, "Kafka has committed the decided transaction")
-        if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS:
+        if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION:
             return Resolution(Verdict.MARK_OWED, "Kafka has aborted the decided transaction")
         if kafka.state is TransactionState.PREPARE_COMMIT or (
-            kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+            kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
     if _went_beyond(row, kafka) and not adopt:
@@ -240,14 +240,10 @@ def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
     return (
         own is not None
         and kafka.state in _COMMITTED
-        and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+        and kafka.transaction_version >= EPOCH_BUMP_VERSION
         and not kafka.keeps_prepared
         and kafka.producer not in {own, own.bumped()}
     )
-
-
-#: From this transaction.version on a Complete state carries the epoch after that of its transaction (KIP-890).
-_VERSION_OF_EPOCH_BUMPS = 2
 
 
 def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | None]:
@@ -255,4 +251,4 @@ def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | N
     producer = row.prepared.producer
     if producer is None:
         return set()
-    return {producer.bumped() if kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS else producer}
+    return {producer.bumped() if kafka.transaction_version >= EPOCH_BUMP_VERSION else producer}

@@ -12,12 +12,16 @@ from spark_2pc_sink.errors import ConfigurationError
 
 #: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
 NO_PRODUCER_ID = -1
-#: The largest epoch that a client may hold. 32767 is only ever written by the coordinator, in the marker that
-#: ends a transaction at 32766 (KIP-890, "Epoch overflow"; ``Short.MAX_VALUE - 1`` in Kafka).
+#: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
 EPOCH_MAX = 32766
+#: ``Short.MAX_VALUE``: only ever written by the coordinator, in the markers that end a transaction at `EPOCH_MAX`
+#: (KIP-890, "Epoch overflow").
+EPOCH_LIMIT = 32767
 #: From this transaction.version on every EndTxn bumps the epoch, so that a pair names one transaction, and Produce adds
 #: partitions to the transaction by itself (KIP-890, part 2).
 EPOCH_BUMP_VERSION = 2
+#: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores and shows ``Integer.MAX_VALUE``.
+TIMEOUT_NEVER_MS = 2**31 - 1
 #: The column that holds a transactional id is a varchar(255), as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 
@@ -37,11 +41,11 @@ class ProducerIdAndEpoch:
     epoch: int
 
     def __post_init__(self) -> None:
-        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_MAX + 1:
+        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_LIMIT:
             raise ConfigurationError(
                 option="producer id and epoch",
                 value=f"{self.producer_id}:{self.epoch}",
-                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_MAX + 1}",
+                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_LIMIT}",
                 remedy="pass a pair that a Kafka transaction coordinator answered",
             )
 

@@ -20,14 +20,7 @@ from spark_2pc_sink.coordinator.events import (
 )
 from spark_2pc_sink.coordinator.memory import CoordinatorState, partition_for
 from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply, Plan, WritingReply, answer, change
-from spark_2pc_sink.coordinator.states import (
-    AT_REST,
-    DECIDED,
-    NO_EPOCH,
-    Pair,
-    TransactionMetadata,
-    TransactionState,
-)
+from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, NO_EPOCH, Pair, TransactionMetadata, TransactionState
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).

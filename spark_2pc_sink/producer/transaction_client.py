@@ -21,13 +21,14 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import (
     EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
     PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
     check_transactional_id,
 )
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
@@ -42,21 +43,14 @@ from spark_2pc_sink.wire.replies import (
     InitProducerIdReply,
 )
 
-#: What a coordinator stores and shows as the timeout of transactions that never time out (KIP-939; Integer.MAX_VALUE).
-TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
 #: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 #: The state that `TransactionClient.describe` shows for a transactional id that the coordinator has never seen, or
 #: has forgotten (TRANSACTIONAL_ID_NOT_FOUND).
 UNKNOWN_STATE: Final = "Unknown"
 
-#: First pause after "ask again"; Java's ADD_PARTITIONS_RETRY_BACKOFF_MS, for the same reason.
-BUSY_BACKOFF_MS: Final = 20
-
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
-#: InitProducerId can carry enable2Pc and keepPreparedTxn from this version on (KIP-939).
-_TWO_PHASE_VERSION: Final = 6
 #: EndTxn bumps the epoch from this version on (KIP-890).
 _BUMPING_END_VERSION: Final = 5
 
@@ -193,7 +187,7 @@ class TransactionClient:
         if two_phase:
             # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
             timeout_ms = self.describe().timeout_ms
-        return InitializedProducer(reply.producer, ongoing, timeout_ms == TWO_PHASE_TIMEOUT_MS, timeout_ms)
+        return InitializedProducer(reply.producer, ongoing, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms)
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.
@@ -383,7 +377,7 @@ class TransactionClient:
             lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
             deadline,
         )
-        return newest >= _TWO_PHASE_VERSION
+        return newest >= messages.TWO_PHASE_COMMIT_VERSION
 
     def _timeout_ms(self, deadline: Deadline) -> int:
         """The option, else as much as the broker allows: a crash may last as long as the transaction may."""

@@ -32,14 +32,20 @@ from spark_2pc_sink.errors import (
     LocalProtocolError,
     OutcomeUnknownError,
 )
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import (
+    EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.routing import ArrowRows, Router
-from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS, TransactionClient
+from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 from spark_2pc_sink.wire.error_codes import Code
 
@@ -326,7 +332,7 @@ class TransactionalWriter:
             return
         self._producer, self._producer_is_fresh, self._resumed = described.producer, False, True
         self._prepared = PreparedTxnState.of(described.producer)
-        self._two_phase_commit = described.timeout_ms == TWO_PHASE_TIMEOUT_MS
+        self._two_phase_commit = described.timeout_ms == TIMEOUT_NEVER_MS
         self._started = True
 
     def _open_session(self) -> ProduceSession:

@@ -14,9 +14,9 @@ from typing import Final
 
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
 from spark_2pc_sink.transactions.hanging import ONGOING, OpenTransaction, judge, open_transactions
-from spark_2pc_sink.transactions.queries import LEADER_MOVED, TransactionQueries
+from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
     ListFilter,

@@ -16,7 +16,8 @@ from spark_2pc_sink.coordinator.plans import (
 )
 from spark_2pc_sink.coordinator.queries import count_by_state, open_time_max_ms
 from spark_2pc_sink.coordinator.replay import resign, start_loading
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .access import denied
 from .driver import START_MS, T0, T1, TID, Driver, answered, end, metadata

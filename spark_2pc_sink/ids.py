@@ -1,4 +1,4 @@
-"""The names of a transaction: who writes, with which pair, and the text that a database keeps of it.
+"""The names of a transaction: who writes, with which pair, its state, and the text that a database keeps of it.
 
 Everything here is a small frozen value that can be compared, hashed, pickled and written as text. Nothing here
 does I/O.
@@ -7,6 +7,7 @@ does I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_2pc_sink.errors import ConfigurationError
 
@@ -111,6 +112,29 @@ class PreparedTxnState:
 
 #: The state that names no transaction.
 NO_TRANSACTION = PreparedTxnState()
+
+
+class TransactionState(str, Enum):
+    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105).
+
+    A member equals its name on the wire, because a newer Kafka may answer a name that is not among them.
+    """
+
+    UNKNOWN = "Unknown"
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
+ENDING_STATES = frozenset(
+    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
+)
 
 
 @dataclass(frozen=True, order=True)

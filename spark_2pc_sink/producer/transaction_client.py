@@ -25,6 +25,7 @@ from spark_2pc_sink.ids import (
     PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionState,
     check_transactional_id,
 )
 from spark_2pc_sink.options import KafkaOptions
@@ -45,10 +46,6 @@ from spark_2pc_sink.wire.replies import (
 
 #: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
-#: The state that `TransactionClient.describe` shows for a transactional id that the coordinator has never seen, or
-#: has forgotten (TRANSACTIONAL_ID_NOT_FOUND).
-UNKNOWN_STATE: Final = "Unknown"
-
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 #: EndTxn bumps the epoch from this version on (KIP-890).
@@ -77,7 +74,8 @@ class TransactionDescription:
     """What the coordinator says of a transactional id (KIP-664, DescribeTransactions).
 
     Args:
-        state: Kafka's name of the state, or `UNKNOWN_STATE`.
+        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id that the
+            coordinator has never seen, or has forgotten.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
         start_time_ms: of the current or the last transaction, -1 if there was none.
@@ -223,7 +221,7 @@ class TransactionClient:
             self._deadline(),
         )
         if described.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0, -1, ())
         if described.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
         return TransactionDescription(

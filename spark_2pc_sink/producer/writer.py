@@ -33,11 +33,13 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import (
+    ENDING_STATES,
     EPOCH_BUMP_VERSION,
     TIMEOUT_NEVER_MS,
     PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionState,
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
@@ -48,10 +50,6 @@ from spark_2pc_sink.producer.routing import ArrowRows, Router
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 from spark_2pc_sink.wire.error_codes import Code
-
-_ONGOING = "Ongoing"
-#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
-_ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 class TransactionalWriter:
@@ -320,14 +318,14 @@ class TransactionalWriter:
         """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
         deadline = self._cluster.deadline()
         described = self._client.describe()
-        while described.state in _ENDING:
+        while described.state in ENDING_STATES:
             if deadline.passed:
                 raise KafkaTimeoutError(
                     operation="init_transactions", deadline_ms=deadline.limit_ms, last_error=f"still {described.state}"
                 )
             deadline.pause()
             described = self._client.describe()
-        if described.state != _ONGOING or described.producer is None:
+        if described.state != TransactionState.ONGOING or described.producer is None:
             self._take_pair()
             return
         self._producer, self._producer_is_fresh, self._resumed = described.producer, False, True

@@ -26,7 +26,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import (
+    ENDING_STATES,
+    EPOCH_BUMP_VERSION,
+    NO_TRANSACTION,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TransactionState,
+)
 
 
 class RowStatus(Enum):
@@ -36,20 +43,6 @@ class RowStatus(Enum):
     DECIDED = "decided"
     DONE = "done"
     OWED = "owed"
-
-
-class TransactionState(Enum):
-    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105)."""
-
-    UNKNOWN = "Unknown"
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"
-    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
 
 
 class Verdict(Enum):
@@ -133,9 +126,6 @@ _NOTHING_ONGOING = frozenset(
         TransactionState.DEAD,
     }
 )
-_ENDING = frozenset(
-    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
-)
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ABORTED = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
@@ -179,7 +169,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
     if kafka.state in _COMMITTED and not adopt:
         # Of any pair: neither status has a decision that Kafka has committed.
         return _behind_kafka()
-    if kafka.state in _ENDING:
+    if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
@@ -192,7 +182,7 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
         return _behind_kafka()
-    if kafka.state in _ENDING:
+    if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 

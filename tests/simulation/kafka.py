@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, OutcomeUnknownError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import (
-    UNKNOWN_STATE,
-    EndTxnAnswer,
-    InitializedProducer,
-    TransactionDescription,
-)
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.simulation import faults
 from tests.simulation.partition import Record
@@ -61,7 +56,7 @@ class SimKafka:
         """DescribeTransactions."""
         found = self._ask("describe", self._broker.describe, lambda reply: reply.code)
         if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0, -1, ())
         if found.code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.code)
         pair = ProducerIdAndEpoch(found.pair.producer_id, found.pair.epoch)

@@ -19,10 +19,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, TransactionState, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ class Recovery:
             HaltError: the two sides disagree in a way that must not be settled by code; Kafka was left as it is.
             InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
         self._store.prepare_schema()
@@ -215,6 +216,7 @@ class Recovery:
 
         Raises:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
         row = self._store.read(self._transactional_id)
@@ -365,8 +367,15 @@ class Recovery:
 
     def _view_kafka(self) -> KafkaView:
         described = self._kafka.describe()
+        try:
+            state = TransactionState(described.state)
+        except ValueError as error:
+            shown = f"{self._transactional_id!r} in state {described.state!r}"
+            raise RemoteProtocolError(
+                peer="the transaction coordinator", detail=f"it shows {shown}, which this version does not know"
+            ) from error
         return KafkaView(
-            state=TransactionState(described.state),
+            state=state,
             producer=described.producer,
             transaction_version=self._kafka.transaction_version,
             cluster_id=self._kafka.cluster_id,

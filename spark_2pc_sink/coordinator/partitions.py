@@ -17,27 +17,16 @@ from spark_2pc_sink.coordinator.events import (
     Operation,
     Resource,
 )
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 from spark_2pc_sink.coordinator.memory import CoordinatorState, partition_for
 from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply, Plan, WritingReply, answer, change
-from spark_2pc_sink.coordinator.states import (
-    AT_REST,
-    DECIDED,
-    EPOCH_BUMP_VERSION,
-    NO_EPOCH,
-    Pair,
-    TransactionMetadata,
-    TransactionState,
-)
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, NO_EPOCH, Pair, TransactionMetadata, TransactionState
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4
 #: PRODUCER_FENCED exists from this version of both requests on; before it INVALID_PRODUCER_EPOCH says the same.
 _FENCED_CODE_VERSION = 2
-#: The topic that keeps the offsets of consumer groups.
-OFFSETS_TOPIC = "__consumer_offsets"
-#: Topics that no client may write (``Topic.isInternal``).
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 
 def batch_allowed(access: Access) -> Code:
@@ -74,7 +63,7 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
     wanted = _Wanted(
         transactional_id=event.transactional_id,
         pair=Pair(event.producer_id, event.producer_epoch),
-        partitions=frozenset({TopicPartition(OFFSETS_TOPIC, index)}),
+        partitions=frozenset({TopicPartition(GROUP_OFFSETS, index)}),
         client_transaction_version=0,
         fenced=_fenced(event.version),
     )

@@ -33,7 +33,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import RowStatus
@@ -67,8 +67,6 @@ _PERMANENT = (
     LocalProtocolError,
     TransactionExpiredError,
 )
-#: From this transaction.version on a produce request adds its partitions by itself, and EndTxn answers the next pair.
-_VERSION_OF_IMPLICIT_PARTITIONS = 2
 
 
 @dataclass(frozen=True)
@@ -378,7 +376,7 @@ class BatchDriver:
             self._row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, row.prepared_transaction_state
             )
-        if self._kafka.transaction_version >= _VERSION_OF_IMPLICIT_PARTITIONS:
+        if self._kafka.transaction_version >= EPOCH_BUMP_VERSION:
             self._producer = producer
         else:
             # Adding its partitions has opened a transaction all the same: the next pair, due anyway, aborts it now.
@@ -396,7 +394,7 @@ class BatchDriver:
             # After it, not before: a claim that comes later ends with an InitProducerId that fences this pair. Else a
             # driver that was superseded meanwhile would open a transaction that nobody ends.
             self._store.check_generation(self._transactional_id, self._claimed().generation)
-        if self._kafka.transaction_version < _VERSION_OF_IMPLICIT_PARTITIONS:
+        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, work.partitions())
         return producer
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError
+from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError, RemoteProtocolError
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
@@ -110,6 +110,7 @@ def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: p
     ("error", "code"),
     [
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
+        (RemoteProtocolError(peer="the transaction coordinator", detail="a state that nobody knows"), 1),
         (
             HaltError(transactional_id="o", database_side="d", kafka_side="k", reason="why", remedies=("do this",)),
             3,

@@ -16,7 +16,8 @@ from spark_2pc_sink.coordinator.events import (
     Operation,
     Resource,
 )
-from spark_2pc_sink.coordinator.partitions import OFFSETS_TOPIC, batch_allowed
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.coordinator.partitions import batch_allowed
 from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply
 from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
 from spark_2pc_sink.ids import TopicPartition
@@ -220,7 +221,7 @@ class TestAddOffsets:
         driver = Driver.of(metadata(TransactionState.EMPTY))
         assert driver.run(offsets()) == AddOffsetsReply(0)
         # "g".hashCode() is 103, and 103 % 50 is 3.
-        assert driver.get().partitions == {TopicPartition(OFFSETS_TOPIC, 3)}
+        assert driver.get().partitions == {TopicPartition(GROUP_OFFSETS, 3)}
         assert driver.get().client_transaction_version == 0
 
     def test_rights_are_asked_in_kafkas_order(self) -> None:

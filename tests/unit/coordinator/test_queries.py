@@ -15,7 +15,8 @@ from spark_2pc_sink.coordinator.plans import (
     TransactionListing,
 )
 from spark_2pc_sink.coordinator.replay import resign, start_loading
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .access import denied
 from .driver import START_MS, T0, T1, TID, Driver, answered, end, metadata

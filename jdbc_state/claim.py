@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, false, func, literal, n
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
-from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_refusal, superseded
+from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
 
 Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
 
@@ -37,7 +37,7 @@ class Claimant:
             if refusal is not None:
                 raise refusal
         if self.expected_generation is not None and (row is None or not self._holds(row, self.expected_generation)):
-            raise superseded(self.transactional_id, self.expected_generation, row)
+            raise claim_lost_error(self.transactional_id, self.expected_generation, row)
 
     def _holds(self, row: StateRow, expected: int) -> bool:
         """True for the claim that is expected, and for a later one of this very run whose answer was lost."""
@@ -79,17 +79,12 @@ def row_columns(state: Table) -> tuple[ColumnElement[Any], ...]:
     return (*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s"))
 
 
-def row_of(answer: Any, *, claimed: bool = False) -> StateRow:
-    """A StateRow from a result row with :func:`row_columns`.
-
-    Args:
-        answer: SQLAlchemy's row.
-        claimed: it is the answer to a claim; the first generation is then the one that made the row.
-    """
+def row_of(answer: Any) -> StateRow:
+    """A StateRow from SQLAlchemy's row with :func:`row_columns`."""
     values = dict(answer._mapping)  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
     values["age_s"] = float(values["age_s"])
     values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
-    return StateRow(**values, created=claimed and values["generation"] == 1)
+    return StateRow(**values)
 
 
 def _other_query(state: Table, claimant: Claimant) -> ColumnElement[bool]:

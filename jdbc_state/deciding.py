@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.failures import describe, sqlstate_of, translated
-from jdbc_state.model import Decision, StateRow, explain_refused_move, legal_before, status_after, superseded
+from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move, legal_before, status_after
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog
@@ -73,7 +73,7 @@ class SqlDecidingTransaction:
             statement = select(named, self._state.c.generation).where(self._own_row)
             answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
-            raise superseded(self._transactional_id, self._generation, self._read())
+            raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
     def decide(self, decision: Decision) -> None:
         """Write the state row under the claim's generation: lock, check and write in one statement.
@@ -89,19 +89,13 @@ class SqlDecidingTransaction:
                 self._own_row,
                 self._state.c.generation == self._generation,
                 self._state.c.status.in_(legal_before(_DECIDE)),
-                self._state.c.prepared_transaction_state == decision.after,
+                self._state.c.prepared_transaction_state == decision.expected,
             )
             .values(
                 status=status_after(_DECIDE),
-                prepared_transaction_state=decision.prepared,
-                settled="",
-                batch_id=decision.batch_id,
-                row_count=decision.row_count,
-                record_count=decision.record_count,
-                digest=decision.digest,
-                kafka_offsets={name: list(offsets) for name, offsets in decision.kafka_offsets.items()},
                 decided_at=func.clock_timestamp(),
                 settled_at=None,
+                **decision.columns(),
             )
         )
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
@@ -115,7 +109,7 @@ class SqlDecidingTransaction:
                     generation=self._generation,
                     row=self._read(),
                     values=None,
-                    after=decision.after,
+                    expected=decision.expected,
                 )
         self._phase = "decided"
 

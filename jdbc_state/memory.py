@@ -27,7 +27,7 @@ from jdbc_state.model import (
     legal_before,
     status_after,
 )
-from jdbc_state.moves import StateMoves
+from jdbc_state.store_base import StoreBase
 from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 _ADMIN_SHUTDOWN = "57P01"
@@ -39,13 +39,13 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def _may_move(row: StateRow | None, operation: str, generation: int, after: str | None) -> TypeGuard[StateRow]:
+def _may_move(row: StateRow | None, operation: str, generation: int, expected: str | None) -> TypeGuard[StateRow]:
     """The WHERE clause of `SqlStateStore`'s conditional updates."""
     return (
         row is not None
         and row.generation == generation
         and row.status in legal_before(operation)
-        and after in (None, row.prepared_transaction_state)
+        and expected in (None, row.prepared_transaction_state)
     )
 
 
@@ -106,7 +106,7 @@ class MemoryDecidingTransaction:
             )
 
 
-class MemoryStateStore(StateMoves):
+class MemoryStateStore(StoreBase):
     """State rows in this process; see ``model.StateStore``. Safe to use from several threads.
 
     Args:
@@ -128,36 +128,18 @@ class MemoryStateStore(StateMoves):
         """From now on rows can be claimed."""
         self._prepared = True
 
-    def claim(
-        self,
-        *,
-        transactional_id: str,
-        cluster_id: str,
-        query_id: str | None,
-        run_id: str | None,
-        adopt: bool = False,
-        expected_generation: int | None = None,
-    ) -> StateRow:
-        """Take the row over, and end what older claimants have open."""
-        claimant = Claimant(
-            transactional_id=transactional_id,
-            cluster_id=cluster_id,
-            query_id=query_id,
-            run_id=run_id,
-            adopt=adopt,
-            expected_generation=expected_generation,
-        )
+    def _claim(self, claimant: Claimant) -> StateRow:
         with self._lock:
             if not self._prepared:
                 raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
-            standing = self._rows.get(transactional_id)
+            standing = self._rows.get(claimant.transactional_id)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
-            self._rows[transactional_id] = row
+            self._rows[claimant.transactional_id] = row
             for transaction in self._open:
-                if transaction.transactional_id == transactional_id:
+                if transaction.transactional_id == claimant.transactional_id:
                     transaction.recorded.ended = True
-            return self._aged(replace(row, created=standing is None))
+            return self._aged(row)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim."""
@@ -208,27 +190,21 @@ class MemoryStateStore(StateMoves):
         """The row as ``decision`` would leave it; for :class:`MemoryDecidingTransaction`."""
         with self._lock:
             row = self._rows.get(transactional_id)
-            if not _may_move(row, _DECIDE, generation, decision.after):
+            if not _may_move(row, _DECIDE, generation, decision.expected):
                 return explain_refused_move(
                     operation=_DECIDE,
                     transactional_id=transactional_id,
                     generation=generation,
                     row=row,
                     values=None,
-                    after=decision.after,
+                    expected=decision.expected,
                 )
             return replace(
                 row,
                 status=DECIDED,
-                prepared_transaction_state=decision.prepared,
-                settled="",
-                batch_id=decision.batch_id,
-                row_count=decision.row_count,
-                record_count=decision.record_count,
-                digest=decision.digest,
-                kafka_offsets=dict(decision.kafka_offsets),
                 decided_at=self._clock(),
                 settled_at=None,
+                **decision.columns(),
             )
 
     def _move(
@@ -238,18 +214,18 @@ class MemoryStateStore(StateMoves):
         generation: int,
         values: Mapping[str, Any],
         *,
-        after: str | None = None,
+        expected: str | None = None,
     ) -> StateRow:
         with self._lock:
             row = self._rows.get(transactional_id)
-            if not _may_move(row, operation, generation, after):
+            if not _may_move(row, operation, generation, expected):
                 return explain_refused_move(
                     operation=operation,
                     transactional_id=transactional_id,
                     generation=generation,
                     row=row,
                     values=values,
-                    after=after,
+                    expected=expected,
                 )
             settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
             row = replace(row, status=status_after(operation), settled_at=settled_at, **values)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -89,7 +89,6 @@ class StateRow:
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
-        created: True only in the answer to the claim that made the row.
     """
 
     transactional_id: str
@@ -109,7 +108,6 @@ class StateRow:
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
-    created: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,17 +116,29 @@ class Decision:
 
     Args:
         prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
-        after: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
-            that names another decision by now is refused, see :func:`went_back`.
+        expected: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
+            that names another decision by now is refused, see :func:`lost_commits_error`.
     """
 
     prepared: str
-    after: str
+    expected: str
     batch_id: int
     row_count: int
     record_count: int
     digest: str
     kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+
+    def columns(self) -> dict[str, Any]:
+        """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        return {
+            "prepared_transaction_state": self.prepared,
+            "settled": "",
+            "batch_id": self.batch_id,
+            "row_count": self.row_count,
+            "record_count": self.record_count,
+            "digest": self.digest,
+            "kafka_offsets": dict(self.kafka_offsets),
+        }
 
 
 class DecidingTransaction(Protocol):
@@ -157,7 +167,7 @@ class StateStore(Protocol):
     """Where state rows live. Every method raises StateStoreError when the database fails.
 
     A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
-    newest, HaltError when the row is behind that claim (see :func:`went_back`), or LocalProtocolError when
+    newest, HaltError when the row is behind that claim (see :func:`lost_commits_error`), or LocalProtocolError when
     :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one again that has succeeded, after an
     answer was lost, succeeds.
     """
@@ -214,8 +224,8 @@ class StateStore(Protocol):
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
-        """Note a batch without records as done; the row keeps its pair, which must be ``after`` (`Decision.after`)."""
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
+        """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
@@ -277,19 +287,19 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
     return None
 
 
-def superseded(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
+def claim_lost_error(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
     """The error of a driver whose claim is not the row's: superseded, or lost by the database.
 
     Generations only grow. One that is lower than a claim that was granted proves that the claim was lost, and with it
     perhaps decisions that Kafka has followed.
     """
     if row is not None and row.generation < generation:
-        return went_back(row, f"generation {generation}")
+        return lost_commits_error(row, f"generation {generation}")
     found = NO_ROW if row is None else f"generation {row.generation} of run {row.run_id}"
     return SupersededError(transactional_id=transactional_id, generation=generation, found=found)
 
 
-def went_back(row: StateRow, left: str) -> HaltError:
+def lost_commits_error(row: StateRow, left: str) -> HaltError:
     """The error of a driver that finds the row behind what it has itself read or written under its claim.
 
     Only the newest claimant changes a row, and each decision writes a pair that no other has. So a row that differs
@@ -321,7 +331,7 @@ def explain_refused_move(
     generation: int,
     row: StateRow | None,
     values: Mapping[str, object] | None,
-    after: str | None = None,
+    expected: str | None = None,
 ) -> StateRow:
     """Tell apart why a conditional update met no row.
 
@@ -331,7 +341,7 @@ def explain_refused_move(
         generation: the claim under which it was tried.
         row: the row as it is.
         values: what the operation would have written beside the status; None when nothing counts as a repeat.
-        after: the decision that the row had to name; None where the operation asks for none.
+        expected: the decision that the row had to name; None where the operation asks for none.
 
     Returns:
         ``row``, when it already is what the operation would have made of it: a repeat after a lost answer.
@@ -342,9 +352,9 @@ def explain_refused_move(
         LocalProtocolError: the move is not legal.
     """
     if row is None or row.generation != generation:
-        raise superseded(transactional_id, generation, row)
-    if after is not None and row.prepared_transaction_state != after:
-        raise went_back(row, f"decision {after or 'none'}")
+        raise claim_lost_error(transactional_id, generation, row)
+    if expected is not None and row.prepared_transaction_state != expected:
+        raise lost_commits_error(row, f"decision {expected or 'none'}")
     written = values is not None and all(getattr(row, name) == value for name, value in values.items())
     if written and row.status == status_after(operation):
         return row

@@ -20,10 +20,10 @@ from jdbc_state.model import (
     legal_before,
     status_after,
 )
-from jdbc_state.moves import StateMoves
 from jdbc_state.schema import StateTables, create_missing, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
+from jdbc_state.store_base import StoreBase
 from spark_2pc_sink.errors import StateStoreError
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -34,7 +34,7 @@ CLAIM_ATTEMPTS_MAX = 1_000
 _END_WAIT_MS = 1_000
 
 
-class SqlStateStore(StateMoves):
+class SqlStateStore(StoreBase):
     """State rows in PostgreSQL; see ``model.StateStore``. Safe to use from several threads.
 
     Args:
@@ -57,35 +57,17 @@ class SqlStateStore(StateMoves):
         with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
             create_missing(connection, self._settings)
 
-    def claim(
-        self,
-        *,
-        transactional_id: str,
-        cluster_id: str,
-        query_id: str | None,
-        run_id: str | None,
-        adopt: bool = False,
-        expected_generation: int | None = None,
-    ) -> StateRow:
-        """Take the row over, and end what older claimants have open."""
-        claimant = Claimant(
-            transactional_id=transactional_id,
-            cluster_id=cluster_id,
-            query_id=query_id,
-            run_id=run_id,
-            adopt=adopt,
-            expected_generation=expected_generation,
-        )
+    def _claim(self, claimant: Claimant) -> StateRow:
         end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try_claim(claimant)
             if row is not None:
-                self._end_older(transactional_id, below_generation=row.generation, end_s=end_s)
+                self._end_older(claimant.transactional_id, below_generation=row.generation, end_s=end_s)
                 return row
             self._clear_the_way(claimant, end_s=end_s)
             if time.monotonic() >= end_s:
                 break
-        raise self._blocked(transactional_id)
+        raise self._blocked(claimant.transactional_id)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim and without waiting for anyone."""
@@ -120,7 +102,7 @@ class SqlStateStore(StateMoves):
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
-        return None if answer is None else row_of(answer, claimed=True)
+        return None if answer is None else row_of(answer)
 
     def _clear_the_way(self, claimant: Claimant, *, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
@@ -209,10 +191,10 @@ class SqlStateStore(StateMoves):
         generation: int,
         values: Mapping[str, object],
         *,
-        after: str | None = None,
+        expected: str | None = None,
     ) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement = self._move_statement(operation, transactional_id, generation, values, after)
+        statement = self._move_statement(operation, transactional_id, generation, values, expected)
         with self.database.requests(
             f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
         ) as connection:
@@ -225,13 +207,18 @@ class SqlStateStore(StateMoves):
             generation=generation,
             row=self.read(transactional_id),
             values=values,
-            after=after,
+            expected=expected,
         )
 
     def _move_statement(
-        self, operation: str, transactional_id: str, generation: int, values: Mapping[str, object], after: str | None
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: Mapping[str, object],
+        expected: str | None,
     ) -> Returning | Select[Any]:
-        unchanged = () if after is None else (self._state.c.prepared_transaction_state == after,)
+        unchanged = () if expected is None else (self._state.c.prepared_transaction_state == expected,)
         settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
         moved = (
             update(self._state)

@@ -1,4 +1,4 @@
-"""The names of a transaction: who writes, with which pair, and the text that a database keeps of it.
+"""The names of a transaction: who writes, with which pair, its state, and the text that a database keeps of it.
 
 Everything here is a small frozen value that can be compared, hashed, pickled and written as text. Nothing here
 does I/O.
@@ -7,14 +7,22 @@ does I/O.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_2pc_sink.errors import ConfigurationError
 
 #: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
 NO_PRODUCER_ID = -1
-#: The largest epoch that a client may hold. 32767 is only ever written by the coordinator, in the marker that
-#: ends a transaction at 32766 (KIP-890, "Epoch overflow"; ``Short.MAX_VALUE - 1`` in Kafka).
+#: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
 EPOCH_MAX = 32766
+#: ``Short.MAX_VALUE``: only ever written by the coordinator, in the markers that end a transaction at `EPOCH_MAX`
+#: (KIP-890, "Epoch overflow").
+EPOCH_LIMIT = 32767
+#: From this transaction.version on every EndTxn bumps the epoch, so that a pair names one transaction, and Produce adds
+#: partitions to the transaction by itself (KIP-890, part 2).
+EPOCH_BUMP_VERSION = 2
+#: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores and shows ``Integer.MAX_VALUE``.
+TIMEOUT_NEVER_MS = 2**31 - 1
 #: The column that holds a transactional id is a varchar(255), as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 
@@ -34,11 +42,11 @@ class ProducerIdAndEpoch:
     epoch: int
 
     def __post_init__(self) -> None:
-        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_MAX + 1:
+        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_LIMIT:
             raise ConfigurationError(
                 option="producer id and epoch",
                 value=f"{self.producer_id}:{self.epoch}",
-                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_MAX + 1}",
+                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_LIMIT}",
                 remedy="pass a pair that a Kafka transaction coordinator answered",
             )
 
@@ -106,12 +114,41 @@ class PreparedTxnState:
 NO_TRANSACTION = PreparedTxnState()
 
 
+class TransactionState(str, Enum):
+    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105).
+
+    A member equals its name on the wire, because a newer Kafka may answer a name that is not among them.
+    """
+
+    UNKNOWN = "Unknown"
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
+ENDING_STATES = frozenset(
+    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
+)
+
+
 @dataclass(frozen=True, order=True)
 class TopicPartition:
     """One partition of one topic."""
 
     topic: str
     partition: int
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition:
+        """Read ``topic-partition``, as `str` writes it; a topic's name may have hyphens itself."""
+        topic, _, partition = text.rpartition("-")
+        return cls(topic, int(partition))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

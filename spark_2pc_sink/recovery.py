@@ -19,10 +19,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, TransactionState, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ class Recovery:
             HaltError: the two sides disagree in a way that must not be settled by code; Kafka was left as it is.
             InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
         self._store.prepare_schema()
@@ -215,19 +216,27 @@ class Recovery:
 
         Raises:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
         row = self._store.read(self._transactional_id)
-        if row is None:
-            kafka = self._view_kafka()
-            resolution = resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-            return self._dry_report("no state row", kafka, resolution)
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
         kafka = self._view_kafka()
-        view = view_of(row)
         resolution = resolve(view, kafka, adopt=self._adopt)
-        if resolution.verdict is Verdict.ASK_THE_LOG:
+        if row is not None and resolution.verdict is Verdict.ASK_THE_LOG:
             resolution = self._ask_the_log(row)
-        return self._dry_report(str(view), kafka, resolution)
+        database = "no state row" if row is None else str(view)
+        quiet = resolution.verdict is Verdict.NOTHING
+        return RecoveryReport(
+            transactional_id=self._transactional_id,
+            database_before=database,
+            kafka_before=str(kafka),
+            actions=() if quiet else (f"would {resolution.verdict.value}",),
+            database_after=database,
+            settled=quiet and view.status is not RowStatus.OWED,
+            reason=resolution.reason,
+            remedies=resolution.remedies,
+        )
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -259,7 +268,7 @@ class Recovery:
         if verdict is Verdict.HALT:
             # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
             self._store.check_generation(self._transactional_id, row.generation)
-            if self._decision is None or row.status != RowStatus.DECIDED.value:
+            if self._decision is None or row.status != RowStatus.DECIDED:
                 raise self._halt(row, kafka, resolution)
             return self._apply_decision(row, findings)
         if verdict is Verdict.COMMIT:
@@ -324,7 +333,7 @@ class Recovery:
             )
         partition, (_, last_offset) = min(row.kafka_offsets.items())
         marker = self._kafka.find_marker(
-            parse_partition(partition),
+            TopicPartition.parse(partition),
             from_offset=last_offset + 1,
             producer_id=producer.producer_id,
             epochs=frozenset({producer.epoch, producer.epoch + 1}),
@@ -340,7 +349,7 @@ class Recovery:
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about an owed batch."""
-        if self._decision is None or row.status != RowStatus.OWED.value:
+        if self._decision is None or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
@@ -352,14 +361,21 @@ class Recovery:
         return self._store.accept_replay(self._transactional_id, row.generation)
 
     def _note_done(self, row: StateRow, settled: PreparedTxnState) -> StateRow:
-        if row.status == RowStatus.DONE.value:
+        if row.status == RowStatus.DONE:
             return row
         return self._store.mark_done(self._transactional_id, row.generation, str(settled))
 
     def _view_kafka(self) -> KafkaView:
         described = self._kafka.describe()
+        try:
+            state = TransactionState(described.state)
+        except ValueError as error:
+            shown = f"{self._transactional_id!r} in state {described.state!r}"
+            raise RemoteProtocolError(
+                peer="the transaction coordinator", detail=f"it shows {shown}, which this version does not know"
+            ) from error
         return KafkaView(
-            state=TransactionState(described.state),
+            state=state,
             producer=described.producer,
             transaction_version=self._kafka.transaction_version,
             cluster_id=self._kafka.cluster_id,
@@ -376,7 +392,7 @@ class Recovery:
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
-        owed = row.status == RowStatus.OWED.value
+        owed = row.status == RowStatus.OWED
         return RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=str(view_of(findings.before)),
@@ -386,19 +402,6 @@ class Recovery:
             settled=not owed,
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
             remedies=_OWED_REMEDIES if owed else (),
-        )
-
-    def _dry_report(self, database: str, kafka: KafkaView, resolution: Resolution) -> RecoveryReport:
-        quiet = resolution.verdict is Verdict.NOTHING
-        return RecoveryReport(
-            transactional_id=self._transactional_id,
-            database_before=database,
-            kafka_before=str(kafka),
-            actions=() if quiet else (f"would {resolution.verdict.value}",),
-            database_after=database,
-            settled=quiet and not database.startswith(RowStatus.OWED.value),
-            reason=resolution.reason,
-            remedies=resolution.remedies,
         )
 
 
@@ -411,9 +414,3 @@ _OWED_REMEDIES = (
     "start the job: it sends the Kafka half of the batch again",
     "spark-2pc recover --drop: give up the Kafka half (its rows stay in the table)",
 )
-
-
-def parse_partition(text: str) -> TopicPartition:
-    """Read ``topic-partition``, the form in which a state row keeps its partitions."""
-    topic, _, partition = text.rpartition("-")
-    return TopicPartition(topic, int(partition))

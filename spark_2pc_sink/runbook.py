@@ -48,6 +48,7 @@ def recover(
         ConfigurationError: an option is unknown or wrong.
         ClaimRefusedError, HaltError, InDoubtError: see `Recovery.run`.
         KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+        RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
     chosen = RecoveryOptions.parse(transactional_id=transactional_id, kafka=kafka, database=database, **options)
     with (
@@ -85,6 +86,7 @@ def status(
     Raises:
         ConfigurationError: an option is unknown or wrong.
         KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+        RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
     any_id = transactional_id or "status"
     chosen = RecoveryOptions.parse(transactional_id=any_id, kafka=kafka, database=database, **options)
@@ -100,6 +102,7 @@ def status(
                 store=store,
                 clock=SystemClock(),
                 settle_deadline_ms=chosen.settle_deadline_ms,
+                adopt=chosen.adopt,
             ).look()
             for one in ids
         ]

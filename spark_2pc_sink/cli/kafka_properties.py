@@ -35,15 +35,15 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
     )
 
 
-def read_connection(given: argparse.Namespace, *, prefix: str) -> dict[str, str]:
-    """All that was said, before and behind the command's name.
+def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]:
+    """All that was said, by options without a prefix and by those with one of ``prefixes``.
 
     Raises:
         ConfigurationError: the file cannot be read, a property has no value, or two sources contradict each other.
     """
     properties: dict[str, str] = {}
-    for before in ("", prefix):
-        server, named, file = (getattr(given, f"{before}{name}") for name in _DESTINATIONS)
+    for prefix in ("", *prefixes):
+        server, named, file = (getattr(given, f"{prefix}{name}") for name in _DESTINATIONS)
         if file is not None:
             _add(properties, read_properties_file(Path(file), option="--command-config"), option="--command-config")
         _add(properties, [as_property(text) for text in named], option="--kafka")

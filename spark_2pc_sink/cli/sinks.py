@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
-from spark_2pc_sink.cli.kafka_properties import as_property
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 from spark_2pc_sink.runbook import recover, status
 
@@ -55,17 +55,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_common(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--kafka",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        required=True,
-        help="a Kafka client property, such as bootstrap.servers=host:9092; may be repeated",
-    )
+    add_connection(command)
     command.add_argument("--database", required=True, metavar="URL", help="SQLAlchemy URL of the database")
     command.add_argument("--state-schema", help="schema of the state table (default: public)")
     command.add_argument("--state-table", help="name of the state table (default: kafka_transaction_state)")
+    command.add_argument("--history-table", help="name of the history table (default: kafka_transaction_history)")
+    command.add_argument(
+        "--history-batches", type=int, metavar="N", help="as on the sink, so that its history has this too (default: 0)"
+    )
     command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
 
 
@@ -91,9 +88,9 @@ def _report(reports: Sequence[RecoveryReport], *, as_json: bool) -> int:
 
 
 def _common(given: argparse.Namespace) -> dict[str, Any]:
-    named = {"state_schema": given.state_schema, "state_table": given.state_table}
+    named = {name: getattr(given, name) for name in ("state_schema", "state_table", "history_table", "history_batches")}
     return {
-        "kafka": dict(as_property(text) for text in given.kafka),
+        "kafka": read_connection(given),
         "database": given.database,
         **{name: value for name, value in named.items() if value is not None},
     }

@@ -141,7 +141,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _tool(given: argparse.Namespace) -> TransactionTool:
-    return TransactionTool(read_connection(given, prefix=_OUTER))
+    return TransactionTool(read_connection(given, _OUTER))
 
 
 def _list(given: argparse.Namespace) -> int:

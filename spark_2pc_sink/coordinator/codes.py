@@ -1,7 +1,7 @@
-"""The Kafka error codes that a transaction coordinator answers or is answered.
+"""The Kafka error codes that the reference broker answers, in its transaction coordinator and in all of `server`.
 
-Numbers and names are those of ``org.apache.kafka.common.protocol.Errors``. Only the codes that some rule of this
-package names are listed; everything else passes through as a plain number.
+Numbers and names are those of ``org.apache.kafka.common.protocol.Errors``. Only the codes that some rule of these two
+packages names are listed; everything else passes through as a plain number.
 """
 
 from __future__ import annotations

@@ -25,17 +25,8 @@ from spark_2pc_sink.coordinator.plans import (
     answer,
     change,
 )
-from spark_2pc_sink.coordinator.states import (
-    AT_REST,
-    EPOCH_BUMP_VERSION,
-    EPOCH_LIMIT,
-    NO_EPOCH,
-    Pair,
-    TransactionMetadata,
-    TransactionState,
-    exhausted,
-)
-from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID
+from spark_2pc_sink.coordinator.states import AT_REST, NO_EPOCH, Pair, TransactionMetadata, TransactionState, exhausted
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
 
 #: First version of EndTxn whose answer carries a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
 BUMPING_VERSION = 5

@@ -98,7 +98,7 @@ class InitProducerId:
 class AddPartitionsToTxn:
     """One transaction of AddPartitionsToTxn v0 to v5: from a client (v0 to v3), or from a broker (v4, v5).
 
-    A batch of v4 or v5 is one such event per transaction (`split_batch`). The implicit add of a produce request v12
+    A batch of v4 or v5 is one such event per transaction, if `batch_allowed`. The implicit add of a produce request v12
     and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``.
 
     Args:

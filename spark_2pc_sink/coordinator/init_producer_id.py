@@ -24,13 +24,12 @@ from spark_2pc_sink.coordinator.states import (
     AT_REST,
     NO_EPOCH,
     NO_TIMESTAMP,
-    TIMEOUT_NEVER_MS,
     Pair,
     TransactionMetadata,
     TransactionState,
     exhausted,
 )
-from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
 
 #: PRODUCER_FENCED exists from this version on; before it INVALID_PRODUCER_EPOCH says the same.
 _FENCED_CODE_VERSION = 4

@@ -11,7 +11,7 @@ from enum import Enum
 
 from spark_2pc_sink.coordinator.codes import Code
 
-#: First Produce version whose client relies on the implicit add.
+#: First Produce version whose client relies on the implicit add, and bumps its epoch with every transaction.
 PRODUCE_ADD_VERSION = 12
 #: First Produce version whose client knows TRANSACTION_ABORTABLE.
 PRODUCE_ABORTABLE_VERSION = 11

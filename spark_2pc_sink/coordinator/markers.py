@@ -10,15 +10,8 @@ from spark_2pc_sink.coordinator.end_txn import owed
 from spark_2pc_sink.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.coordinator.memory import CoordinatorState
 from spark_2pc_sink.coordinator.plans import NOTHING, Plan, change
-from spark_2pc_sink.coordinator.states import (
-    COMPLETION,
-    EPOCH_BUMP_VERSION,
-    NO_EPOCH,
-    Marking,
-    Pair,
-    TransactionMetadata,
-)
-from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.coordinator.states import COMPLETION, NO_EPOCH, Marking, Pair, TransactionMetadata
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_PRODUCER_ID
 
 
 class Reaction(Enum):

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.records import FLEXIBLE_VERSION
-from spark_2pc_sink.coordinator.states import EPOCH_BUMP_VERSION, TransactionMetadata
+from spark_2pc_sink.coordinator.states import TransactionMetadata
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 
 #: ``transaction.state.log.num.partitions``, Kafka's default.
 STATE_PARTITION_COUNT = 50

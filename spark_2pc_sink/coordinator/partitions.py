@@ -6,7 +6,6 @@ produces: to add (implicitly, for clients that speak transaction.version 2) or o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_2pc_sink.coordinator.codes import Code
@@ -18,44 +17,22 @@ from spark_2pc_sink.coordinator.events import (
     Operation,
     Resource,
 )
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 from spark_2pc_sink.coordinator.memory import CoordinatorState, partition_for
 from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply, Plan, WritingReply, answer, change
-from spark_2pc_sink.coordinator.states import (
-    AT_REST,
-    DECIDED,
-    EPOCH_BUMP_VERSION,
-    NO_EPOCH,
-    Pair,
-    TransactionMetadata,
-    TransactionState,
-)
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, NO_EPOCH, Pair, TransactionMetadata, TransactionState
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4
 #: PRODUCER_FENCED exists from this version of both requests on; before it INVALID_PRODUCER_EPOCH says the same.
 _FENCED_CODE_VERSION = 2
-#: The topic that keeps the offsets of consumer groups.
-OFFSETS_TOPIC = "__consumer_offsets"
-#: Topics that no client may write (``Topic.isInternal``).
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 
 def batch_allowed(access: Access) -> Code:
     """The top-level code of AddPartitionsToTxn v4 and v5: only brokers may send them."""
     allowed = access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     return Code.NONE if allowed else Code.CLUSTER_AUTHORIZATION_FAILED
-
-
-def split_batch(
-    transactions: Iterable[AddPartitionsToTxn], access: Access
-) -> tuple[Code, tuple[AddPartitionsToTxn, ...]]:
-    """The top-level code of a batch, and the transactions to step one by one, each with an answer of its own.
-
-    Their appends are independent of each other: a transaction that fails does not fail its neighbours.
-    """
-    code = batch_allowed(access)
-    return code, () if code else tuple(transactions)
 
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
@@ -86,7 +63,7 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
     wanted = _Wanted(
         transactional_id=event.transactional_id,
         pair=Pair(event.producer_id, event.producer_epoch),
-        partitions=frozenset({TopicPartition(OFFSETS_TOPIC, index)}),
+        partitions=frozenset({TopicPartition(GROUP_OFFSETS, index)}),
         client_transaction_version=0,
         fenced=_fenced(event.version),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
 from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership
@@ -16,7 +14,7 @@ from spark_2pc_sink.coordinator.plans import (
     TransactionListing,
     answer,
 )
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionMetadata, TransactionState
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionMetadata
 
 
 def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: int) -> Plan:
@@ -44,17 +42,6 @@ def describe_transactions(state: CoordinatorState, event: DescribeTransactions, 
     """Answer DescribeTransactions: each id by itself."""
     rows = tuple(_description(state, event, transactional_id) for transactional_id in event.transactional_ids)
     return answer(DescribeTransactionsReply(rows))
-
-
-def open_time_max_ms(state: CoordinatorState, now_ms: int) -> int:
-    """For how long the oldest open transaction has been open, 0 if none is (KIP-939, Metric Changes)."""
-    starts = [metadata.start_ms for metadata in state if metadata.state is TransactionState.ONGOING]
-    return max((now_ms - start for start in starts), default=0)
-
-
-def count_by_state(state: CoordinatorState) -> dict[str, int]:
-    """How many transactional ids are in each state, by Kafka's name of it."""
-    return dict(Counter(metadata.state.label for metadata in state))
 
 
 def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int) -> bool:

@@ -17,8 +17,8 @@ from spark_2pc_sink.coordinator.machine import apply
 from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership, StatePartition
 from spark_2pc_sink.coordinator.plans import Effect, Plan
 from spark_2pc_sink.coordinator.records import LogRecord
-from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, EPOCH_BUMP_VERSION, Pair, TransactionState
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.coordinator.states import AT_REST, DECIDED, Pair, TransactionState
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:

@@ -27,18 +27,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TopicPartition
+from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, TopicPartition
 
 #: Stands for "no epoch" in every message and record (``RecordBatch.NO_PRODUCER_EPOCH``).
 NO_EPOCH = -1
 #: Stands for "no transaction has started" in the record of an Empty id.
 NO_TIMESTAMP = -1
-#: ``Short.MAX_VALUE``: written in the markers of a transaction at 32766 and never handed to a client.
-EPOCH_LIMIT = 32767
-#: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores ``Integer.MAX_VALUE``.
-TIMEOUT_NEVER_MS = 2147483647
-#: ``transaction.version`` from which EndTxn bumps the epoch (KIP-890 part 2).
-EPOCH_BUMP_VERSION = 2
 
 
 class TransactionState(IntEnum):

@@ -5,18 +5,17 @@ Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
 here does I/O. The tables of defaults are the classes themselves; ``reference`` renders them.
 """
 
-from spark_2pc_sink.options.database import database_label
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.settings import SettingRow, reference
-from spark_2pc_sink.options.sink import RecoveryOptions, SinkOptions
+from spark_2pc_sink.options.sink import CommonOptions, RecoveryOptions, SinkOptions
 
 __all__ = [
+    "CommonOptions",
     "KafkaOptions",
     "RecoveryOptions",
     "SettingRow",
     "SinkOptions",
     "TableName",
-    "database_label",
     "reference",
 ]

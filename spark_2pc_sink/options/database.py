@@ -54,18 +54,3 @@ def _read_url(text: str) -> URL | None:
 
 def _refuse(shown: str, rule: str, remedy: str) -> NoReturn:
     raise ConfigurationError(option="database", value=shown, rule=rule, remedy=remedy)
-
-
-def database_label(text: str) -> str:
-    """'host:port/database' of a URL: what a message may show. Never the user's password, nor the query part."""
-    from sqlalchemy.engine import make_url  # noqa: PLC0415 - see the module's docstring
-
-    url = make_url(text)
-    host = url.host or _from_query(url, "host") or "local socket"
-    port = url.port or _from_query(url, "port") or _DEFAULT_PORT
-    return f"{host}:{port}/{url.database or _from_query(url, 'dbname') or ''}"
-
-
-def _from_query(url: URL, name: str) -> str | None:
-    value = url.query.get(name)
-    return ",".join(value) if isinstance(value, tuple) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -264,10 +264,6 @@ class KafkaOptions:
         """The level of the chosen compression; None where it has none that can be set."""
         return {"zstd": self.zstd_level, "gzip": self.gzip_level}.get(self.compression)
 
-    def with_client_id(self, client_id: str) -> KafkaOptions:
-        """The same options under another ``client.id``."""
-        return replace(self, client_id=client_id)
-
     def connection_config(self) -> dict[str, object]:
         """Keywords of ``kafka.net.manager.KafkaConnectionManager``, in kafka-python's names.
 
@@ -296,33 +292,6 @@ class KafkaOptions:
             "metadata_max_age_ms": self.metadata_max_age_ms,
             "connections_max_idle_ms": self.connections_max_idle_ms,
         }
-
-    def confluent_config(self) -> dict[str, object]:
-        """Configuration that every kind of ``confluent_kafka`` client takes: where to connect, and as whom.
-
-        Time-outs are left to librdkafka: a consumer refuses a socket.timeout.ms that suits a producer.
-        """
-        config: dict[str, object] = {
-            "bootstrap.servers": ",".join(self.bootstrap_servers),
-            "client.id": self.client_id,
-            "security.protocol": self.security_protocol,
-        }
-        if self.security_protocol.startswith("SASL"):
-            config["sasl.mechanism"] = self.sasl_mechanism
-            config["sasl.username"] = self.sasl_username
-            config["sasl.password"] = self.sasl_password
-        if self.security_protocol.endswith("SSL"):
-            config["ssl.endpoint.identification.algorithm"] = "https" if self.ssl_check_hostname else "none"
-            optional = {
-                "ssl.ca.location": self.ssl_ca_location,
-                "ssl.certificate.location": self.ssl_certificate_location,
-                # librdkafka does not look for the key in the certificate's file by itself.
-                "ssl.key.location": self.ssl_key_location or self.ssl_certificate_location,
-                "ssl.key.password": self.ssl_key_password,
-                "ssl.crl.location": self.ssl_crl_location,
-            }
-            config.update({name: value for name, value in optional.items() if value is not None})
-        return config
 
 
 _FIELD_OF = {name: item for item in fields(KafkaOptions) for name in setting_of(item).properties}

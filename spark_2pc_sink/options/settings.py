@@ -127,7 +127,7 @@ def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, st
     """
     words = {_folded(word): word for word in valid}
     folded = _folded(name)
-    if known_elsewhere and folded in known_elsewhere:
+    if folded not in words and known_elsewhere and folded in known_elsewhere:
         return f"the name here is {known_elsewhere[folded]!r}"
     close = difflib.get_close_matches(folded, words, n=1, cutoff=0.6)
     return f"did you mean {words[close[0]]!r}?" if close else f"the valid ones are {', '.join(words.values())}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import check_transactional_id
-from spark_2pc_sink.options.database import database_label, parse_database_url
+from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
@@ -43,12 +43,14 @@ KNOWN_ELSEWHERE = {
     "commitlogretentionepochs": "history_batches",
     "createtablecolumntypes": "create_table",
     "partitionby": "partition",
+    # Of the sink, which decides it in advance; `recover` is told by a person.
+    "acceptreplay": "decision",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecoveryOptions:
-    """What recovery needs to know: where both sides are, whose sink it is, and how long to wait.
+class CommonOptions:
+    """What a sink and recovery both need to know: where both sides are, whose sink it is, and how long to wait.
 
     Frozen, can be pickled, and shows no secret in its repr. Time-outs have no hidden second default anywhere else.
 
@@ -64,9 +66,6 @@ class RecoveryOptions:
     adopt: bool = setting(
         default=False,
         why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
-    )
-    accept_replay: bool = setting(
-        default=False, why="resend an owed batch as Spark has it now, although it differs from what the database took"
     )
     state_schema: str = setting(
         "public", why="named, because a search_path may differ between the job's role and the operator's"
@@ -139,13 +138,6 @@ class RecoveryOptions:
         at_most=_TIMEOUT_MS_MAX,
         why="how long recovery waits for a coordinator that is writing end markers or loading its log",
     )
-    takeover_grace_s: int = setting(
-        300,
-        unit="s",
-        at_least=0,
-        at_most=86_400,
-        why="a row touched later than this ago probably has a running sink: the command line then wants --take-over",
-    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -183,11 +175,6 @@ class RecoveryOptions:
                 given[name] = parse_identifier(given[name], option=name)
         return given
 
-    @property
-    def database_label(self) -> str:
-        """'host:port/database', for messages."""
-        return database_label(self.database)
-
     def store_settings(self) -> dict[str, Any]:
         """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
         names = (
@@ -199,8 +186,21 @@ class RecoveryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkOptions(RecoveryOptions):
-    """Everything that ``DualWriteSink(...)`` takes. See :class:`RecoveryOptions` for the rest of the table."""
+class RecoveryOptions(CommonOptions):
+    """What ``recover(...)`` and ``status(...)`` take besides, but for what a person decides."""
+
+    takeover_grace_s: int = setting(
+        300,
+        unit="s",
+        at_least=0,
+        at_most=86_400,
+        why="a row touched later than this ago probably has a running sink: the command line then wants --take-over",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(CommonOptions):
+    """Everything that ``DualWriteSink(...)`` takes beside :class:`CommonOptions`."""
 
     topic: str | None = setting(None, why="where rows go; a column named topic overrides it row by row")
     key: str | None = setting(None, why="SQL expression; None: the column key if there is one, else null")
@@ -241,6 +241,9 @@ class SinkOptions(RecoveryOptions):
         "each other, in files below spark.local.dir; False: by tables and Spark's shuffle, as in a cluster",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
+    accept_replay: bool = setting(
+        default=False, why="resend an owed batch as Spark has it now, although it differs from what the database took"
+    )
     decision_margin_ms: int = setting(
         10_000,
         unit="ms",
@@ -272,11 +275,6 @@ class SinkOptions(RecoveryOptions):
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
 
-    @property
-    def table_name(self) -> TableName:
-        """``table``, split."""
-        return TableName.parse(self.table)
-
     def _check_upsert(self) -> None:
         if self.mode == "upsert" and not self.upsert_keys:
             raise _contradiction("mode", self.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
@@ -293,7 +291,7 @@ class SinkOptions(RecoveryOptions):
             )
 
 
-def _not_above(options: RecoveryOptions, low: str, high: str) -> None:
+def _not_above(options: CommonOptions, low: str, high: str) -> None:
     value, bound = getattr(options, low), getattr(options, high)
     if value > bound:
         raise _contradiction(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")

@@ -1,4 +1,4 @@
-"""Error codes of brokers as exceptions of this package."""
+"""What error codes of brokers mean: which are asked again, and the exceptions of the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,21 @@ FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID
 COORDINATOR_MOVED: Final = frozenset(
     {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
 )
+#: The leader of a partition is another broker, or will be: look for it before the same is asked or sent again.
+LEADER_MOVED: Final = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.KAFKA_STORAGE_ERROR,
+    }
+)
 #: Answers of a transaction coordinator after which the same request is sent again. CONCURRENT_TRANSACTIONS means that
 #: the markers of the transaction before are still being written (KIP-890).
 COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS}
+#: Markers are written within milliseconds, so what waits for them is first asked again after this and not after
+#: retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
+BUSY_BACKOFF_MS: Final = 20
 
 _REFUSED: Final = frozenset(
     {

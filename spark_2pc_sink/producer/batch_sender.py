@@ -15,13 +15,14 @@ from time import monotonic
 from typing import Final
 
 from spark_2pc_sink.errors import KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, LEADER_MOVED
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
-from spark_2pc_sink.producer.produce_answers import LEADER_MOVED, RETRIED, check_ours, refusal
+from spark_2pc_sink.producer.produce_answers import RETRIED, check_ours, refusal
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 from spark_2pc_sink.wire.messages import Api, RecordBytes
@@ -29,10 +30,6 @@ from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
 _ADDING_VERSION: Final = 12
-_ADDING_TRANSACTION_VERSION: Final = 2
-#: Markers of the transaction before are written within milliseconds, so CONCURRENT_TRANSACTIONS is first retried
-#: after this and not after retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
-CONCURRENT_BACKOFF_MS: Final = 20
 #: Bytes of a Produce request beside its batches, with room for a long topic name and transactional id.
 _REQUEST_BYTES: Final = 1024
 
@@ -78,7 +75,7 @@ class BatchSender:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._producer = producer
-        self._version_max = _ADDING_VERSION - (transaction_version < _ADDING_TRANSACTION_VERSION)
+        self._version_max = _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
         self._options = options
         self._active: dict[TopicPartition, Lane] = {}
         self._requests: list[_Request] = []
@@ -276,6 +273,6 @@ class BatchSender:
         first_ms = self._options.retry_backoff_ms
         lane.queue.back_off(
             self._now_s(),
-            first_s=(min(first_ms, CONCURRENT_BACKOFF_MS) if concurrent else first_ms) / 1000,
+            first_s=(min(first_ms, BUSY_BACKOFF_MS) if concurrent else first_ms) / 1000,
             max_s=self._options.retry_backoff_max_ms / 1000,
         )

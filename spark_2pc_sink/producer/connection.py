@@ -24,7 +24,7 @@ from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 from spark_2pc_sink.wire.messages import Api
-from spark_2pc_sink.wire.replies import ApiVersionsReply, MetadataReply
+from spark_2pc_sink.wire.replies import MetadataReply
 
 #: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
 #: one, because a broker learns of a new topic a moment after the controller has made it.
@@ -39,12 +39,10 @@ class BrokerFeatures:
     Args:
         cluster_id: names the cluster for ever.
         transaction_version: the finalized level of the feature transaction.version, 0 where it is absent (KIP-1022).
-        versions: the offered versions of every API.
     """
 
     cluster_id: str
     transaction_version: int
-    versions: ApiVersionsReply
 
 
 class Cluster(BrokerConnections):
@@ -87,7 +85,7 @@ class Cluster(BrokerConnections):
                 reasons.note(error)
                 deadline.pause()
                 continue
-            return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version, versions)
+            return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version)
         last_error = reasons.newest or self._events.last_error
         raise KafkaTimeoutError(operation="API_VERSIONS", deadline_ms=deadline.limit_ms, last_error=last_error)
 

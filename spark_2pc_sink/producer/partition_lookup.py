@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.reasons import Reasons
@@ -20,19 +20,13 @@ from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, Ka
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _CREATE_TIME: Final = "CreateTime"
-#: After these the leader is looked up again; the first three are answered while a leader changes, and the last one
-#: right after it has: until its high watermark has come to where its leadership began it tells nobody an end (KIP-207).
-_LEADER_MOVED: Final = frozenset(
-    {
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.LEADER_NOT_AVAILABLE,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.FENCED_LEADER_EPOCH,
-        Code.UNKNOWN_LEADER_EPOCH,
-        Code.KAFKA_STORAGE_ERROR,
-        Code.OFFSET_NOT_AVAILABLE,
-    }
-)
+#: After these the leader is looked up again. The last one is answered right after it has changed: until its high
+#: watermark has come to where its leadership began it tells nobody an end (KIP-207).
+_ASKED_AGAIN: Final = LEADER_MOVED | {
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+    Code.OFFSET_NOT_AVAILABLE,
+}
 
 _Found = TypeVar("_Found")
 
@@ -126,7 +120,7 @@ def ask_leader(
             except NodeUnavailableError as error:
                 reasons.note(error)
             else:
-                if code not in _LEADER_MOVED:
+                if code not in _ASKED_AGAIN:
                     return code, found
                 reasons.note(f"broker {node_id} answered {describe_error(code)}")
             cluster.forget_leader(partition)

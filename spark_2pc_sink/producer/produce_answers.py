@@ -6,21 +6,12 @@ from typing import Final
 
 from spark_2pc_sink.errors import AbortableError, BatchRetryError, ConfigurationError, RecordTooLargeError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
 from spark_2pc_sink.producer.partition_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 from spark_2pc_sink.wire.replies import ProducedPartition
 
-#: The leader is another broker, or will be: look for it before the batch is sent again.
-LEADER_MOVED: Final = frozenset(
-    {
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.LEADER_NOT_AVAILABLE,
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.KAFKA_STORAGE_ERROR,
-    }
-)
 #: Answers after which the same batch is sent again. The three codes of the coordinator come from Kafka before 4.0;
 #: later ones answer NOT_ENOUGH_REPLICAS in their place.
 RETRIED: Final = LEADER_MOVED | {

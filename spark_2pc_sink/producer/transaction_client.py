@@ -19,9 +19,17 @@ from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition, check_transactional_id
+from spark_2pc_sink.ids import (
+    EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+    check_transactional_id,
+)
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
@@ -36,24 +44,10 @@ from spark_2pc_sink.wire.replies import (
     InitProducerIdReply,
 )
 
-#: What a coordinator stores and shows as the timeout of transactions that never time out (KIP-939; Integer.MAX_VALUE).
-TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
 #: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
-#: The state that `TransactionClient.describe` shows for a transactional id that the coordinator has never seen, or
-#: has forgotten (TRANSACTIONAL_ID_NOT_FOUND).
-UNKNOWN_STATE: Final = "Unknown"
-
-#: From this transaction.version on every EndTxn bumps the epoch, and Produce adds partitions by itself (KIP-890).
-BUMPING_TRANSACTION_VERSION: Final = 2
-
-#: First pause after "ask again"; Java's ADD_PARTITIONS_RETRY_BACKOFF_MS, for the same reason.
-BUSY_BACKOFF_MS: Final = 20
-
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
-#: InitProducerId can carry enable2Pc and keepPreparedTxn from this version on (KIP-939).
-_TWO_PHASE_VERSION: Final = 6
 #: EndTxn bumps the epoch from this version on (KIP-890).
 _BUMPING_END_VERSION: Final = 5
 
@@ -80,18 +74,15 @@ class TransactionDescription:
     """What the coordinator says of a transactional id (KIP-664, DescribeTransactions).
 
     Args:
-        state: Kafka's name of the state, or `UNKNOWN_STATE`.
+        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id that the
+            coordinator has never seen, or has forgotten.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
-        start_time_ms: of the current or the last transaction, -1 if there was none.
-        partitions: those whose end marker is still to be written.
     """
 
     state: str
     producer: ProducerIdAndEpoch | None
     timeout_ms: int
-    start_time_ms: int
-    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True)
@@ -190,7 +181,7 @@ class TransactionClient:
         if two_phase:
             # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
             timeout_ms = self.describe().timeout_ms
-        return InitializedProducer(reply.producer, ongoing, timeout_ms == TWO_PHASE_TIMEOUT_MS, timeout_ms)
+        return InitializedProducer(reply.producer, ongoing, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms)
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.
@@ -226,16 +217,10 @@ class TransactionClient:
             self._deadline(),
         )
         if described.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
         if described.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
-        return TransactionDescription(
-            described.state,
-            described.producer,
-            described.timeout_ms,
-            described.start_time_ms,
-            described.partitions,
-        )
+        return TransactionDescription(described.state, described.producer, described.timeout_ms)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
@@ -325,7 +310,7 @@ class TransactionClient:
         )
 
     def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
-        bumps = self.transaction_version >= BUMPING_TRANSACTION_VERSION
+        bumps = self.transaction_version >= EPOCH_BUMP_VERSION
 
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
@@ -380,7 +365,7 @@ class TransactionClient:
             lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
             deadline,
         )
-        return newest >= _TWO_PHASE_VERSION
+        return newest >= messages.TWO_PHASE_COMMIT_VERSION
 
     def _timeout_ms(self, deadline: Deadline) -> int:
         """The option, else as much as the broker allows: a crash may last as long as the transaction may."""

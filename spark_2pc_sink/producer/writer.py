@@ -32,24 +32,24 @@ from spark_2pc_sink.errors import (
     LocalProtocolError,
     OutcomeUnknownError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import (
+    ENDING_STATES,
+    EPOCH_BUMP_VERSION,
+    TIMEOUT_NEVER_MS,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.routing import ArrowRows, Router
-from spark_2pc_sink.producer.transaction_client import (
-    BUMPING_TRANSACTION_VERSION,
-    TWO_PHASE_TIMEOUT_MS,
-    TransactionClient,
-)
+from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 from spark_2pc_sink.wire.error_codes import Code
-
-_ONGOING = "Ongoing"
-#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
-_ENDING = frozenset({"PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 class TransactionalWriter:
@@ -163,7 +163,7 @@ class TransactionalWriter:
         columns = self._router.columns(rows)
         with self._following(rule):
             routed = self._router.route(columns)
-            if routed and self._client.transaction_version < BUMPING_TRANSACTION_VERSION:
+            if routed and self._client.transaction_version < EPOCH_BUMP_VERSION:
                 new = {item.partition for item in routed} - self._added
                 self._started = True
                 self._client.add_partitions(self._pair(), new)
@@ -318,19 +318,19 @@ class TransactionalWriter:
         """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
         deadline = self._cluster.deadline()
         described = self._client.describe()
-        while described.state in _ENDING:
+        while described.state in ENDING_STATES:
             if deadline.passed:
                 raise KafkaTimeoutError(
                     operation="init_transactions", deadline_ms=deadline.limit_ms, last_error=f"still {described.state}"
                 )
             deadline.pause()
             described = self._client.describe()
-        if described.state != _ONGOING or described.producer is None:
+        if described.state != TransactionState.ONGOING or described.producer is None:
             self._take_pair()
             return
         self._producer, self._producer_is_fresh, self._resumed = described.producer, False, True
         self._prepared = PreparedTxnState.of(described.producer)
-        self._two_phase_commit = described.timeout_ms == TWO_PHASE_TIMEOUT_MS
+        self._two_phase_commit = described.timeout_ms == TIMEOUT_NEVER_MS
         self._started = True
 
     def _open_session(self) -> ProduceSession:
@@ -353,7 +353,7 @@ class TransactionalWriter:
     def _end(self, *, commit: bool) -> None:
         if not self._started:
             return
-        bumps = self._client.transaction_version >= BUMPING_TRANSACTION_VERSION
+        bumps = self._client.transaction_version >= EPOCH_BUMP_VERSION
         if not commit and not bumps:
             # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
             self._take_pair()

@@ -32,7 +32,7 @@ class StepRule:
     Attributes:
         step: the step.
         does: what is done in it.
-        where: the process that does it.
+        where: who does it.
         after_crash: what happens when the driver dies right after it.
         undoable: True while both sides can still be brought back to where they were.
     """
@@ -69,7 +69,7 @@ STEPS = (
     StepRule(
         Step.PRODUCE,
         "send the records, encode the rows as COPY bytes, return receipts",
-        "tasks",
+        "tasks; of up to 20 000 rows the driver",
         "recovery aborts the Kafka transaction, Spark replays the batch",
         undoable=True,
     ),
@@ -82,7 +82,8 @@ STEPS = (
     ),
     StepRule(
         Step.DECIDE,
-        "one database transaction: COPY the rows, update the state row last, COMMIT",
+        "one database transaction: COPY the rows (those that are there already, while tasks still run), update the "
+        "state row last, COMMIT",
         "driver",
         "recovery reads the decision and commits the Kafka transaction",
         undoable=False,
@@ -105,7 +106,7 @@ STEPS = (
 
 
 class Observer(Protocol):
-    """Told of every step that was reached; the default tells nobody."""
+    """Told of every step that was reached."""
 
     def __call__(self, step: Step) -> None:
         """Called after ``step`` is complete, on the driver."""

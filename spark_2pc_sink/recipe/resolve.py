@@ -26,30 +26,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import (
+    ENDING_STATES,
+    EPOCH_BUMP_VERSION,
+    NO_TRANSACTION,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TransactionState,
+)
 
 
-class RowStatus(Enum):
-    """Status of a state row. ``none → decided → done | owed``, ``owed → decided``."""
+class RowStatus(str, Enum):
+    """Status of a state row, and equal to the text there. ``none → decided → done | owed``, ``owed → decided``."""
 
     NONE = "none"
     DECIDED = "decided"
     DONE = "done"
     OWED = "owed"
-
-
-class TransactionState(Enum):
-    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105)."""
-
-    UNKNOWN = "Unknown"
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"
-    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
 
 
 class Verdict(Enum):
@@ -124,20 +117,7 @@ class Resolution:
     remedies: tuple[str, ...] = ()
 
 
-_NOTHING_ONGOING = frozenset(
-    {
-        TransactionState.UNKNOWN,
-        TransactionState.EMPTY,
-        TransactionState.COMPLETE_COMMIT,
-        TransactionState.COMPLETE_ABORT,
-        TransactionState.DEAD,
-    }
-)
-_ENDING = frozenset(
-    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
-)
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
-_ABORTED = frozenset({TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
 
 
@@ -179,7 +159,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
     if kafka.state in _COMMITTED and not adopt:
         # Of any pair: neither status has a decision that Kafka has committed.
         return _behind_kafka()
-    if kafka.state in _ENDING:
+    if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
@@ -192,7 +172,7 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
         return _behind_kafka()
-    if kafka.state in _ENDING:
+    if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
@@ -215,10 +195,10 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resoluti
     if kafka.producer in _outcome_pairs(row, kafka):
         if kafka.state is TransactionState.COMPLETE_COMMIT:
             return Resolution(Verdict.MARK_DONE, "Kafka has committed the decided transaction")
-        if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS:
+        if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION:
             return Resolution(Verdict.MARK_OWED, "Kafka has aborted the decided transaction")
         if kafka.state is TransactionState.PREPARE_COMMIT or (
-            kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+            kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
     if _went_beyond(row, kafka) and not adopt:
@@ -240,14 +220,10 @@ def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
     return (
         own is not None
         and kafka.state in _COMMITTED
-        and kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS
+        and kafka.transaction_version >= EPOCH_BUMP_VERSION
         and not kafka.keeps_prepared
         and kafka.producer not in {own, own.bumped()}
     )
-
-
-#: From this transaction.version on a Complete state carries the epoch after that of its transaction (KIP-890).
-_VERSION_OF_EPOCH_BUMPS = 2
 
 
 def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | None]:
@@ -255,4 +231,4 @@ def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | N
     producer = row.prepared.producer
     if producer is None:
         return set()
-    return {producer.bumped() if kafka.transaction_version >= _VERSION_OF_EPOCH_BUMPS else producer}
+    return {producer.bumped() if kafka.transaction_version >= EPOCH_BUMP_VERSION else producer}

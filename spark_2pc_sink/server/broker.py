@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.server.api import Handlers
 from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, Topic
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.dispatch import Dispatcher, join
 from spark_2pc_sink.server.end_markers import MarkerWriter
 from spark_2pc_sink.server.groups.offset_service import OffsetService

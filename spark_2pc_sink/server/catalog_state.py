@@ -12,18 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-#: The topic of the transaction coordinator's records.
-TRANSACTION_STATE: Final = "__transaction_state"
-#: The topic of the group coordinator's records.
-GROUP_OFFSETS: Final = "__consumer_offsets"
-#: Topics that clients may read but neither delete nor produce to.
-INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+
 #: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
-#: Levels of the feature ``transaction.version`` (KIP-890).
-TRANSACTION_VERSIONS: Final = frozenset({0, 1, 2})
 
 _FORMAT_VERSION: Final = 1
+_NEEDED: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 
 #: One ACL as JSON keeps it; `security` writes and reads its fields.
 AclRow: TypeAlias = Mapping[str, Any]
@@ -47,8 +42,13 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """True for the coordinators' own topics."""
+        """True for the names that coordinators keep their records under."""
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def needed(self) -> bool:
+        """True for the topics of this server's own coordinators: they are neither deleted nor given more partitions."""
+        return self.name in _NEEDED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker
 

@@ -38,11 +38,6 @@ class FrameReader:
         self._filled = 0
 
     @property
-    def midway(self) -> bool:
-        """True where part of a frame has arrived."""
-        return bool(self._head) or self._frame is not None
-
-    @property
     def buffered_bytes(self) -> int:
         """The memory that the frame under way takes."""
         return len(self._head) + (0 if self._frame is None else len(self._frame))

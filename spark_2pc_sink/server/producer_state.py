@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.server.guards import Guard, Guards
 from spark_2pc_sink.server.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader
 
@@ -26,10 +27,6 @@ BATCHES_KEPT_MAX: Final = 5
 NO_EPOCH: Final = -1
 NO_COORDINATOR_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
-#: The epoch of a marker that ends a transaction at the last epoch of a producer id (KIP-890, "Epoch overflow").
-EPOCH_LAST: Final = 32767
-#: Transaction version of a marker from which on its epoch must be later than the data's (KIP-890).
-STRICT_MARKER_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -276,9 +273,9 @@ class ProducerStates:
 
         It is let pass where there is nothing it could end, and at the last epoch, which cannot be bumped.
         """
-        if marker.transaction_version < STRICT_MARKER_VERSION or marker.producer_epoch != entry.epoch:
+        if marker.transaction_version < EPOCH_BUMP_VERSION or marker.producer_epoch != entry.epoch:
             return marker.producer_epoch < entry.epoch
-        return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LAST
+        return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LIMIT
 
     def _in_sequence(self, entry: ProducerEntry, header: BatchHeader) -> bool:
         first = header.base_sequence

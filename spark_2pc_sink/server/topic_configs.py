@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import INT32_MAX
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.property_entries import Kind, Source, property_entry

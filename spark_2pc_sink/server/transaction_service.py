@@ -43,13 +43,14 @@ from spark_2pc_sink.coordinator import (
     step,
     unrecorded,
 )
+from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.coordinator.plans import AddPartitionsReply, Effect, Reply
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.background import Background
 from spark_2pc_sink.server.catalog import ProducerIds
-from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE, Topic
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.end_markers import Logs, MarkerWriter
 from spark_2pc_sink.server.log_values import NO_OFFSET
 from spark_2pc_sink.server.partition_log import PartitionLog

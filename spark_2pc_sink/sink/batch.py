@@ -3,8 +3,8 @@
 Nothing here knows Spark. What the tasks do is behind `BatchWork`, Kafka is behind `KafkaSide`, the database behind
 `StateStore`: a simulation puts its own in their place and runs this very code.
 
-The types carry the one-way street: an `OpenTransaction` can only be prepared, a `PreparedBatch` can be decided, and
-a `DecidedBatch` has `complete()` and nothing that would abort.
+The types carry the one-way street: a `PreparedBatch` can be decided, and a `DecidedBatch` has `complete()` and nothing
+that would abort.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
-from jdbc_state.model import went_back
+from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import (
@@ -33,7 +33,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import RowStatus
@@ -67,8 +67,6 @@ _PERMANENT = (
     LocalProtocolError,
     TransactionExpiredError,
 )
-#: From this transaction.version on a produce request adds its partitions by itself, and EndTxn answers the next pair.
-_VERSION_OF_IMPLICIT_PARTITIONS = 2
 
 
 @dataclass(frozen=True)
@@ -300,7 +298,7 @@ class BatchDriver:
         seen = self._claimed()
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
-            raise went_back(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
+            raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         placed = place_batch(
             status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
         )
@@ -372,13 +370,13 @@ class BatchDriver:
         An owed batch can only come here when a person has accepted a replay without records.
         """
         row = self._claimed()
-        if row.status == RowStatus.OWED.value:
+        if row.status == RowStatus.OWED:
             self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled)
         else:
             self._row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, row.prepared_transaction_state
             )
-        if self._kafka.transaction_version >= _VERSION_OF_IMPLICIT_PARTITIONS:
+        if self._kafka.transaction_version >= EPOCH_BUMP_VERSION:
             self._producer = producer
         else:
             # Adding its partitions has opened a transaction all the same: the next pair, due anyway, aborts it now.
@@ -396,7 +394,7 @@ class BatchDriver:
             # After it, not before: a claim that comes later ends with an InitProducerId that fences this pair. Else a
             # driver that was superseded meanwhile would open a transaction that nobody ends.
             self._store.check_generation(self._transactional_id, self._claimed().generation)
-        if self._kafka.transaction_version < _VERSION_OF_IMPLICIT_PARTITIONS:
+        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, work.partitions())
         return producer
 
@@ -434,7 +432,7 @@ class BatchDriver:
         transaction.decide(
             Decision(
                 prepared=str(PreparedTxnState.of(batch.producer)),
-                after=row.prepared_transaction_state,
+                expected=row.prepared_transaction_state,
                 batch_id=batch.batch_id,
                 row_count=produced.row_count,
                 record_count=produced.record_count,

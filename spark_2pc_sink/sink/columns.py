@@ -22,7 +22,7 @@ from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.refusals import incompatible, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable
-from spark_2pc_sink.sink.type_rules import Storage, arrow_type, json_storage, scalar_storage
+from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
 
 #: The name under which the value of upsert_order_by is staged beside the table's columns.
 ORDER_COLUMN = "_2pc_order"
@@ -38,7 +38,6 @@ _JSON_TIMESTAMPS = (
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'timeZone', 'UTC'"
 )
 _JSON_COLUMNS = ("json", "jsonb")
-_COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
 _TIMESTAMP_TYPES = ("TimestampType", "TimestampNTZType")
 # to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
 _JSON_KEY_TYPES = (
@@ -231,7 +230,7 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
 
 def _planned(name: str, spark_type: DataType, column: TargetColumn, *, refuse_null: bool) -> PlannedColumn:
     nullable = column.nullable and not refuse_null
-    if type(spark_type).__name__ in _COMPLEX_TYPES and not column.is_array:
+    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
         if column.base_type not in _JSON_COLUMNS:
             raise incompatible(name, spark_type, column)
         _check_json(name, spark_type)
@@ -260,7 +259,7 @@ def _planned(name: str, spark_type: DataType, column: TargetColumn, *, refuse_nu
 
 
 def _planned_order(spark_type: DataType) -> PlannedColumn:
-    if _class(spark_type) in _COMPLEX_TYPES:
+    if _class(spark_type) in COMPLEX_TYPES:
         raise ConfigurationError(
             option="upsert_order_by",
             value=spark_type.simpleString(),

@@ -10,6 +10,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.refusals import unsupported
 from spark_2pc_sink.sink.target import TargetColumn
+from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
 
 #: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
 SCALAR_TYPES = {
@@ -31,7 +32,6 @@ SCALAR_TYPES = {
     "TimeType": ("time", "time"),
     "DayTimeIntervalType": ("interval", "interval"),
 }
-_JSON_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
 
 
 def create_table_ddl(fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = ()) -> str:
@@ -80,7 +80,7 @@ def sql_type(name: str, spark_type: DataType) -> str:
         return f"numeric({spark_type.precision},{spark_type.scale})"
     if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in SCALAR_TYPES:
         return f"{sql_type(name, spark_type.elementType)}[]"
-    if type(spark_type).__name__ in _JSON_TYPES:
+    if type(spark_type).__name__ in COMPLEX_TYPES:
         return "jsonb"
     if type(spark_type).__name__ not in SCALAR_TYPES:
         raise unsupported(name, spark_type)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
+from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
-from spark_2pc_sink.sink.rows import RowWriter
-from spark_2pc_sink.sink.task_plan import flush_session
+from spark_2pc_sink.sink.task_rows import TaskRows
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,30 +66,15 @@ class _Writing:
         self._run = run
         self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
         self._session: ProduceSession | None = None
-        self._rows = self._arrow_bytes = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
-        plan = self._plan
-        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._task, self._run)
-        try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                self._rows += batch.num_rows
-                self._arrow_bytes += batch.nbytes
-                completed = plan.completed(batch)
-                self._produce(completed)
-                if writer is not None:
-                    writer.write(completed)
-            if writer is not None:
-                writer.finish()
-            return self._receipt(writer)
-        except BaseException:
-            plan.topics.connections.drop()
-            raise
-        finally:
-            if writer is not None:
-                writer.close()
+        with TaskRows(self._plan, self._task, self._run) as rows:
+            for batch in rows.read(batches):
+                self._produce(batch)
+            rows.finish()
+            written = {} if self._session is None else self._session.flush()
+        digest = EMPTY_DIGEST if self._session is None else self._session.digest
+        return TaskReceipt(task=self._task, sources=(rows.account(digest),), digest=digest, written=written)
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         if self._session is None:
@@ -107,24 +92,3 @@ class _Writing:
                 f"of its {count} partitions"
             )
         return own
-
-    def _receipt(self, writer: RowWriter | None) -> TaskReceipt:
-        """Waits until everything is acknowledged."""
-        written = flush_session(self._session)
-        digest = 0 if self._session is None else self._session.digest
-        return TaskReceipt(
-            task=self._task,
-            sources=(
-                EncodedSource(
-                    source=self._task,
-                    run=self._run,
-                    rows=self._rows,
-                    digest=digest,
-                    copy_rows=0 if writer is None else writer.rows,
-                    staged_parts=0 if writer is None else writer.staged_parts,
-                    arrow_bytes=self._arrow_bytes,
-                ),
-            ),
-            digest=digest,
-            written=written,
-        )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PieceFile:
-    """The file of one run of one source, which writes it.
+    """The file of one run of one source, which writes it. A context manager; everything can be read when it is left.
 
     Args:
         folder: of the attempt's pieces; what it is in is there.
@@ -33,6 +33,21 @@ class PieceFile:
         self._path = _path(folder, source, run)
         self._file: BinaryIO | None = None
         self._bytes = 0
+
+    def __enter__(self) -> PieceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it.
+
+        Raises:
+            BatchRetryError: the disk is full.
+        """
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                raise unusable(self._path, error) from error
 
     def append(self, payload: RecordBytes | ArrowBuffer) -> tuple[int, int]:
         """Write the next piece; where it begins and how many bytes it has.
@@ -49,18 +64,6 @@ class PieceFile:
             raise unusable(self._path, error) from error
         begin, self._bytes = self._bytes, self._bytes + written
         return begin, written
-
-    def close(self) -> None:
-        """Everything can be read after this.
-
-        Raises:
-            BatchRetryError: the disk is full.
-        """
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                raise unusable(self._path, error) from error
 
 
 class PieceFiles:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.wire.digest import combine_digests
 
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 #: A task that sends yields one row.
 RESULT_DDL = "receipt binary"
 RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
-
-
-@dataclass(frozen=True)
-class WrittenPartition:
-    """What a task wrote to one Kafka partition."""
-
-    records: int
-    first_offset: int
-    last_offset: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class TaskReceipt:
     sources: tuple[EncodedSource, ...] = ()
     taken: Mapping[tuple[int, int], int] = field(default_factory=dict)
     digest: int = 0
-    written: Mapping[TopicPartition, WrittenPartition] = field(default_factory=dict)
+    written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:

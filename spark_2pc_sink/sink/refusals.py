@@ -6,6 +6,7 @@ from pyspark.sql.types import DataType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.target import TargetColumn
+from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
 
 # Spark SQL types whose values go into a column of the given pg_type.typname as they are.
 _CASTS = {
@@ -29,7 +30,6 @@ _CASTS = {
     "time": "time(6)",
     "interval": "interval day to second",
 }
-_COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
 _ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
 _ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
 # Why these pairs are not converted without being asked: (class of the Spark type, pg_type.typname).
@@ -70,7 +70,7 @@ def _remedy(name: str, spark_type: DataType, column: TargetColumn) -> str:
     kind = type(spark_type).__name__
     if column.is_array:
         return "make the column jsonb, which takes any array, or convert the array's elements with transform()"
-    if kind in _COMPLEX_TYPES:
+    if kind in COMPLEX_TYPES:
         return f"make the column jsonb, or write its JSON as text with {_columns(name, f'to_json(`{name}`)')}"
     if column.base_type not in _CASTS:
         return "make the column one of the types that COPY BINARY can fill, such as text, or leave it out"

@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.pieces import Piece, partitions_of, read_pieces
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
-from spark_2pc_sink.sink.task_plan import flush_session
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,12 +59,12 @@ class _Sending:
             with self._plan.piece_files() as files:
                 for batch in batches:
                     self._take(batch, files)
-            written = flush_session(self._session)
+            written = {} if self._session is None else self._session.flush()
             yield TaskReceipt(
                 task=self._task,
                 sources=tuple(self._sources),
                 taken=dict(self._taken),
-                digest=0 if self._session is None else self._session.digest,
+                digest=EMPTY_DIGEST if self._session is None else self._session.digest,
                 written=written,
             ).to_result()
         except BaseException:

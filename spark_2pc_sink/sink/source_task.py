@@ -7,6 +7,8 @@ given up.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
@@ -16,7 +18,7 @@ from spark_2pc_sink.sink.pieces import Piece
 from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
-from spark_2pc_sink.sink.rows import RowWriter
+from spark_2pc_sink.sink.task_rows import TaskRows
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -54,37 +56,19 @@ class _Source:
         self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self._file = None if plan.piece_folder is None else PieceFile(plan.piece_folder, source, run)
         self._pieces = 0
-        self._rows = self._arrow_bytes = self._piece_bytes = 0
+        self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        plan = self._plan
-        writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, self._source, self._run)
-        try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                self._rows += batch.num_rows
-                self._arrow_bytes += batch.nbytes
-                completed = plan.completed(batch)
-                for part in self._router.split(completed):
-                    yield from map(self._records, self._encoder.append(part.partition, part.rows))
-                if writer is not None:
-                    writer.write(completed)
-            yield from map(self._records, self._encoder.finish())
-            if self._file is not None:
-                self._file.close()
-            if writer is not None:
-                writer.finish()
-            yield self.piece(self._account(writer))
-        except BaseException:
-            plan.topics.connections.drop()
-            raise
-        finally:
-            if self._file is not None:
-                self._file.close()
-            if writer is not None:
-                writer.close()
+        with TaskRows(self._plan, self._source, self._run) as rows:
+            # The account follows when the file is closed: who has it reads the pieces.
+            with self._file or nullcontext():
+                for batch in rows.read(batches):
+                    for part in self._router.split(batch):
+                        yield from map(self._records, self._encoder.append(part.partition, part.rows))
+                yield from map(self._records, self._encoder.finish())
+            rows.finish()
+            yield self.piece(self._account(rows))
 
     def piece(self, content: EncodedBatch | EncodedSource) -> pa.RecordBatch:
         """The next piece, on its way to the task that sends it; the account goes to any one."""
@@ -111,16 +95,10 @@ class _Source:
         self._digest = combine_digests(self._digest, batch.digest)
         return self.piece(batch)
 
-    def _account(self, writer: RowWriter | None) -> EncodedSource:
-        return EncodedSource(
-            source=self._source,
-            run=self._run,
-            rows=self._rows,
-            digest=self._digest,
+    def _account(self, rows: TaskRows) -> EncodedSource:
+        return replace(
+            rows.account(self._digest),
             pieces=self._pieces,
-            copy_rows=0 if writer is None else writer.rows,
-            staged_parts=0 if writer is None else writer.staged_parts,
             partition_counts=dict(self._plan.topics.counts),
-            arrow_bytes=self._arrow_bytes,
             piece_bytes=self._piece_bytes,
         )

@@ -155,11 +155,6 @@ class TargetTable:
     columns: tuple[TargetColumn, ...]
     unique_keys: tuple[UniqueKey, ...] = ()
 
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The columns of the primary key; empty without one."""
-        return next((key.columns for key in self.unique_keys if key.primary), ())
-
     def column(self, name: str) -> TargetColumn | None:
         """The column of exactly this name, or None."""
         return next((column for column in self.columns if column.name == name), None)

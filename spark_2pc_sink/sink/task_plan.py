@@ -12,7 +12,6 @@ from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.attempts import parse_thread_name
 from spark_2pc_sink.sink.json_values import json_values
 from spark_2pc_sink.sink.piece_files import PieceFiles
-from spark_2pc_sink.sink.receipts import WrittenPartition
 from spark_2pc_sink.sink.record_keys import key_values
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.batch_work import TransactionTicket
     from spark_2pc_sink.sink.json_values import JsonField
@@ -129,12 +127,3 @@ class TaskPlan:
             )
         if attempt is not None and not attempt.first:
             raise BatchRetryError(reason=f"task {task} is {attempt}: an earlier one may have written")
-
-
-def flush_session(session: ProduceSession | None) -> dict[TopicPartition, WrittenPartition]:
-    """Wait until everything is acknowledged, and say what was written."""
-    receipts = {} if session is None else session.flush()
-    return {
-        partition: WrittenPartition(receipt.records, receipt.first_offset, receipt.last_offset)
-        for partition, receipt in receipts.items()
-    }

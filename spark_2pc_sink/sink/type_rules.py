@@ -35,6 +35,8 @@ from spark_2pc_sink.sink.value_checks import (
     WholeNumberRange,
 )
 
+#: Spark types whose values are made of others: a column takes them as JSON, and arrays of scalars as an array too.
+COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
 _MICROSECOND_DIGITS = 6
 _NANOSECOND_DIGITS = 9
 _INT64_MAX = 2**63 - 1

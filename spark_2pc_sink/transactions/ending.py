@@ -13,10 +13,10 @@ from shlex import quote
 from typing import Final
 
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.transactions.hanging import ONGOING, OpenTransaction, judge, open_transactions
-from spark_2pc_sink.transactions.queries import LEADER_MOVED, TransactionQueries
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
+from spark_2pc_sink.transactions.hanging import OpenTransaction, judge, open_transactions
+from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
     ListFilter,
@@ -172,7 +172,7 @@ def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedErr
     remedy = (
         f"Let its producer end it, or run `spark-2pc transactions force-terminate --transactional-id {quote(name)}`"
     )
-    if owner.state != ONGOING:
+    if owner.state != TransactionState.ONGOING:
         remedy = (
             f"Its markers are on their way ({owner.state}); if that state stays, a leader has refused one (see the log "
             f"of broker {owner.coordinator}), and a restart of that broker sends them again"
@@ -218,7 +218,7 @@ def _not_open(queries: TransactionQueries, target: AbortTarget) -> Configuration
 
 def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
     warnings = []
-    if before.state == ONGOING:
+    if before.state == TransactionState.ONGOING:
         warnings.append(
             f"the open transaction of {before.transactional_id!r} was aborted in every partition; if it belongs to a "
             "sink of spark-2pc whose database has decided it, Kafka lacks that batch: `spark-2pc recover` or the next "

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import ENDING_STATES, TopicPartition, TransactionState
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import HangingTransaction, TransactionDetails
 from spark_2pc_sink.wire.replies import ActiveProducer
 
 #: The only states in which partitions of a transaction are open: between Produce and the last end marker.
-_STATES_WITH_OPEN_PARTITIONS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-ONGOING: Final = "Ongoing"
+_STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
 
 
 @dataclass(frozen=True, order=True)
@@ -87,7 +86,7 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
     if found.partition not in details.partitions:
         return f"{owner} is in state {details.state}, and its transaction does not include {found.partition}"
     # From Prepare on the coordinator shows the epoch of the markers (KIP-890), and these end whatever is older.
-    if details.state == ONGOING and details.producer_epoch != found.producer_epoch:
+    if details.state == TransactionState.ONGOING and details.producer_epoch != found.producer_epoch:
         return (
             f"it has epoch {found.producer_epoch}, and the ongoing transaction of {owner} has epoch "
             f"{details.producer_epoch}: it was left behind by an earlier one"

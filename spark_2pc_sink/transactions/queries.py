@@ -14,7 +14,7 @@ from typing import Final
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.answers import COORDINATOR_MOVED, kafka_error
+from spark_2pc_sink.producer.answers import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
@@ -35,17 +35,8 @@ from spark_2pc_sink.wire.replies import (
 #: Partitions in one round of DescribeProducers, so that no broker gets a giant request; as in Kafka's own tool.
 PARTITIONS_PER_ROUND_MAX: Final = 500
 _TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-#: After these a partition is asked about again, at the broker that leads it then.
-LEADER_MOVED: Final = frozenset(
-    {
-        Code.LEADER_NOT_AVAILABLE,
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.KAFKA_STORAGE_ERROR,
-    }
-)
-#: InitProducerId without enable2Pc and keepPreparedTxn.
-_PLAIN_INIT_VERSION: Final = 5
+#: The last version of InitProducerId without enable2Pc and keepPreparedTxn.
+_PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
 
 
 class TransactionQueries:

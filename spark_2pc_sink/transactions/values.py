@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from spark_2pc_sink.ids import TopicPartition
-
-#: What a coordinator stores as the timeout of transactions that never time out (KIP-939; Integer.MAX_VALUE).
-TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class TransactionDetails:
     @property
     def two_phase_commit(self) -> bool:
         """True where transactions of this id never time out."""
-        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+        return self.timeout_ms == TIMEOUT_NEVER_MS
 
 
 @dataclass(frozen=True)

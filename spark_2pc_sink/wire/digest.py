@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.wire.arrow_records import RecordsSection
 
 #: The digest of no records at all.
@@ -73,14 +72,3 @@ def combine_digests(*digests: int) -> int:
 def format_digest(digest: int) -> str:
     """A digest as 32 hexadecimal digits, the form in which the database keeps it."""
     return f"{digest:0{_HEX_DIGITS}x}"
-
-
-def parse_digest(text: str) -> int:
-    """The digest that `format_digest` wrote.
-
-    Raises:
-        RemoteProtocolError: the text is anything else, so the row was not written by this package.
-    """
-    if len(text) != _HEX_DIGITS or not set(text) <= set("0123456789abcdef"):
-        raise RemoteProtocolError(peer="the state table", detail=f"{text!r} is no digest of {_HEX_DIGITS} hex digits")
-    return int(text, 16)

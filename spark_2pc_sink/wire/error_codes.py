@@ -1,8 +1,7 @@
 """Kafka's error codes: their names in Kafka 4, and whether the same request may succeed later.
 
 The table is kafka-python's, with the entries replaced or added where Apache Kafka 4.4.0 says something else
-(``org.apache.kafka.common.protocol.Errors``; retriable means that its exception is a ``RetriableException``,
-refreshing that it is an ``InvalidMetadataException``).
+(``org.apache.kafka.common.protocol.Errors``; retriable means that its exception is a ``RetriableException``).
 """
 
 from __future__ import annotations
@@ -23,13 +22,11 @@ class ErrorCode:
         name: the constant's name in ``org.apache.kafka.common.protocol.Errors``.
         retriable: True where Kafka's own clients send the same request again. A code can be final for one
             request all the same: who asks decides, this only says what Kafka means by it.
-        refreshes_metadata: True where the answer shows that the asker's metadata is out of date.
     """
 
     code: int
     name: str
     retriable: bool
-    refreshes_metadata: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.code})"
@@ -40,8 +37,6 @@ class Code(IntEnum):
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
@@ -59,9 +54,7 @@ class Code(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     UNSUPPORTED_VERSION = 35
-    INVALID_REQUEST = 42
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
@@ -71,7 +64,6 @@ class Code(IntEnum):
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
-    UNKNOWN_PRODUCER_ID = 59
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
@@ -86,7 +78,7 @@ _CORRECTIONS: Final = (
     ErrorCode(-1, "UNKNOWN_SERVER_ERROR", retriable=False),
     ErrorCode(0, "NONE", retriable=False),
     ErrorCode(2, "CORRUPT_MESSAGE", retriable=True),
-    ErrorCode(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refreshes_metadata=True),
+    ErrorCode(6, "NOT_LEADER_OR_FOLLOWER", retriable=True),
     ErrorCode(10, "MESSAGE_TOO_LARGE", retriable=False),
     ErrorCode(17, "INVALID_TOPIC_EXCEPTION", retriable=False),
     ErrorCode(39, "INVALID_REPLICA_ASSIGNMENT", retriable=False),
@@ -104,7 +96,7 @@ _CORRECTIONS: Final = (
 
 #: Every code that this package can name.
 ERROR_CODES: Final[dict[int, ErrorCode]] = {
-    code: ErrorCode(code, error.message, error.retriable, error.invalid_metadata)
+    code: ErrorCode(code, error.message, error.retriable)
     for code, error in sorted(item for item in kafka_errors.kafka_errors.items() if item[0] is not None)
 } | {error.code: error for error in _CORRECTIONS}
 

@@ -51,6 +51,7 @@ from spark_2pc_sink.wire._responses import (
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api, check_version, choose_version
 
 __all__ = [
+    "TWO_PHASE_COMMIT_VERSION",
     "VERSIONS",
     "Api",
     "ConfigResource",
@@ -95,8 +96,8 @@ RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
 _INT32_MAX: Final = 2**31 - 1
 _NO_EPOCH: Final = -1
-#: The version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
-_TWO_PHASE_COMMIT_VERSION: Final = 6
+#: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
+TWO_PHASE_COMMIT_VERSION: Final = 6
 #: The versions of ListTransactions that carry a filter by duration (KIP-994) and by pattern (KIP-1152).
 _DURATION_FILTER_VERSION: Final = 1
 _PATTERN_FILTER_VERSION: Final = 2
@@ -194,7 +195,7 @@ def init_producer_id_request(
             dropped ``keep_prepared`` aborts the very transaction that it was to keep.
     """
     check_version(Api.INIT_PRODUCER_ID, version)
-    if version < _TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
+    if version < TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
         raise LocalProtocolError(
             operation="InitProducerId with enable2Pc or keepPreparedTxn",
             state=f"version {version} of the request",
@@ -207,7 +208,7 @@ def init_producer_id_request(
         transaction_timeout_ms=timeout_ms,
         producer_id=NO_PRODUCER_ID,
         producer_epoch=_NO_EPOCH,
-        **(flags if version >= _TWO_PHASE_COMMIT_VERSION else {}),
+        **(flags if version >= TWO_PHASE_COMMIT_VERSION else {}),
     )
     return request
 

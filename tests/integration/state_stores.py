@@ -36,7 +36,7 @@ SETTINGS = StoreSettings(
 
 FIRST = Decision(
     prepared="5:0",
-    after="",
+    expected="",
     batch_id=0,
     row_count=2,
     record_count=3,
@@ -79,18 +79,18 @@ def claim(store: StateStore, transactional_id: str = ID, **changes: Any) -> Stat
 def decide(store: StateStore, row: StateRow, **changes: Any) -> None:
     """Decide a batch under the claim of ``row``, beside ``row``."""
     with store.deciding(row.transactional_id, row.generation) as transaction:
-        transaction.decide(replace(FIRST, **{"after": row.prepared_transaction_state, **changes}))
+        transaction.decide(replace(FIRST, **{"expected": row.prepared_transaction_state, **changes}))
 
 
 def call(store: StateStore, operation: str, transactional_id: str, generation: int) -> StateRow | None:
     """One of the operations of TRANSITIONS, with its arguments of ARGUMENTS, beside the row as it is."""
     row = store.read(transactional_id)
-    after = "" if row is None else row.prepared_transaction_state
+    expected = "" if row is None else row.prepared_transaction_state
     if operation == "decide":
         with store.deciding(transactional_id, generation) as transaction:
-            transaction.decide(replace(FIRST, after=after))
+            transaction.decide(replace(FIRST, expected=expected))
         return store.read(transactional_id)
-    arguments = ARGUMENTS[operation] + ((after,) if operation == "take_empty_batch" else ())
+    arguments = ARGUMENTS[operation] + ((expected,) if operation == "take_empty_batch" else ())
     answer: StateRow = getattr(store, operation)(transactional_id, generation, *arguments)
     return answer
 

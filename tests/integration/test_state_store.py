@@ -106,9 +106,8 @@ def test_a_row_says_how_old_it_is(store: StateStore) -> None:
 # --- the claim -------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_claim_makes_the_row_and_says_so(store: StateStore) -> None:
+def test_the_first_claim_makes_the_row(store: StateStore) -> None:
     row = claim(store)
-    assert row.created
     assert row == StateRow(
         transactional_id=ID,
         generation=1,
@@ -118,7 +117,6 @@ def test_the_first_claim_makes_the_row_and_says_so(store: StateStore) -> None:
         claimed_at=row.claimed_at,
     )
     again = claim(store, run_id="run-2")
-    assert not again.created
     assert again == replace(row, generation=2, run_id="run-2", claimed_at=again.claimed_at)
     assert again.claimed_at >= row.claimed_at
     assert read(store) == again
@@ -139,7 +137,6 @@ def test_concurrent_first_claims_are_one_after_the_other(store: StateStore) -> N
     for thread in threads:
         thread.join(20)
     assert sorted(row.generation for row in rows) == [1, 2, 3, 4]
-    assert [row.generation for row in rows if row.created] == [1]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +348,7 @@ def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
     row = read(store)
     assert row.decided_at is not None
     assert row.decided_at >= claimed.claimed_at
-    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "after"}}
+    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "expected"}}
     expected = replace(
         claimed, status="decided", prepared_transaction_state="5:0", settled="", decided_at=row.decided_at, **told
     )
@@ -373,7 +370,7 @@ def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, 
     row = reach(store, status)
     left = "the state row at decision 5:8, and it is another by now"
     with pytest.raises(HaltError, match=left) as raised:
-        decide(store, row, after="5:8", prepared="5:9", batch_id=1)
+        decide(store, row, expected="5:8", prepared="5:9", batch_id=1)
     assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.database_side
     with pytest.raises(HaltError, match=left):
         store.take_empty_batch(ID, row.generation, 1, "5:8")

@@ -289,7 +289,7 @@ def test_a_second_decision_without_a_settled_first_is_refused(store: SqlStateSto
     def again() -> None:
         with store.deciding(ID, row.generation) as transaction:
             write(transaction)
-            transaction.decide(replace(FIRST, after=FIRST.prepared))
+            transaction.decide(replace(FIRST, expected=FIRST.prepared))
 
     with pytest.raises(LocalProtocolError, match="decide in state decided"):
         again()

@@ -16,9 +16,8 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, FencedError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, TransactionalWriter
-from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.queries import TransactionQueries
@@ -243,7 +242,7 @@ def test_force_terminate_aborts_and_fences(
             with pytest.raises(FencedError):
                 writer.commit_transaction()
     with writer_on(broker, transactional_id, name) as writer:
-        assert tool.describe(transactional_id).timeout_ms == TWO_PHASE_TIMEOUT_MS
+        assert tool.describe(transactional_id).timeout_ms == TIMEOUT_NEVER_MS
         commit_rows(writer, "next")
     wait_for(broker, name, "next")
 
@@ -293,7 +292,7 @@ def test_list_and_describe(
         head, line = (line.split() for line in out.splitlines())
         shown = dict(zip(head, line, strict=True))
         assert (code, shown["TransactionState"], shown["TopicPartitions"]) == (0, "Ongoing", f"{name}-1")
-        assert shown["TransactionTimeoutMs"] == str(TWO_PHASE_TIMEOUT_MS)
+        assert shown["TransactionTimeoutMs"] == str(TIMEOUT_NEVER_MS)
         assert 0 <= int(shown["TransactionDurationMs"]) < HOUR_MS
         code, out, _ = run("describe-producers", "--topic", name, "--partition", "1", "--broker-id", "1", "--json")
         (producer,) = json.loads(out)

@@ -19,9 +19,8 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
-from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.record_rows import Rows
@@ -199,8 +198,8 @@ def test_two_phase_commit_is_what_the_coordinator_stored(kafka: Broker, transact
     with Cluster(options_for(kafka.bootstrap)) as cluster:
         client = TransactionClient(cluster, transactional_id, cluster.options)
         initialized = client.init_producer_id()
-        assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TWO_PHASE_TIMEOUT_MS)
-        assert client.describe().timeout_ms == TWO_PHASE_TIMEOUT_MS
+        assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TIMEOUT_NEVER_MS)
+        assert client.describe().timeout_ms == TIMEOUT_NEVER_MS
 
 
 def test_the_longest_timeout_that_the_broker_allows_is_asked_for(

@@ -38,13 +38,12 @@ from spark_2pc_sink.coordinator.states import (
     DECIDED,
     NO_EPOCH,
     PREDECESSORS,
-    TIMEOUT_NEVER_MS,
     Marking,
     Pair,
     TransactionMetadata,
     TransactionState,
 )
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
 from tests.unit.coordinator.driver import KEEPING, START_MS, Driver, answered, metadata
 
 NAMES = ("alpha", "beta")

@@ -69,7 +69,7 @@ def _unknown_commit_read(original: Any) -> Any:
             original(self, error)
             return
         row = self._store.read(self._transactional_id)
-        if row.status == RowStatus.DECIDED.value and row.prepared_transaction_state == self._decided:
+        if row.status == RowStatus.DECIDED and row.prepared_transaction_state == self._decided:
             original(self, error)
         else:
             self._initialized = self._kafka.usable_producer()

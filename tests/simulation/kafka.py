@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, OutcomeUnknownError
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import (
-    TWO_PHASE_TIMEOUT_MS,
-    UNKNOWN_STATE,
-    EndTxnAnswer,
-    InitializedProducer,
-    TransactionDescription,
-)
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.simulation import faults
 from tests.simulation.partition import Record
@@ -62,11 +56,11 @@ class SimKafka:
         """DescribeTransactions."""
         found = self._ask("describe", self._broker.describe, lambda reply: reply.code)
         if found.code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(UNKNOWN_STATE, None, 0, -1, ())
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
         if found.code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.code)
         pair = ProducerIdAndEpoch(found.pair.producer_id, found.pair.epoch)
-        return TransactionDescription(found.state, pair, found.timeout_ms, found.start_ms, found.partitions)
+        return TransactionDescription(found.state, pair, found.timeout_ms)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """InitProducerId, and where two-phase commit is granted, a look at the timeout that was stored."""
@@ -83,7 +77,7 @@ class SimKafka:
         kept = reply.ongoing.producer_id >= 0
         ongoing = PreparedTxnState(f"{reply.ongoing.producer_id}:{reply.ongoing.epoch}" if kept else "")
         timeout_ms = self.describe().timeout_ms if granted else self._broker.timeout_ms
-        return InitializedProducer(pair, ongoing, timeout_ms == TWO_PHASE_TIMEOUT_MS, timeout_ms)
+        return InitializedProducer(pair, ongoing, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms)
 
     def usable_producer(self) -> InitializedProducer:
         """InitProducerId, twice where the epochs of the id are used up."""

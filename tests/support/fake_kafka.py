@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spark_2pc_sink.errors import KafkaError, OutcomeUnknownError
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import (
-    TWO_PHASE_TIMEOUT_MS,
-    EndTxnAnswer,
-    InitializedProducer,
-    TransactionDescription,
-)
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
 from spark_2pc_sink.wire.error_codes import Code, describe_error
 
 
@@ -62,7 +57,7 @@ class FakeKafka:
 
     def describe(self) -> TransactionDescription:
         self._called("describe")
-        return TransactionDescription(self.state, self.pair, self.timeout_ms, -1, ())
+        return TransactionDescription(self.state, self.pair, self.timeout_ms)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         self._called("keep" if keep_prepared else "init")
@@ -156,7 +151,7 @@ class FakeKafka:
         return EndTxnAnswer(int(code), describe_error(int(code)).name, shown)
 
     def _initialized(self, pair: ProducerIdAndEpoch, ongoing: PreparedTxnState) -> InitializedProducer:
-        timeout = TWO_PHASE_TIMEOUT_MS if self.two_phase_commit else self.timeout_ms
+        timeout = TIMEOUT_NEVER_MS if self.two_phase_commit else self.timeout_ms
         return InitializedProducer(pair, ongoing, self.two_phase_commit, timeout)
 
     def _called(self, name: str) -> None:

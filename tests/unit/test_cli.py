@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError
+from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError, RemoteProtocolError
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
@@ -48,6 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
+    words += ["--history-batches", "5"]
     assert cli.main(words) == 0
     assert calls == [
         {
@@ -59,12 +61,26 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
             "state_schema": "ops",
+            "history_batches": 5,
         }
     ]
     printed = capsys.readouterr().out
     assert "orders: nothing is in doubt" in printed
     assert "- committed 7:3 in Kafka" in printed
     assert "now:      done 7:3" in printed
+
+
+def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(
+    calls: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A password in a file is in no list of processes; what is said twice must be the same."""
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password=secret")
+    words = ["status", "--database", "postgresql://h/d", "--bootstrap-server", "h:1", "--command-config", str(file)]
+    assert cli.main(words) == 0
+    assert calls[0]["kafka"] == {"bootstrap.servers": "h:1", "sasl.password": "secret"}
+    assert cli.main([*words, "--kafka", "bootstrap.servers=other:1"]) == 2
+    assert "this one was given before with another" in capsys.readouterr().err
 
 
 def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +110,7 @@ def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: p
     ("error", "code"),
     [
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
+        (RemoteProtocolError(peer="the transaction coordinator", detail="a state that nobody knows"), 1),
         (
             HaltError(transactional_id="o", database_side="d", kafka_side="k", reason="why", remedies=("do this",)),
             3,

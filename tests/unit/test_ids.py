@@ -50,3 +50,4 @@ def test_good_names_pass() -> None:
     """Anything printable."""
     assert check_transactional_id("orders: Łódź") == "orders: Łódź"
     assert str(TopicPartition("a-b", 3)) == "a-b-3"
+    assert TopicPartition.parse("a-b-3") == TopicPartition("a-b", 3)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from confluent_kafka import Consumer
 from kafka.net.manager import KafkaConnectionManager
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -265,32 +262,6 @@ def test_kafka_python_knows_every_name_that_it_gets() -> None:
     assert set(config) <= set(KafkaConnectionManager.DEFAULT_CONFIG)
     assert (config["sasl_plain_password"], config["request_timeout_ms"]) == ("pass-word", 7_000)
     assert config["bootstrap_servers"] == ["h:9092"]
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {},
-        SASL,
-        {**SASL, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"},
-        {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"},
-    ],
-)
-def test_librdkafka_takes_what_it_gets(properties: dict[str, Any]) -> None:
-    config = parse({**properties, "request.timeout.ms": 500}).confluent_config()
-    Consumer({**config, "group.id": "test", "log_level": 0}).close()
-    assert config["bootstrap.servers"] == "h:9092"
-
-
-def test_librdkafka_gets_the_key_from_the_certificates_file() -> None:
-    config = parse({"security.protocol": "SSL", "ssl.certificate.location": "/me.pem"}).confluent_config()
-    assert config["ssl.key.location"] == "/me.pem"
-    assert "ssl.ca.location" not in config
-    assert "sasl.username" not in config
-
-
-def test_a_client_can_be_renamed() -> None:
-    assert parse({}).with_client_id("verify").client_id == "verify"
 
 
 @pytest.mark.parametrize(

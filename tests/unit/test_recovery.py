@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
-from spark_2pc_sink.errors import HaltError, InDoubtError, SupersededError
+from spark_2pc_sink.errors import HaltError, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
@@ -45,7 +45,7 @@ class Sides:
             transaction.decide(
                 Decision(
                     prepared=str(pair),
-                    after=row.prepared_transaction_state,
+                    expected=row.prepared_transaction_state,
                     batch_id=batch_id,
                     row_count=3,
                     record_count=3,
@@ -296,6 +296,19 @@ def test_a_superseded_driver_does_not_touch_kafka() -> None:
     with pytest.raises(SupersededError):
         sides.recovery().run(query_id=QUERY, run_id="run", expected_generation=1)
     assert sides.kafka.calls == ["refresh"]
+
+
+@pytest.mark.parametrize("operation", ["look", "run"])
+def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
+    """Nobody knows what it means for the transaction, so nothing is done about it."""
+    sides = Sides()
+    sides.decide(sides.start())
+    before, sides.kafka.state = sides.row(), "Sleeping"
+    sides.kafka.calls.clear()
+    with pytest.raises(RemoteProtocolError, match="'orders' in state 'Sleeping'"):
+        sides.recovery().look() if operation == "look" else sides.start()
+    assert sides.kafka.calls == ["refresh", "describe"]
+    assert sides.row().status == before.status == "decided"
 
 
 def test_a_look_changes_nothing() -> None:

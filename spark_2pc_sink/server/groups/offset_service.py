@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.leader_answers import OFFSETS_ADD_VERSION
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from spark_2pc_sink.server.groups.members import Group
 from spark_2pc_sink.server.groups.records import OffsetKey, OffsetValue
 from spark_2pc_sink.server.groups.service import GroupService, is_group_id

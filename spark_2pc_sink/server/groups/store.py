@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from spark_2pc_sink.coordinator.codes import Code, append_error
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.memory import partition_for
 from spark_2pc_sink.ids import NO_PRODUCER_ID
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from spark_2pc_sink.server.end_markers import Logs
 from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import Group, GroupSettings

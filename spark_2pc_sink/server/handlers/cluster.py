@@ -11,9 +11,10 @@ from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.coordinator.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.catalog_state import INTERNAL_TOPICS, Topic
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.topic_names import colliding, name_fault
 
 _Broker: Final = MetadataResponse.MetadataResponseBroker

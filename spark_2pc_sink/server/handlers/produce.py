@@ -17,6 +17,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
+from spark_2pc_sink.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -38,8 +39,6 @@ _TOPIC_ID_VERSION: Final = 13
 #: First version whose client may compress with zstd (KIP-110).
 _ZSTD_VERSION: Final = 7
 _ZSTD: Final = 4
-#: First version whose client bumps its epoch with every transaction (KIP-890).
-_EPOCH_BUMP_VERSION: Final = 12
 #: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
 _ACKS: Final = frozenset({-1, 0, 1})
 #: Kafka's admin client may write internal topics (``AdminUtils.ADMIN_CLIENT_ID``).
@@ -176,7 +175,7 @@ class ProduceHandlers:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
             return
         asked: dict[TopicPartition, _Write] = {}
-        bumps, now_ms = version >= _EPOCH_BUMP_VERSION, self._now_ms()
+        bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
         for write, log, header in found:
             standing = log.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
             if isinstance(standing, Refused):

@@ -233,7 +233,7 @@ class TopicHandlers:
         return await self._delete(topic)
 
     async def _delete(self, topic: Topic) -> Any:
-        if topic.internal:
+        if topic.needed:
             return _deleted(topic.name, topic.id, _needed(topic.name))
         gone = await self._catalog.delete_topic(topic.name)
         if gone is None:
@@ -268,7 +268,7 @@ class TopicHandlers:
         if topic is None:
             return _Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, None)
         refusal = _count_refusal(topic, asked.count)
-        if refusal is None and topic.internal:
+        if refusal is None and topic.needed:
             refusal = _needed(topic.name)
         return refusal or self._addition_refusal(asked, asked.count - topic.partitions)
 

@@ -11,7 +11,8 @@ from spark_2pc_sink.coordinator.events import AbortTimedOut, DescribeTransaction
 from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
 from spark_2pc_sink.coordinator.plans import DescribeTransactionsReply
 from spark_2pc_sink.coordinator.replay import resign, start_loading
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .driver import START_MS, T1, TID, Driver, end, metadata
 

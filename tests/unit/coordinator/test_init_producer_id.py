@@ -12,7 +12,8 @@ from spark_2pc_sink.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitPro
 from spark_2pc_sink.coordinator.init_producer_id import INIT_GRID, Claim, Standing
 from spark_2pc_sink.coordinator.memory import NO_BLOCK, ProducerIdBlock, Settings
 from spark_2pc_sink.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
-from spark_2pc_sink.coordinator.states import NO_PAIR, STATES_BY_LABEL, TIMEOUT_NEVER_MS, Pair, TransactionState
+from spark_2pc_sink.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .access import denied
 from .driver import START_MS, TID, Driver, metadata

@@ -20,7 +20,8 @@ from spark_2pc_sink.coordinator.plans import (
     EndTxnReply,
     InitProducerIdReply,
 )
-from spark_2pc_sink.coordinator.states import NO_PAIR, TIMEOUT_NEVER_MS, Pair, TransactionState
+from spark_2pc_sink.coordinator.states import NO_PAIR, Pair, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .driver import KEEPING, RELEASED, START_MS, T0, T1, TID, Driver, end, metadata
 

@@ -16,7 +16,8 @@ from spark_2pc_sink.coordinator.events import (
     Operation,
     Resource,
 )
-from spark_2pc_sink.coordinator.partitions import OFFSETS_TOPIC, batch_allowed, split_batch
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.coordinator.partitions import batch_allowed
 from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply
 from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
 from spark_2pc_sink.ids import TopicPartition
@@ -85,13 +86,13 @@ class TestFrontDoorOfClients:
 
     def test_only_brokers_may_send_a_batch(self) -> None:
         """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""
-        other = replace(add(), transactional_id="other")
         access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
-        assert split_batch([add(), other], access) == (Code.CLUSTER_AUTHORIZATION_FAILED, ())
-        assert split_batch([add(), other], FULL_ACCESS) == (0, (add(), other))
+        assert batch_allowed(access) == Code.CLUSTER_AUTHORIZATION_FAILED
         assert batch_allowed(FULL_ACCESS) == Code.NONE
+
+    def test_each_transaction_of_a_batch_is_answered_by_itself(self) -> None:
         driver = Driver.of(metadata(TransactionState.EMPTY))
-        replies = [driver.run(each) for each in split_batch([add(), other], FULL_ACCESS)[1]]
+        replies = [driver.run(each) for each in (add(), replace(add(), transactional_id="other"))]
         assert replies == [
             AddPartitionsReply(TID, ((T0, 0),)),
             AddPartitionsReply("other", ((T0, Code.INVALID_PRODUCER_ID_MAPPING),)),
@@ -220,7 +221,7 @@ class TestAddOffsets:
         driver = Driver.of(metadata(TransactionState.EMPTY))
         assert driver.run(offsets()) == AddOffsetsReply(0)
         # "g".hashCode() is 103, and 103 % 50 is 3.
-        assert driver.get().partitions == {TopicPartition(OFFSETS_TOPIC, 3)}
+        assert driver.get().partitions == {TopicPartition(GROUP_OFFSETS, 3)}
         assert driver.get().client_transaction_version == 0
 
     def test_rights_are_asked_in_kafkas_order(self) -> None:

@@ -14,9 +14,9 @@ from spark_2pc_sink.coordinator.plans import (
     TransactionDescription,
     TransactionListing,
 )
-from spark_2pc_sink.coordinator.queries import count_by_state, open_time_max_ms
 from spark_2pc_sink.coordinator.replay import resign, start_loading
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 
 from .access import denied
 from .driver import START_MS, T0, T1, TID, Driver, answered, end, metadata
@@ -166,11 +166,3 @@ def test_who_is_asked_may_not_be_the_right_one() -> None:
     assert described(driver, TID)[0].code == Code.NOT_COORDINATOR
     driver.state = replace(loaded, active=False)
     assert described(driver, TID, "")[0].code == Code.COORDINATOR_NOT_AVAILABLE
-
-
-def test_metrics() -> None:
-    """KIP-939: active-transaction-open-time-max, by walking through the ongoing transactions."""
-    driver = everyone()
-    assert open_time_max_ms(driver.state, driver.now_ms) == 10_000
-    assert open_time_max_ms(Driver.of().state, driver.now_ms) == 0
-    assert count_by_state(driver.state) == dict.fromkeys(LABELS, 1)

@@ -9,9 +9,9 @@ import pytest
 
 from spark_2pc_sink.coordinator.fields import Reader, encode_string, encode_varint
 from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue, decode_key, encode_key
-from spark_2pc_sink.coordinator.states import TIMEOUT_NEVER_MS, TransactionState
+from spark_2pc_sink.coordinator.states import TransactionState
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
 
 from .driver import metadata
 

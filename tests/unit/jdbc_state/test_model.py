@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pytest
 
 from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRow, StoreSettings, ddl
-from jdbc_state.model import STATUSES, claim_refusal, explain_refused_move, legal_before, status_after, superseded
+from jdbc_state.model import STATUSES, claim_lost_error, claim_refusal, explain_refused_move, legal_before, status_after
 from jdbc_state.schema import StateTables
 from spark_2pc_sink.errors import LocalProtocolError, SupersededError
 
@@ -74,12 +74,18 @@ def test_a_refused_move_is_explained() -> None:
     for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
         with pytest.raises(SupersededError):
             explain(row, {"settled": "5:1"})
-    assert "no row" in str(superseded("orders", 3, None))
+    assert "no row" in str(claim_lost_error("orders", 3, None))
 
 
 def test_rows_and_decisions_are_values() -> None:
     decision = Decision(
-        prepared="1:2", after="", batch_id=0, row_count=1, record_count=1, digest="", kafka_offsets={"t-0": (0, 1)}
+        prepared="1:2",
+        expected="",
+        batch_id=0,
+        row_count=1,
+        record_count=1,
+        digest="",
+        kafka_offsets={"t-0": (0, 1)},
     )
     for value in (ROW, decision, SETTINGS):
         copy = pickle.loads(pickle.dumps(value))  # noqa: S301 - our own

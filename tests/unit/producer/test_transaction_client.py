@@ -16,9 +16,8 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
-from spark_2pc_sink.producer.transaction_client import TWO_PHASE_TIMEOUT_MS
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import (
@@ -102,7 +101,7 @@ def test_two_phase_commit_is_asked_for_where_it_is_offered(fake: FakeCluster, cl
     """KIP-939: with enable2Pc 'the transaction timeout is not applied'; the coordinator shows Integer.MAX_VALUE."""
     offer_two_phase(fake, grant=True)
     initialized = client.init_producer_id()
-    assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TWO_PHASE_TIMEOUT_MS)
+    assert (initialized.two_phase_commit, initialized.timeout_ms) == (True, TIMEOUT_NEVER_MS)
 
 
 def test_two_phase_commit_counts_only_when_the_coordinator_stored_it(

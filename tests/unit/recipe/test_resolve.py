@@ -10,8 +10,8 @@ import itertools
 
 import pytest
 
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView, TransactionState, Verdict, resolve
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView, Verdict, resolve
 
 OWN = ProducerIdAndEpoch(7, 10)
 AFTER = ProducerIdAndEpoch(7, 11)

@@ -29,9 +29,10 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.coordinator import LogRecord, Settings, TransactionState
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.server.api import HandlerFunction, RequestContext
 from spark_2pc_sink.server.catalog import ProducerIds
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, TRANSACTION_STATE, Topic
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.end_markers import MarkerWriter
 from spark_2pc_sink.server.handlers.fetch import FetchHandlers
 from spark_2pc_sink.server.handlers.list_offsets import OffsetHandlers

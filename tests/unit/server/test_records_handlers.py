@@ -11,9 +11,9 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.server.api import Api
 from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from spark_2pc_sink.server.handlers.records import RecordHandlers
 from spark_2pc_sink.server.log_values import Isolation
 from spark_2pc_sink.server.properties import BrokerProperties

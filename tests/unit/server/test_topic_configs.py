@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.server.log_values import LogSettings
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.property_entries import Kind, Source

@@ -197,6 +197,17 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     with_node(use)
 
 
+def test_a_topic_of_a_coordinator_that_this_server_lacks_can_be_deleted() -> None:
+    """Kafka 4.4.0 lets clients create, grow and delete internal topics; only those that this server needs stay."""
+
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("__share_group_state", 1)
+        assert await grow(node, "__share_group_state", 2) == (0, None)
+        assert await delete(node, "__share_group_state") == [("__share_group_state", 0)]
+
+    with_node(use)
+
+
 def test_what_cannot_be_deleted_stays() -> None:
     async def use(node: ClusterNode) -> None:
         a = await node.catalog.create_topic("a", 1)

@@ -20,10 +20,10 @@ from spark_2pc_sink.coordinator import (
     Settings,
     TransactionState,
 )
+from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.catalog_state import TRANSACTION_STATE
 from spark_2pc_sink.server.log_values import Appended
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.transaction_service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of

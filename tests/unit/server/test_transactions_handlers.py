@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from spark_2pc_sink.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.dispatch import join
 from tests.unit.coordinator.access import denied
 from tests.unit.coordinator.driver import metadata
-from tests.unit.server.node import START_MS, TID, Node, exchange, run
+from tests.unit.server.node import START_MS, TID, Node, batch, exchange, run
 from tests.unit.server.seeds import known, seeded
 
 T0 = TopicPartition("t", 0)
@@ -79,6 +81,21 @@ def test_a_client_adds_all_partitions_or_none(version: int) -> None:
         found = running.service.state.get(TID)
         assert found is not None
         assert found.partitions == {T0, TopicPartition("u", 0)}
+
+    run(check, known())
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_what_a_client_may_not_add_to_a_transaction_it_may_not_produce_to(name: str) -> None:
+    """The names are those of ``Topic.INTERNAL_TOPICS`` of Kafka 4.4.0."""
+
+    async def check(running: Node) -> None:
+        running.disk.topics.setdefault(name, Topic(name, uuid.uuid4(), 1))
+        before = running.batches(name)
+        assert await running.add((42, 5), (name, 0)) == [Code.TOPIC_AUTHORIZATION_FAILED]
+        answers = await running.produce({(name, 0): batch(b"v")}, tid=None)
+        assert answers[name, 0].error_code == Code.INVALID_TOPIC_EXCEPTION
+        assert running.batches(name) == before
 
     run(check, known())
 

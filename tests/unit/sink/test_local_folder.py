@@ -117,9 +117,8 @@ def test_pieces_are_read_from_where_they_were_put(tmp_path: Path) -> None:
     folder = tmp_path / "pieces"
     places = {}
     for source, run in ((0, 7), (1, 7), (0, 8)):
-        file = PieceFile(folder, source, run)
-        places[source, run] = [file.append(f"{text}-{source}-{run}".encode()) for text in ("first", "second")]
-        file.close()
+        with PieceFile(folder, source, run) as file:
+            places[source, run] = [file.append(f"{text}-{source}-{run}".encode()) for text in ("first", "second")]
     with PieceFiles(folder) as files:
         for (source, run), (first, second) in places.items():
             assert files.read(source, run, *second) == f"second-{source}-{run}".encode()
@@ -127,15 +126,15 @@ def test_pieces_are_read_from_where_they_were_put(tmp_path: Path) -> None:
 
 
 def test_a_source_without_records_has_no_file(tmp_path: Path) -> None:
-    PieceFile(tmp_path / "pieces", 0, 7).close()
+    with PieceFile(tmp_path / "pieces", 0, 7):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
     """C10: what somebody has removed is never left out silently."""
-    file = PieceFile(tmp_path / "pieces", 0, 7)
-    begin, length = file.append(b"piece")
-    file.close()
+    with PieceFile(tmp_path / "pieces", 0, 7) as file:
+        begin, length = file.append(b"piece")
     with PieceFiles(tmp_path / "pieces") as files:
         with pytest.raises(BatchRetryError, match="0-7 has 5 of 6 bytes at 0: it was cut off"):
             files.read(0, 7, begin, length + 1)
@@ -151,4 +150,4 @@ def test_pieces_for_which_there_is_no_room_throw_the_attempt_away(tmp_path: Path
     full._file = Path("/dev/full").open("wb")  # noqa: SIM115 - closed below
     full.append(b"kept back")
     with pytest.raises(BatchRetryError, match="No space left on device"):
-        full.close()
+        full.__exit__()

@@ -7,12 +7,12 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer import PartitionReceipt
 from spark_2pc_sink.sink.receipts import (
     RESULT_SCHEMA,
     EncodedSource,
     TaskReceipt,
     TaskResults,
-    WrittenPartition,
     read_results,
 )
 
@@ -20,7 +20,7 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 
 
 def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
-    written = {TopicPartition("t", partition): WrittenPartition(2, 10, 11) for partition in partitions}
+    written = {TopicPartition("t", partition): PartitionReceipt(2, 10, 11) for partition in partitions}
     own = EncodedSource(source=task, rows=rows, digest=digest)
     return TaskReceipt(task=task, sources=(own,), digest=digest, written=written)
 

@@ -12,10 +12,11 @@ from uuid import UUID
 from kafka.protocol import admin, consumer, producer
 
 from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import RequestContext
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS, Topic
+from spark_2pc_sink.server.catalog_state import Topic
 from spark_2pc_sink.server.groups.members import GroupSettings
 from spark_2pc_sink.server.groups.offset_service import OffsetService
 from spark_2pc_sink.server.groups.service import GroupService

@@ -11,9 +11,9 @@ import pytest
 
 from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
 from tests.unit.server.groups import messages
 from tests.unit.server.groups.group_rig import TOPIC, GroupRig, codes_of, run
 

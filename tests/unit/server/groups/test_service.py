@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.server.catalog_state import GROUP_OFFSETS
+from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.server.groups.members import GroupSettings
 from spark_2pc_sink.server.groups.service import group_settings, random_member_id
 from spark_2pc_sink.server.groups.states import GroupState

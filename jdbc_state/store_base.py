@@ -1,19 +1,24 @@
-"""What each move of a status writes into the row, the same in every store. Which move is legal says ``model``."""
+"""What both stores share: who claims, and what each move of a status writes. Which move is legal says ``model``."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from jdbc_state.model import StateRow, superseded
+from jdbc_state.claim import Claimant
+from jdbc_state.model import StateRow, claim_lost_error
 
 
-class StateMoves(ABC):
-    """The methods of `model.StateStore` that are made of one conditional update, or of a read. Base of both stores."""
+class StoreBase(ABC):
+    """The methods of `model.StateStore` that are made of a claim, of one conditional update, or of a read."""
 
     @abstractmethod
     def read(self, transactional_id: str) -> StateRow | None:
         """See `model.StateStore.read`."""
+
+    @abstractmethod
+    def _claim(self, claimant: Claimant) -> StateRow:
+        """Take the row over, and end what older claimants have open."""
 
     @abstractmethod
     def _move(
@@ -23,7 +28,7 @@ class StateMoves(ABC):
         generation: int,
         values: Mapping[str, object],
         *,
-        after: str | None = None,
+        expected: str | None = None,
     ) -> StateRow:
         """Change the row, or raise what `model.explain_refused_move` finds.
 
@@ -32,14 +37,36 @@ class StateMoves(ABC):
             transactional_id: the row.
             generation: must be that of the row.
             values: of its other columns.
-            after: must be its ``prepared_transaction_state``; None for any.
+            expected: must be its ``prepared_transaction_state``; None for any.
         """
+
+    def claim(
+        self,
+        *,
+        transactional_id: str,
+        cluster_id: str,
+        query_id: str | None,
+        run_id: str | None,
+        adopt: bool = False,
+        expected_generation: int | None = None,
+    ) -> StateRow:
+        """Take the row over: one statement that checks, counts and reads."""
+        return self._claim(
+            Claimant(
+                transactional_id=transactional_id,
+                cluster_id=cluster_id,
+                query_id=query_id,
+                run_id=run_id,
+                adopt=adopt,
+                expected_generation=expected_generation,
+            )
+        )
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
         row = self.read(transactional_id)
         if row is None or row.generation != generation:
-            raise superseded(transactional_id, generation, row)
+            raise claim_lost_error(transactional_id, generation, row)
         return row
 
     def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
@@ -54,10 +81,10 @@ class StateMoves(ABC):
         """Note that Kafka aborted the row's transaction."""
         return self._move("mark_owed", transactional_id, generation, {})
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, after: str) -> StateRow:
+    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done."""
         empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-        return self._move("take_empty_batch", transactional_id, generation, empty, after=after)
+        return self._move("take_empty_batch", transactional_id, generation, empty, expected=expected)
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""

@@ -1,0 +1,81 @@
+"""The rows of one run of a task, wherever their records go: read, counted, completed, and encoded for the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.rows import RowWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from spark_2pc_sink.sink.task_plan import TaskPlan
+
+
+class TaskRows:
+    """A context manager: leaving it by an exception drops the connections to the brokers, which may be in mid-answer.
+
+    Args:
+        plan: from the driver.
+        source: the Spark partition id.
+        run: tells the runs of one source apart.
+    """
+
+    def __init__(self, plan: TaskPlan, source: int, run: int) -> None:
+        self._plan = plan
+        self._source = source
+        self._run = run
+        self._writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, source, run)
+        self._rows = self._arrow_bytes = 0
+
+    def __enter__(self) -> TaskRows:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._plan.topics.connections.drop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches that have rows, with keys and values; each is encoded for the table when the next is asked for.
+
+        Raises:
+            UnstorableValueError, BatchRetryError, DatabaseUnreachableError: see `RowWriter.write`.
+        """
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            self._rows += batch.num_rows
+            self._arrow_bytes += batch.nbytes
+            completed = self._plan.completed(batch)
+            yield completed
+            if self._writer is not None:
+                self._writer.write(completed)
+
+    def finish(self) -> None:
+        """All rows are read; those for the driver are on their way after this."""
+        if self._writer is not None:
+            self._writer.finish()
+
+    def account(self, digest: int) -> EncodedSource:
+        """What was done with the rows, after `finish`.
+
+        Args:
+            digest: of the records that were made of them.
+        """
+        return EncodedSource(
+            source=self._source,
+            run=self._run,
+            rows=self._rows,
+            digest=digest,
+            copy_rows=0 if self._writer is None else self._writer.rows,
+            staged_parts=0 if self._writer is None else self._writer.staged_parts,
+            arrow_bytes=self._arrow_bytes,
+        )

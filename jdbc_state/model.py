@@ -83,7 +83,8 @@ class StateRow:
         cluster_id: the Kafka cluster that the row belongs to.
         row_count: rows of the batch in the table.
         record_count: records of the batch in Kafka.
-        digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``).
+        digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``,
+            ``drop_batch``).
         kafka_offsets: 'topic-partition' to the first and last offset written.
         claimed_at: time of the newest claim, by the database's clock, as the two below.
         decided_at: time of the last decision.

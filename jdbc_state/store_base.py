@@ -92,4 +92,4 @@ class StoreBase(ABC):
 
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up."""
-        return self._move("drop_batch", transactional_id, generation, {"settled": settled})
+        return self._move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""})

@@ -242,7 +242,9 @@ class SinkOptions(CommonOptions):
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: bool = setting(
-        default=False, why="resend an owed batch as Spark has it now, although it differs from what the database took"
+        default=False,
+        why="go on with a replay that differs from the batch that the database took: one that Kafka is owed is sent as "
+        "Spark has it now, one that both sides have is left out",
     )
     decision_margin_ms: int = setting(
         10_000,

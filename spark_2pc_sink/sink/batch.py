@@ -37,7 +37,7 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdA
 from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import RowStatus
-from spark_2pc_sink.sink.batch_work import BatchReport, TransactionTicket
+from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class BatchDriver:
         decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
         restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
         adopt: accept a gap in the batch ids.
-        accept_replay: resend an owed batch as it is now, although it differs from what the database has.
+        accept_replay: go on with a replay that differs from what the database has: an owed batch is resent as it is
+            now, one that both sides have is left out.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
     """
@@ -205,6 +206,8 @@ class BatchDriver:
         self._producer: ProducerIdAndEpoch | None = None
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
+        # True from the beginning of a call of `write` until it returns.
+        self._unfinished = False
 
     def recover(self) -> Recovered:
         """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery`)."""
@@ -232,9 +235,14 @@ class BatchDriver:
             SupersededError: a newer driver has taken over.
             InDoubtError: decided, and Kafka could not be brought to follow; a restart settles it.
         """
+        if self._unfinished:
+            # The call before ended by an exception, and its caller goes on all the same.
+            self.recover()
+        self._unfinished = True
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
-            work.run_to_nowhere()
+            self._check_skip(batch_id, work.reread(self._ticket(self._newest_pair(), kafka_only=True)))
+            self._unfinished = False
             return BatchReport(batch_id, first)
         error: Exception | None = None
         for attempt in range(1, self._attempts_max + 1):
@@ -243,6 +251,7 @@ class BatchDriver:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
                 row = self._claimed()
+                self._unfinished = False
                 return BatchReport(batch_id, first, row.row_count, row.record_count, attempt)
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
@@ -328,15 +337,7 @@ class BatchDriver:
         self._transactions += 1
         producer = self._begin(work)
         self._observer(Step.BEGIN)
-        ticket = TransactionTicket(
-            transactional_id=self._transactional_id,
-            producer=producer,
-            transaction_version=self._kafka.transaction_version,
-            generation=generation,
-            transaction=self._transactions,
-            application_name=application_name(self._transactional_id, generation),
-            kafka_only=kafka_only,
-        )
+        ticket = self._ticket(producer, kafka_only=kafka_only)
         with DecidingScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
             produced = self._produce(batch_id, work, ticket, scope)
             decided: DecidedBatch | None = None
@@ -349,6 +350,18 @@ class BatchDriver:
             return
         self._observer(Step.DECIDE)
         decided.complete()
+
+    def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
+        generation = self._claimed().generation
+        return TransactionTicket(
+            transactional_id=self._transactional_id,
+            producer=producer,
+            transaction_version=self._kafka.transaction_version,
+            generation=generation,
+            transaction=self._transactions,
+            application_name=application_name(self._transactional_id, generation),
+            kafka_only=kafka_only,
+        )
 
     def _produce(
         self, batch_id: int, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope
@@ -399,22 +412,49 @@ class BatchDriver:
         return producer
 
     def _check_resend(self, batch_id: int, produced: ProducedBatch) -> None:
-        """A resend must be what the database has, or a person decides (an empty digest was accepted by one)."""
+        """A resend must be what the database has, or a person decides."""
+        replay = Replay(produced.record_count, produced.digest)
+        if not self._is_replay(replay):
+            raise HaltError(
+                transactional_id=self._transactional_id,
+                database_side=f"batch {batch_id} with {self._recorded()}",
+                kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
+                reason="the replay of the owed batch is not the batch that the database has",
+                remedies=(
+                    "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
+                    "spark-2pc recover --drop: leave Kafka without this batch",
+                ),
+            )
+
+    def _check_skip(self, batch_id: int, replay: Replay) -> None:
+        """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
+
+        Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows
+        in it may then be others. And a job may call the sink twice for one batch, with a part of the rows each time.
+        """
+        if not self._is_replay(replay):
+            raise HaltError(
+                transactional_id=self._transactional_id,
+                database_side=f"batch {batch_id} with {self._recorded()}",
+                kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
+                reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was "
+                "set back, the source has changed, or the sink was called twice for one batch",
+                remedies=(
+                    "restore the checkpoint, or the database, that belongs to the other one",
+                    "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
+                    "for two parts of one stream use two sinks, each with a transactional_id of its own",
+                ),
+            )
+
+    def _is_replay(self, replay: Replay) -> bool:
+        """True for the batch of the row. An empty digest of records was accepted by a person, whatever comes."""
+        recorded = self._recorded()
+        accepted = self._accept_replay or (recorded.digest == "" and recorded.record_count > 0)
+        return accepted or replay == recorded
+
+    def _recorded(self) -> Replay:
         row = self._claimed()
-        accepted = self._accept_replay or row.digest == ""
-        if accepted or (row.digest, row.record_count) == (produced.digest, produced.record_count):
-            return
-        raise HaltError(
-            transactional_id=self._transactional_id,
-            database_side=f"batch {batch_id} with {row.record_count} records, digest {row.digest}",
-            kafka_side="its records were aborted there, and what Spark replays now is "
-            f"{produced.record_count} records, digest {produced.digest}",
-            reason="the replay of the owed batch is not the batch that the database has",
-            remedies=(
-                "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
-                "spark-2pc recover --drop: leave Kafka without this batch",
-            ),
-        )
+        return Replay(row.record_count, row.digest)
 
     def decide(self, batch: PreparedBatch, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> None:
         """Step 5; called by `PreparedBatch.decide` only."""
@@ -468,7 +508,16 @@ class BatchDriver:
 
     def _claimed(self) -> StateRow:
         if self._row is None:
-            raise LocalProtocolError(
-                operation="write", state="not recovered", rule="recover() comes first in each run of a query"
-            )
+            raise _not_recovered()
         return self._row
+
+    def _newest_pair(self) -> ProducerIdAndEpoch:
+        if self._initialized is None:
+            raise _not_recovered()
+        return self._initialized.producer
+
+
+def _not_recovered() -> LocalProtocolError:
+    return LocalProtocolError(
+        operation="write", state="not recovered", rule="recover() comes first in each run of a query"
+    )

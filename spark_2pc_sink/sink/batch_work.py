@@ -59,6 +59,22 @@ class ProducedBatch:
     offsets: Mapping[TopicPartition, tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Replay:
+    """What tells a batch from another that has come under its id.
+
+    Attributes:
+        record_count: records.
+        digest: 32 hexadecimal digits over them, '' when there are none.
+    """
+
+    record_count: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.record_count} records, digest {self.digest or 'none'}"
+
+
 class BatchWork(Protocol):
     """What a batch consists of; `SparkBatchWork` is the real one."""
 
@@ -81,8 +97,12 @@ class BatchWork(Protocol):
             connection: the same one.
         """
 
-    def run_to_nowhere(self) -> None:
-        """Evaluate the batch without writing, so that stateful operators of the plan advance."""
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        """Evaluate the batch as `produce` does, and write nothing. Stateful operators of the plan advance by it.
+
+        Args:
+            ticket: for Kafka only, and of no transaction.
+        """
 
     def discard(self) -> None:
         """Forget what the last `produce` left in memory."""

@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.spark_facts import (
     QueryRun,
     check_environment,
     check_repeatable,
+    current_query,
     current_run,
     is_stopping,
     local_directory,
@@ -76,9 +77,9 @@ class DualWriteSink:
         Raises:
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        run = current_run(batch.sparkSession)
-        if self._run is None or self._run.query != run:
-            self._start(batch, run)
+        query_id = current_query(batch.sparkSession)
+        if self._run is None or not self._run.goes_on(batch.sparkSession, query_id):
+            self._start(batch, query_id)
         if self._run is None:
             message = "a run was just started"
             raise AssertionError(message)
@@ -98,9 +99,11 @@ class DualWriteSink:
         options = self._options
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
-    def _start(self, batch: DataFrame, query: QueryRun) -> None:
+    def _start(self, batch: DataFrame, query_id: str) -> None:
         """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
-        started = _Run(self._options, query, batch.sparkSession)
+        execution = stream_execution(batch.sparkSession, query_id)
+        query = current_run(batch.sparkSession, query_id, execution)
+        started = _Run(self._options, query, execution, batch.sparkSession)
         try:
             started.start(batch)
         except BaseException:
@@ -114,8 +117,9 @@ class DualWriteSink:
 class _Run:
     """One run of one query: connections, the claim, and what was learnt of the batch's schema."""
 
-    def __init__(self, options: SinkOptions, query: QueryRun, spark: SparkSession) -> None:
-        self.query = query
+    def __init__(self, options: SinkOptions, query: QueryRun, execution: Any | None, spark: SparkSession) -> None:
+        self._query = query
+        self._execution = execution
         self._options = options
         here = options.local_files and runs_here(spark)
         self._local = LocalFolder(local_directory(spark)) if here else None
@@ -154,13 +158,20 @@ class _Run:
             stopping=lambda: is_stopping(self._execution),
             observer=lambda step: observer.reached(step),  # noqa: PLW0108 - looked up at each call, so that it can be replaced
         )
-        self._execution: Any | None = None
         self._analyzed: tuple[StructType, frames.RecordExpressions] | None = None
+
+    def goes_on(self, spark: SparkSession, query_id: str) -> bool:
+        """True when it is still this run that calls; a query that was started again has a run of its own."""
+        if query_id != self._query.query_id:
+            return False
+        # One question while it is active, which no two runs of one query are.
+        active = self._execution is not None and not is_stopping(self._execution)
+        return active or self._query == current_run(spark, query_id, stream_execution(spark, query_id))
 
     def start(self, batch: DataFrame) -> None:
         """Check everything that can be checked without writing, then claim and recover."""
         spark = batch.sparkSession
-        execution = self._execution = stream_execution(spark, self.query)
+        execution = self._execution
         check_environment(spark, execution)
         expressions = self._expressions(batch)
         if not frames.chooses_partitions(expressions):

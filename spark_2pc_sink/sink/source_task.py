@@ -15,7 +15,7 @@ from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.piece_files import PieceFile
 from spark_2pc_sink.sink.pieces import Piece
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows
@@ -45,6 +45,41 @@ def run_source(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int
         yield encoding.piece(EncodedSource(source=source, run=run, error=error))
 
 
+def run_rereading(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int
+) -> Iterator[pa.RecordBatch]:
+    """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
+
+    Args:
+        batches: the rows, with the columns that `frame` names.
+        plan: what to do, for Kafka only.
+        source: the Spark partition id.
+        run: a number that no other run of this source has.
+    """
+    router, encoder = _router(plan), _encoder(plan)
+    digest = EMPTY_DIGEST
+    try:
+        with TaskRows(plan, source, run) as rows:
+            for batch in rows.read(batches):
+                for part in router.split(batch):
+                    encoded = encoder.append(part.partition, part.rows)
+                    digest = combine_digests(digest, *(each.digest for each in encoded))
+            digest = combine_digests(digest, *(each.digest for each in encoder.finish()))
+        receipt = TaskReceipt(task=source, sources=(rows.account(digest),), digest=digest)
+    except DualWriteError as error:
+        receipt = TaskReceipt(task=source, error=error)
+    yield receipt.to_result()
+
+
+def _router(plan: TaskPlan) -> RowRouter:
+    """Rows without a key may go to any partition."""
+    return RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+
+
+def _encoder(plan: TaskPlan) -> RecordEncoder:
+    return RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+
+
 class _Source:
     """One run of one source."""
 
@@ -52,8 +87,8 @@ class _Source:
         self._plan = plan
         self._source = source
         self._run = run
-        self._router = RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
-        self._encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+        self._router = _router(plan)
+        self._encoder = _encoder(plan)
         self._file = None if plan.piece_folder is None else PieceFile(plan.piece_folder, source, run)
         self._pieces = 0
         self._piece_bytes = 0

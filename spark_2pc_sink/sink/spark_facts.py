@@ -1,8 +1,8 @@
 """What Spark says about the query that calls the sink, and what the sink refuses to run under.
 
-PySpark passes a frame and a batch id to ``foreachBatch`` and nothing else. The query's id and run id are local
-properties of the calling thread; how the query is executed is known to its ``StreamExecution`` in the JVM, which is
-found by that id in the map that all sessions of the application share.
+PySpark passes a frame and a batch id to ``foreachBatch`` and nothing else. The query's id is a local property of the
+calling thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that
+id in the map that all sessions of the application share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"
+_JOB_GROUP = "spark.jobGroup.id"
 #: Class names of StreamExecution under which several batches can come back as one batch id.
 _ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _REAL_TIME_TRIGGER = "RealTimeTrigger"
@@ -48,22 +48,34 @@ class QueryRun:
     run_id: str
 
 
-def current_run(spark: SparkSession) -> QueryRun:
-    """The query on whose thread this is called.
+def current_query(spark: SparkSession) -> str:
+    """Id of the query on whose thread this is called.
 
     Raises:
         ConfigurationError: not called by a streaming query's foreachBatch.
     """
-    context = spark.sparkContext
-    query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
-    if query_id is None or run_id is None:
+    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    if query_id is None:
         raise ConfigurationError(
             option="foreachBatch",
             value="called outside a streaming query",
             rule="a batch is only safe to replay under the id of its query",
             remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query",
         )
-    return QueryRun(query_id, run_id)
+    return str(query_id)
+
+
+def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> QueryRun:
+    """The run of the query on whose thread this is called.
+
+    Args:
+        spark: the session of the batch.
+        query_id: of the query.
+        execution: what `stream_execution` found. Where it found nothing, the thread's job group is the run's id, unless
+            the job has set one of its own.
+    """
+    run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
+    return QueryRun(query_id, str(run_id))
 
 
 def runs_here(spark: SparkSession) -> bool:
@@ -78,11 +90,11 @@ def local_directory(spark: SparkSession) -> Path:
     return Path((os.environ.get("SPARK_LOCAL_DIRS") or setting or tempfile.gettempdir()).partition(",")[0])
 
 
-def stream_execution(spark: SparkSession, run: QueryRun) -> Any | None:
+def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     """The JVM's StreamExecution of the query, None where this Spark does not show it."""
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the running query from foreachBatch
     active = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-    return active.get(jvm.java.util.UUID.fromString(run.query_id))
+    return active.get(jvm.java.util.UUID.fromString(query_id))
 
 
 def check_environment(spark: SparkSession, execution: Any | None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
-from spark_2pc_sink.sink.batch_work import ProducedBatch
+from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import run_task, write_alone
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, add_up, read_r
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.sending_task import run_sending
-from spark_2pc_sink.sink.source_task import run_source
+from spark_2pc_sink.sink.source_task import run_rereading, run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
 from spark_2pc_sink.sink.waves import WAVES
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.local_folder import LocalFolder
     from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.row_feed import RowFeed
-    from spark_2pc_sink.sink.rows import RowLoader
+    from spark_2pc_sink.sink.rows import RowLoader, RowPlan
     from spark_2pc_sink.sink.topics import Connections, TopicFacts
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -140,9 +140,14 @@ class SparkBatchWork:
         with self._forgetting():
             return self._copy.finish(connection, self._results.sources)
 
-    def run_to_nowhere(self) -> None:
-        """Evaluate the batch and drop the rows."""
-        self._frame.write.format("noop").mode("append").save()
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
+        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
+        rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
+        answers = rows.mapInArrow(_rereading_function(plan), RESULT_DDL).toArrow()
+        results = read_results(answers, tasks_expected=None)
+        return Replay(results.rows, format_digest(results.digest) if results.rows else "")
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk."""
@@ -172,7 +177,7 @@ class SparkBatchWork:
         )
 
     def _run_job(self, ticket: TransactionTicket) -> TaskResults:
-        known = {} if self._options.topic is None else self._topics.counts([self._options.topic])
+        known = self._known_counts()
         results = self._run_here(ticket, known) if self._pace.small else None
         return results or self._run_in_tasks(ticket, known)
 
@@ -232,13 +237,19 @@ class SparkBatchWork:
         seconds = time.monotonic() - begun_s
         self._pace.note(rows=results.rows, arrow_bytes=results.arrow_bytes, seconds=seconds, collected=collected)
 
+    def _known_counts(self) -> dict[str, int]:
+        return {} if self._options.topic is None else self._topics.counts([self._options.topic])
+
     def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
         limits = {topic: self._topics.limits(topic) for topic in counts}
         return Topics(self._options.kafka, counts=counts, limits=limits, own=own)
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext
-        staging = self._loader.staging(ticket, self._folder)
+        rows: RowPlan | None = None
+        if not ticket.kafka_only:
+            staging = self._loader.staging(ticket, self._folder)
+            rows = self._loader.row_plan(at_once, self._feed.channel(context), staging)
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
@@ -246,7 +257,7 @@ class SparkBatchWork:
             topics=topics,
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=None if ticket.kafka_only else self._loader.row_plan(at_once, self._feed.channel(context), staging),
+            rows=rows,
             piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
@@ -287,6 +298,14 @@ def _source_function(plan: TaskPlan) -> TaskFunction:
         return run_source(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
 
     return encode_partition
+
+
+def _rereading_function(plan: TaskPlan) -> TaskFunction:
+    def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_rereading(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+
+    return reread_partition
 
 
 def _sending_function(plan: TaskPlan) -> TaskFunction:

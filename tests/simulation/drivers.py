@@ -9,7 +9,7 @@ from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteE
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from spark_2pc_sink.sink.batch import BatchDriver
-from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
@@ -91,8 +91,9 @@ class SimWork:
         connection.execute(statement, records)  # type: ignore[arg-type]
         self._written += records
 
-    def run_to_nowhere(self) -> None:
-        """Nothing is stateful here."""
+    def reread(self, _ticket: TransactionTicket) -> Replay:
+        """What Spark has under this id now."""
+        return Replay(len(self._records), digest_of(self._records))
 
     def discard(self) -> None:
         """Forget the rows."""

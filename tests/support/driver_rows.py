@@ -13,9 +13,11 @@ from jdbc_state.database import driver_connection
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.partition_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
-from spark_2pc_sink.wire.digest import format_digest
+from spark_2pc_sink.producer.record_encoder import RecordEncoder
+from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.support.driver_config import Row
 
@@ -58,11 +60,8 @@ class RowsWork:
                 timestamp_ms=time.time_ns() // 1_000_000,
             ) as session,
         ):
-            partitions = self._partitions(cluster)
-            for number, partition in enumerate(partitions):
-                rows = [row for row in self._rows if row[0] % len(partitions) == number]
-                keys, values = _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows)
-                session.append(partition, Rows.of(keys, values, None))
+            for partition, rows in self._records(cluster):
+                session.append(partition, rows)
             if not ticket.kafka_only:
                 self._copy(begin(), iter([_lines(self._early())]))
             receipts = session.flush()
@@ -77,11 +76,24 @@ class RowsWork:
         """COPY the rows into the table."""
         return len(self._early()) + self._copy(connection, self._pieces())
 
-    def run_to_nowhere(self) -> None:
-        """Nothing here has a state that would advance."""
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        """The digest of the records."""
+        del ticket  # of no transaction
+        encoder = RecordEncoder(self._options.kafka, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
+        with Cluster(self._options.kafka) as cluster:
+            encoded = [batch for partition, rows in self._records(cluster) for batch in encoder.append(partition, rows)]
+        digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))
+        return Replay(len(self._rows), format_digest(digest) if self._rows else "")
 
     def discard(self) -> None:
         """Nothing is kept from one attempt to the next."""
+
+    def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, Rows]]:
+        partitions = self._partitions(cluster)
+        for number, partition in enumerate(partitions):
+            rows = [row for row in self._rows if row[0] % len(partitions) == number]
+            keys, values = _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows)
+            yield partition, Rows.of(keys, values, None)
 
     def _partitions(self, cluster: Cluster) -> list[TopicPartition]:
         topic = str(self._options.topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.support.streams import FileStream, make_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.receipts import TaskReceipt
     from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -419,9 +420,51 @@ def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -
     target.check(rows_of(0) + rows_of(1))
 
 
+def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream, target: Target) -> None:
+    """A7: Spark gives an id again to rows that no side has. Skipped by their id they would be lost."""
+    stream.add(rows_of(0))
+    stream.run(target.sink(key="id"))
+    backup = stream.directory / "backup"
+    shutil.copytree(stream.checkpoint, backup)
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id"))
+    shutil.rmtree(stream.checkpoint)
+    backup.rename(stream.checkpoint)
+    stream.run(target.sink(key="id"))  # the same files come back under the same id
+    target.check(rows_of(0) + rows_of(1))
+    shutil.rmtree(stream.checkpoint / "offsets")
+    shutil.rmtree(stream.checkpoint / "commits")
+    shutil.rmtree(stream.checkpoint / "sources")
+    frame = stream.frame(files_per_batch=2)
+    with pytest.raises(HaltError, match="batch 0 follows batch 1"):
+        stream.run(target.sink(key="id"), frame)
+    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
+    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
+        stream.run(target.sink(key="id"), frame)
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_a_job_group_of_the_job_s_own_is_no_run(spark: SparkSession, stream: FileStream, target: Target) -> None:
+    """A query that is started again with the same sink object recovers, whatever its jobs are called in the UI."""
+    sink = target.sink(key="id")
+
+    def named(batch: DataFrame, batch_id: int) -> None:
+        spark.sparkContext.setJobGroup("nightly", "orders of the night")
+        sink(batch, batch_id)
+
+    claims = []
+    for batch in range(2):
+        stream.add(rows_of(batch))
+        stream.run(named)
+        claims += database_tables.rows(target.database, "SELECT generation, run_id FROM kafka_transaction_state")
+    assert [generation for generation, _ in claims] == [1, 2]
+    assert len({run_id for _, run_id in claims} - {"nightly"}) == 2
+    target.check(rows_of(0) + rows_of(1))
+
+
 @pytest.mark.usefixtures("written_by")
 def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream: FileStream, target: Target) -> None:
-    """A skipped replay runs the plan to nowhere: the counts of the next batch build on it."""
+    """A skipped replay runs the plan all the same: the counts of the next batch build on it."""
     options: dict[str, Any] = {
         "key": "name",
         "mode": "upsert",

@@ -28,7 +28,7 @@ from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink.batch import BatchDriver, DecidedBatch
-from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.support.fake_kafka import FakeClock, FakeKafka
 
 ID = "orders"
@@ -71,8 +71,10 @@ class FakeWork:
             raise self.fail_copy.pop(0)
         return self.copied
 
-    def run_to_nowhere(self) -> None:
-        self.log.append("nowhere")
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        assert ticket.kafka_only
+        self.log.append("reread")
+        return Replay(self.records, self.digest if self.records else "")
 
     def discard(self) -> None:
         self.log.append("discard")
@@ -257,8 +259,49 @@ def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
     work = job.work()
     report = job.driver.write(0, work)
     assert report.placement is Placement.SKIP
-    assert work.log == ["nowhere"]
+    assert work.log == ["reread"]
     assert len(job.kafka.committed) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({}, {"digest": "e" * 32}), ({}, {"rows": 0, "records": 0}), ({"rows": 0, "records": 0}, {})],
+    ids=["others", "none", "some behind none"],
+)
+def test_another_batch_under_the_same_id_is_not_skipped(
+    job: Job, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has."""
+    job.driver.write(0, job.work(**first))
+    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
+        job.driver.write(0, job.work(**second))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
+    assert accepting.driver.write(1, accepting.work()).placement is Placement.RUN
+
+
+def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
+    """A person has given its Kafka half up, mostly because the replay is another batch."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with pytest.raises(HaltError, match="not the batch that the database has"):
+        job.driver.write(0, _changing(job.work()))
+    row = job.row()
+    job.store.drop_batch(ID, row.generation, row.settled)
+    restarted = Job(sides=job, run_id="run-2")
+    restarted.driver.recover()
+    assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
+
+
+def test_a_caller_that_goes_on_after_an_error_is_recovered_first(job: Job) -> None:
+    """Its job may have caught what a call raised, and calls again in the same run of the query."""
+    with pytest.raises(BatchAttemptsExhaustedError):
+        job.driver.write(0, job.work(fail=[RuntimeError("lost")] * 3))
+    recovered = job.steps.count(Step.RECOVER)
+    assert job.driver.write(0, job.work()).placement is Placement.RUN
+    assert job.steps.count(Step.RECOVER) == recovered + 1
+    job.driver.write(1, job.work())
+    assert job.steps.count(Step.RECOVER) == recovered + 1
 
 
 @pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])

@@ -96,6 +96,9 @@ class RecoveryReport:
         settled: True when nothing is in doubt any more.
         reason: why the last verdict was reached.
         remedies: what a person can do when it is not settled.
+        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
+        age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
+            a job that is well may be in doubt for a moment.
     """
 
     transactional_id: str
@@ -106,6 +109,8 @@ class RecoveryReport:
     settled: bool
     reason: str
     remedies: tuple[str, ...] = ()
+    known: bool = True
+    age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +241,8 @@ class Recovery:
             settled=quiet and view.status is not RowStatus.OWED,
             reason=resolution.reason,
             remedies=resolution.remedies,
+            known=row is not None,
+            age_s=None if row is None else row.age_s,
         )
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:

@@ -42,7 +42,7 @@ def recover(
         **options: the other options of `RecoveryOptions`, such as ``adopt`` or ``state_schema``.
 
     Returns:
-        What was found and done; ``settled`` is False while something is in doubt.
+        What was found and done; ``settled`` is False while something is in doubt, ``known`` where there is no row.
 
     Raises:
         ConfigurationError: an option is unknown or wrong.
@@ -68,7 +68,7 @@ def recover(
         if dry_run or (row is None and not chosen.adopt):
             return recovery.look()
         if row is not None and not take_over and row.age_s < chosen.takeover_grace_s:
-            return _left_alone(recovery.look(), row.age_s)
+            return _left_alone(recovery.look())
         return recovery.run(query_id=None, run_id=None).report
 
 
@@ -108,13 +108,13 @@ def status(
         ]
 
 
-def _left_alone(report: RecoveryReport, age_s: float) -> RecoveryReport:
+def _left_alone(report: RecoveryReport) -> RecoveryReport:
     """A report of a row that was too young to be taken over."""
     if report.settled:
         return report
     return replace(
         report,
         actions=(),
-        reason=f"{report.reason}; the state row was touched {age_s:.0f} s ago, so its job may still be running",
+        reason=f"{report.reason}; the state row was touched {report.age_s:.0f} s ago, so its job may still be running",
         remedies=("spark-2pc recover --take-over: stop that job, if it runs, and settle it now", *report.remedies),
     )

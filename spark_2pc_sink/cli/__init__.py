@@ -1,8 +1,9 @@
 """``spark-2pc``: what is in doubt, and the command that settles it; and a cluster's transactions.
 
-Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 2 for a wrong command
-line or option, 1 when a side could not be reached or refused. For ``transactions``, 3 means that ``find-hanging`` found
-a hanging transaction, or that ``abort`` refused because the coordinator knows the transaction.
+Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 4 when the state table has
+no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For
+``transactions``, 3 means that ``find-hanging`` found a hanging transaction, or that ``abort`` refused because the
+coordinator knows the transaction.
 """
 
 from __future__ import annotations

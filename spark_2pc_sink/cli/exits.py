@@ -6,3 +6,4 @@ EXIT_SETTLED: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_IN_DOUBT: Final = 3
+EXIT_NOT_KNOWN: Final = 4

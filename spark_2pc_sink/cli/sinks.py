@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 from spark_2pc_sink.runbook import recover, status
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_EXITS: Final = (
+    "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
+    "option; 3 something is in doubt (a job in mid-batch is, for a moment); 4 the state table has no row of the sink"
+)
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of the program."""
-    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing")
+    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
     _add_common(looking)
     looking.add_argument("--transactional-id", help="one sink (default: every row of the state table)")
     looking.set_defaults(run=_status)
 
-    settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice")
+    settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
     _add_common(settling)
     settling.add_argument("--transactional-id", required=True, help="the sink")
     settling.add_argument("--dry-run", action="store_true", help="only say what would be done")
@@ -84,7 +90,9 @@ def _recover(given: argparse.Namespace) -> int:
 
 def _report(reports: Sequence[RecoveryReport], *, as_json: bool) -> int:
     _show(reports, as_json=as_json)
-    return EXIT_SETTLED if all(report.settled for report in reports) else EXIT_IN_DOUBT
+    if not all(report.settled for report in reports):
+        return EXIT_IN_DOUBT
+    return EXIT_SETTLED if reports and all(report.known for report in reports) else EXIT_NOT_KNOWN
 
 
 def _common(given: argparse.Namespace) -> dict[str, Any]:
@@ -101,17 +109,26 @@ def _show(reports: Sequence[RecoveryReport], *, as_json: bool) -> None:
         sys.stdout.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
         return
     if not reports:
-        sys.stdout.write("the state table has no row: no sink has run against this database\n")
+        sys.stdout.write("no state row: no sink has run against this database with a state table of this name\n")
     for report in reports:
         sys.stdout.write("\n".join(_lines(report)) + "\n")
 
 
 def _lines(report: RecoveryReport) -> list[str]:
     return [
-        f"{report.transactional_id}: {'nothing is in doubt' if report.settled else 'IN DOUBT'}: {report.reason}",
+        f"{report.transactional_id}: {_headline(report)}: {report.reason}",
         f"  database: {report.database_before}",
         f"  Kafka:    {report.kafka_before}",
+        *([f"  touched:  {report.age_s:.0f} s ago"] if report.age_s is not None else []),
         *(f"  - {action}" for action in report.actions),
         *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),
         *(f"  to settle: {remedy}" for remedy in report.remedies if not report.settled),
     ]
+
+
+def _headline(report: RecoveryReport) -> str:
+    if not report.settled:
+        return "IN DOUBT"
+    if not report.known:
+        return "NOT KNOWN, the state table has no row of it"
+    return "settled now" if report.actions else "nothing is in doubt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import SqlStateStore, StoreSettings
@@ -83,13 +84,17 @@ class DualWriteSink:
         if self._run is None:
             message = "a run was just started"
             raise AssertionError(message)
+        begun_s = time.monotonic()
         report = self._run.write(batch, batch_id)
         _log.info(
-            "batch %d: %s (%d rows, %d records)",
+            "%s: batch %d, %s: %d rows, %d records, %d transactions, %.3f s",
+            self._options.transactional_id,
             batch_id,
-            report.placement.value,
+            report.placement.name.lower(),
             report.row_count,
             report.record_count,
+            report.attempts,
+            time.monotonic() - begun_s,
         )
 
     def __getstate__(self) -> dict[str, Any]:

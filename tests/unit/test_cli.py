@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
         }
     ]
     printed = capsys.readouterr().out
-    assert "orders: nothing is in doubt" in printed
+    assert "orders: settled now" in printed
     assert "- committed 7:3 in Kafka" in printed
     assert "now:      done 7:3" in printed
 
@@ -76,7 +77,8 @@ def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(
     """A password in a file is in no list of processes; what is said twice must be the same."""
     file = tmp_path / "client.properties"
     file.write_text("sasl.password=secret")
-    words = ["status", "--database", "postgresql://h/d", "--bootstrap-server", "h:1", "--command-config", str(file)]
+    words = ["recover", "--database", "postgresql://h/d", "--bootstrap-server", "h:1", "--command-config", str(file)]
+    words += ["--transactional-id", "orders", "--take-over"]
     assert cli.main(words) == 0
     assert calls[0]["kafka"] == {"bootstrap.servers": "h:1", "sasl.password": "secret"}
     assert cli.main([*words, "--kafka", "bootstrap.servers=other:1"]) == 2
@@ -99,9 +101,22 @@ def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.Captur
     assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
 
 
+def test_a_sink_that_nobody_knows_is_exit_code_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that was mistyped is not taken for a sink that is well; what is in doubt counts for more."""
+    found = replace(report(settled=True), actions=(), known=False)
+    monkeypatch.setattr(sinks, "status", lambda **_: [found])
+    assert cli.main(["status", *SIDES, "--transactional-id", "oders"]) == 4
+    assert "NOT KNOWN" in capsys.readouterr().out
+    monkeypatch.setattr(sinks, "status", lambda **_: [found, replace(report(settled=False), age_s=2.4)])
+    assert cli.main(["status", *SIDES]) == 3
+    assert "touched:  2 s ago" in capsys.readouterr().out
+
+
 def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is in doubt where nothing has run."""
-    assert cli.main(["status", *SIDES]) == 0
+    assert cli.main(["status", *SIDES]) == 4
     assert "no sink has run" in capsys.readouterr().out
     assert calls[0]["transactional_id"] is None
 

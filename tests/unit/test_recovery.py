@@ -315,13 +315,14 @@ def test_a_look_changes_nothing() -> None:
     """status and --dry-run never claim."""
     sides = Sides()
     nothing = sides.recovery().look()
-    assert nothing.settled
+    assert (nothing.settled, nothing.known, nothing.age_s) == (True, False, None)
     assert sides.store.read(ID) is None
     pair = sides.start()
     sides.decide(pair)
     before = sides.row()
     report = sides.recovery().look()
-    assert not report.settled
+    assert (report.settled, report.known) == (False, True)
+    assert report.age_s is not None
     assert report.actions == ("would commit the transaction of the row's pair",)
     assert sides.row() == before
     assert sides.kafka.committed == []

@@ -93,7 +93,8 @@ class SimWork:
 
     def reread(self, _ticket: TransactionTicket) -> Replay:
         """What Spark has under this id now."""
-        return Replay(len(self._records), digest_of(self._records))
+        records = self._world.evaluate(self._batch_id)
+        return Replay(len(records), digest_of(records))
 
     def discard(self) -> None:
         """Forget the rows."""
@@ -153,7 +154,7 @@ class JobDriver:
             decision_margin_ms=DECISION_MARGIN_MS,
             restore_deadline_ms=RESTORE_DEADLINE_MS,
             adopt=False,
-            accept_replay=False,
+            accept_replay=self.world.accepts_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
         )

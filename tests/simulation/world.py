@@ -41,6 +41,11 @@ def halted_for_replay(error: HaltError) -> bool:
     return "not the batch that the database has" in error.reason
 
 
+def halted_for_skipping(error: HaltError) -> bool:
+    """Whether it halted because Spark replays another batch than the one that both sides have."""
+    return "it is not the one that came now" in error.reason
+
+
 class World:
     """See the module. It is also the clock of every driver: time passes when somebody waits, or when it stands still.
 
@@ -58,6 +63,8 @@ class World:
         self.halts: list[HaltError] = []
         #: What a person has decided after the last halt.
         self.decision: OperatorDecision | None = None
+        #: The next driver is started with accept_replay=True, as the last halt has named it.
+        self.accepts_replay = False
         self.errors: list[DualWriteError] = []
         #: Which attempts began with which pair.
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
@@ -189,7 +196,8 @@ class World:
         halt, self._unanswered = self._unanswered, None
         if self.finished:
             return self._last_look() if self.profile.loses_commits else None
-        if halt is None:
+        self.accepts_replay = halt is not None and halted_for_skipping(halt)
+        if halt is None or self.accepts_replay:
             return self._start(JobDriver)
         if not halted_for_replay(halt):
             return None

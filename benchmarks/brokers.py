@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import psutil
 import pyarrow as pa
 
+from benchmarks.figures import quantile
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
@@ -124,17 +125,13 @@ def _show(results: dict[str, Measured]) -> None:
             )
             for count in PARTITION_COUNTS
         ),
-        ("one-record transaction p50, ms", lambda found: _quantile(found.latencies_ms, 0.5)),
-        ("one-record transaction p99, ms", lambda found: _quantile(found.latencies_ms, 0.99)),
+        ("one-record transaction p50, ms", lambda found: quantile(found.latencies_ms, 0.5)),
+        ("one-record transaction p99, ms", lambda found: quantile(found.latencies_ms, 0.99)),
     ]
     print(f"{'':34}" + "".join(f"{name:>12}" for name in results) + f"{'ratio':>12}")
     for label, figure in lines:
         values = [figure(found) for found in results.values()]
         print(f"{label:34}" + "".join(f"{value:12.2f}" for value in values) + f"{values[-1] / values[0]:12.2f}")
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ from spark_2pc_sink.testing.local_broker import create_topic
 from spark_2pc_sink.testing.spark import start_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +66,6 @@ class Workbench:
     Args:
         cores: how many tasks Spark runs at a time.
         servers: those of the process that started this one; by default its own are started.
-        spark_settings: more settings of the session.
     """
 
     spark: SparkSession
@@ -77,12 +74,9 @@ class Workbench:
     engine: sqlalchemy.Engine
     directory: Path
 
-    def __init__(
-        self, *, cores: int = 2, servers: Servers | None = None, spark_settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *, cores: int = 2, servers: Servers | None = None) -> None:
         self._cores = cores
         self._given = servers
-        self._spark_settings = {**SPARK_SETTINGS, **(spark_settings or {})}
         self._stack = ExitStack()
         self._numbers = count(1)
 
@@ -92,7 +86,7 @@ class Workbench:
             self.servers = self._given or _start_servers(stack)
             self.tree = ProcessTree({self.servers.kafka_pid: "kafka", self.servers.postgres_pid: "postgresql"})
             self.engine = sqlalchemy.create_engine(self.servers.url, poolclass=sqlalchemy.NullPool)
-            self.spark = start_spark(self.directory, cores=self._cores, python_path=ROOT, settings=self._spark_settings)
+            self.spark = start_spark(self.directory, cores=self._cores, python_path=ROOT, settings=SPARK_SETTINGS)
             stack.callback(self.spark.stop)
             self._stack = stack.pop_all()
         return self

@@ -34,7 +34,7 @@ _HIDDEN = "***"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
 _KEPT_MAX = 1
 _UNLIMITED = -1
-#: A connection is replaced after this, so that it does not stick to a server that another has taken the place of.
+#: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
 _USED = "jdbc_state_used"
 #: Execution option: SQL that goes before a statement, in the same message.

@@ -28,7 +28,7 @@ KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Bytes of rows of several partitions that are encoded in one pass. More would not be faster, only copied once more.
 TOGETHER_BYTES_MAX: Final = 1024 * 1024
 #: Compression makes data that does not compress a little larger. Of the five snappy's framing adds most, less than one
-#: byte in sixty-four and a header, so so much room is left below max.message.bytes.
+#: byte in sixty-four and a header, so this much room is left below max.message.bytes.
 _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512
 #: Characters of a row's key in an error.

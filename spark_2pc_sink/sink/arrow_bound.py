@@ -26,11 +26,11 @@ _ROWS_DEFAULT: Final = 10_000
 _UNBOUNDED: Final = str(2**31 - 1)
 #: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
 ARROW_BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Without a bound a task may get all of its pieces at once: so many bytes of pieces have the batches of which it may.
-#: The same number makes a source give up.
+#: The bound is lifted only if the batch before had no more bytes of pieces than this: without it a task may get all of
+#: its pieces at once. A source that then makes more gives up.
 UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
-#: Without a bound an Arrow batch has as many rows as Spark allows: so many bytes they may weigh, by the mean of the
-#: batch before.
+#: The bound is lifted only if as many rows as Spark puts into one Arrow batch weigh no more than this, by the mean of
+#: the batch before.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
 #: What an Arrow batch weighs at most, by the mean of the batch before, where that does not take fewer rows than the
 #: least or more than the most: with more nothing becomes faster, and rows that turn out to be heavier weigh more.

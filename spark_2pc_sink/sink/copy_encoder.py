@@ -34,14 +34,11 @@ class CopyEncoder:
         plan: from the driver.
         row_key: name of the Arrow column that tells rows apart in messages; default: the upsert keys, and where there
             are none, the row's number in its task.
-        prefix: what the names of the plan's columns begin with in the Arrow batches, where they would clash with
-            others.
     """
 
-    def __init__(self, plan: ColumnPlan, *, row_key: str | None = None, prefix: str = "") -> None:
+    def __init__(self, plan: ColumnPlan, *, row_key: str | None = None) -> None:
         self._plan = plan
-        self._prefix = prefix
-        self._row_keys = tuple(prefix + key for key in plan.upsert_keys) if row_key is None else (row_key,)
+        self._row_keys = plan.upsert_keys if row_key is None else (row_key,)
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self._finished = False
@@ -94,12 +91,12 @@ class CopyEncoder:
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
     def _prepared(self, batch: Any, column: PlannedColumn) -> Any:
-        index = batch.schema.get_field_index(self._prefix + column.name)
+        index = batch.schema.get_field_index(column.name)
         if index < 0:
             raise LocalProtocolError(
                 operation="encode",
                 state=f"a batch of {', '.join(batch.schema.names)}",
-                rule=f"it has each column of the plan once, {self._prefix + column.name} too",
+                rule=f"it has each column of the plan once, {column.name} too",
             )
         values = batch.column(index)
         if _usual(values.type) != column.arrow_type:
@@ -127,9 +124,7 @@ class CopyEncoder:
         return self._refusal(batch, column, row, _shown(scalars[first]), rule)
 
     def _refusal(self, batch: Any, column: PlannedColumn, row: int, value: str, rule: str) -> UnstorableValueError:
-        keys = [
-            f"{_label(name.removeprefix(self._prefix))}={_shown(batch.column(name)[row])}" for name in self._row_keys
-        ]
+        keys = [f"{_label(name)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
         return UnstorableValueError(
             column=column.name,
             row_key=", ".join(keys) or f"number {self._rows + row} of its task",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: So many tasks for each that can run at once, if the input has as many parts and the topic as many partitions. More
-#: would shorten the rest that is written when the last ones have ended.
+#: Tasks for each core, if the input has as many parts and the topic as many partitions. More would shorten the rest
+#: that is written when the last ones have ended.
 WAVES: Final = 4
 
 _SETTING: Final = "spark.sql.files.minPartitionNum"

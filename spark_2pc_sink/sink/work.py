@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
 _STAGE_ATTEMPTS_DEFAULT = "4"
-#: A connection that waits for rows says so when this part of the time is over that it may be idle.
+#: A connection that waits for rows asks the server for something after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
 
 

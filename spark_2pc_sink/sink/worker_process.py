@@ -20,7 +20,7 @@ class Collector:
     def spare(self) -> None:
         """Leave out of further collections what is there now, if anything was imported since the last time.
 
-        Behind a collection little of that is garbage, and what is stays; so not before every task.
+        Right after a collection little of it is garbage. What is frozen is never freed, so not before every task.
         """
         modules = len(sys.modules)
         if modules > self._modules:

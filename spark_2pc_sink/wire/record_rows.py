@@ -265,7 +265,7 @@ class Rows:
 
         Args:
             bytes_max: of the records of one batch, before compression and without the batch's own header.
-            begun: so many of them are taken in the first part, which has no rows where none fits any more.
+            begun: bytes of the first part that are used already; that part is empty if no row fits any more.
         """
         ends = np.cumsum(self.sizes_max)
         parts = []

@@ -91,7 +91,8 @@ def test_time_of_a_process_that_nobody_waits_for_is_counted() -> None:
         parent.stdin.write("\n")
         parent.stdin.flush()
         assert parent.stdout.readline() == "gone\n"
-        assert min(spent(computed, tree.cpu_s()).values()) >= 0.0
+        # Differences of sums of floats: what is lost would be tenths of a second.
+        assert min(spent(computed, tree.cpu_s()).values()) >= -0.001
         parent.communicate("\n", timeout=60)
     assert sum(spent(before, tree.cpu_s()).values()) >= 0.3
 

@@ -420,10 +420,8 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
         most = max(most, waiting)
         return None
 
-    with Cluster(options_for(fake, max_in_flight=3, request_timeout_ms=300)) as cluster:
-        session: ProduceSession = session_on(
-            cluster, max_in_flight=3, request_timeout_ms=300, delivery_timeout_ms=400, **SMALL_BATCHES
-        )
+    with Cluster(options_for(fake, max_in_flight=3)) as cluster:
+        session: ProduceSession = session_on(cluster, max_in_flight=3, **SMALL_BATCHES)
         one_batch_each(session, T0, "a")
         session.flush()
         fake.script(Api.PRODUCE, *[hold] * 100)

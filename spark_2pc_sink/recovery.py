@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.log_rule import LogSide, ask_the_log
 from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 from spark_2pc_sink.wire.error_codes import Code
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class OperatorDecision(Enum):
     DROP = "leave Kafka without the batch"
 
 
-class KafkaSide(Protocol):
+class KafkaSide(LogSide, Protocol):
     """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
 
     @property
@@ -62,9 +62,6 @@ class KafkaSide(Protocol):
     def refresh(self) -> None:
         """Ask the broker for its versions and features again."""
 
-    def describe(self) -> TransactionDescription:
-        """Ask the coordinator for the state of the transactional id."""
-
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Send InitProducerId until it is answered."""
 
@@ -76,11 +73,6 @@ class KafkaSide(Protocol):
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
         """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
-
-    def find_marker(
-        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
-    ) -> Marker:
-        """Read the control marker of a transaction from one partition's log."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +148,8 @@ class Recovery:
         kafka: the coordinator and the log.
         store: the state rows.
         clock: measures and waits.
-        settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, in milliseconds.
+        settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, and how long the logs of
+            one transaction are read at a time, in milliseconds.
         adopt: the user has said that the row takes over whatever is there.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
     """
@@ -332,27 +325,13 @@ class Recovery:
         return initialized.producer if initialized.ongoing == prepared else None
 
     def _ask_the_log(self, row: StateRow) -> Resolution:
-        """Read the control marker of the row's transaction from one of the partitions that it wrote."""
-        producer = PreparedTxnState(row.prepared_transaction_state).producer
-        if producer is None or not row.kafka_offsets:
-            return Resolution(
-                Verdict.HALT, "the decided row names no partition whose log could be read", _LOST_REMEDIES
-            )
-        partition, (_, last_offset) = min(row.kafka_offsets.items())
-        marker = self._kafka.find_marker(
-            TopicPartition.parse(partition),
-            from_offset=last_offset + 1,
-            producer_id=producer.producer_id,
-            epochs=frozenset({producer.epoch, producer.epoch + 1}),
+        """Read how the row's transaction ended from the logs of the partitions that it wrote."""
+        return ask_the_log(
+            self._kafka,
+            PreparedTxnState(row.prepared_transaction_state).producer,
+            row.kafka_offsets,
+            Deadline(self._clock, self._settle_deadline_ms),
         )
-        where = f"the control marker of {producer} in {partition} after offset {last_offset}"
-        if marker is Marker.COMMIT:
-            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT")
-        if marker is Marker.ABORT:
-            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT")
-        if marker is Marker.OPEN:
-            return Resolution(Verdict.WAIT, f"{where} is not written yet")
-        return Resolution(Verdict.HALT, f"{where} is missing: the log was deleted or compacted", _LOST_REMEDIES)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about an owed batch."""
@@ -412,11 +391,6 @@ class Recovery:
         )
 
 
-_LOST_REMEDIES = (
-    "read the topic and the table, and settle by hand which of them has the batch; then",
-    "spark-2pc recover --accept-replay: Kafka lacks it, send what Spark replays now",
-    "spark-2pc recover --drop: Kafka has it, or is to go without it",
-)
 _OWED_REMEDIES = (
     "start the job: it sends the Kafka half of the batch again",
     "spark-2pc recover --drop: give up the Kafka half (its rows stay in the table)",

@@ -275,16 +275,25 @@ class TransactionClient:
         return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
 
     def find_marker(
-        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
+        self,
+        partition: TopicPartition,
+        *,
+        from_offset: int,
+        producer_id: int,
+        epochs: frozenset[int],
+        limit_ms: int,
     ) -> Marker:
-        """Read how a transaction ended from a partition's log; see `spark_2pc_sink.producer.log_reader`."""
+        """Read how a transaction ended from a partition's log; see `spark_2pc_sink.producer.log_reader`.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
         return find_marker(
             self._cluster,
             partition,
             from_offset=from_offset,
             producer_id=producer_id,
             epochs=epochs,
-            deadline=self._cluster.deadline(),
+            deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
         )
 
     # --- parts ---------------------------------------------------------------------------------------------------

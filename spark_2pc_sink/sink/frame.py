@@ -193,7 +193,9 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
     """The SELECT list of everything that a task needs beside the table's columns."""
     parts = {
         TOPIC: expressions.topic,
-        PARTITION: expressions.partition and f"CAST({expressions.partition} AS INT)",
+        # The widest type that is allowed: a narrower one would turn a number that no topic has into one that it has
+        # (spark.sql.ansi.enabled=false), or into an error that names no row.
+        PARTITION: expressions.partition and f"CAST({expressions.partition} AS BIGINT)",
         KEY: expressions.key if expressions.key_column is None else None,
         VALUE: expressions.value if expressions.json is None else None,
         HEADERS: expressions.headers,

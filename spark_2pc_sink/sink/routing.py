@@ -63,7 +63,7 @@ def spread(row_count: int, partitions: Sequence[int]) -> np.ndarray[Any, np.dtyp
 
 
 def check_partitions(
-    partitions: np.ndarray[Any, np.dtype[np.int32]],
+    partitions: np.ndarray[Any, np.dtype[np.int32]] | np.ndarray[Any, np.dtype[np.int64]],
     topic: str,
     partition_count: int,
     describe_row: Callable[[int], str],

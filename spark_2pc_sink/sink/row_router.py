@@ -89,9 +89,10 @@ class RowRouter:
         if given is not None:
             present = given.is_valid().to_numpy(zero_copy_only=False)
             numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
-            partitions = np.where(present, numbers, partitions).astype(np.int32)
             rows = np.flatnonzero(present) if chosen is None else chosen.to_numpy()[np.flatnonzero(present)]
             check_partitions(numbers[present], topic, count, lambda row: _describe_row(batch, int(rows[row])))
+            # Only now: what has passed the check fits, what has not might wrap round to a number that would.
+            partitions = np.where(present, numbers, partitions).astype(np.int32)
         free = np.flatnonzero(partitions == NO_PARTITION)
         if len(free):
             partitions = partitions.copy()

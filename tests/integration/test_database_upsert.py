@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.columns import ColumnPlan
+from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan
 from spark_2pc_sink.sink.database import SHOWN_KEYS_MAX
 from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, stream, transaction, upsert
 
@@ -168,16 +168,76 @@ def test_constraints_are_named(database: str) -> None:
         put(database, plan, (2, "a"))
 
 
-def test_row_that_a_trigger_swallows_is_noticed(database: str) -> None:
-    plan = keyed(database)
+def swallow(url: str, *, before: str = "INSERT", table: str = "orders") -> None:
+    """Let a trigger leave rows out whose key is 2."""
+    run(
+        url,
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        f"CREATE TRIGGER skip BEFORE {before} ON {table} FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION skip()",
+    )
+
+
+@pytest.mark.parametrize("before", ["INSERT", "UPDATE"])
+@pytest.mark.parametrize(
+    ("order", "batch"),
+    [
+        (None, [(1, "a"), (2, "b")]),
+        (LONG, [(1, "a", 1), (2, "b", 1)]),
+        (LONG, [(1, "a", 2), (1, "old", 1), (2, "b", 0)]),
+    ],
+    ids=["no order", "order", "order that passes rows over"],
+)
+def test_row_that_a_trigger_swallows_is_noticed(
+    database: str, before: str, order: t.DataType | None, batch: list[tuple[Any, ...]]
+) -> None:
+    plan = keyed(database, order=order)
+    if before == "UPDATE":
+        run(database, "INSERT INTO orders VALUES (2, 'kept')")
+    swallow(database, before=before)
+    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived: a trigger of the table"):
+        put(database, plan, *batch)
+    assert table(database) == ([] if before == "INSERT" else [(2, "kept")])
+
+
+@pytest.mark.parametrize("order", [None, LONG])
+def test_key_that_a_trigger_swallows_is_noticed(database: str, order: t.DataType | None) -> None:
+    """A table of nothing but keys: those that are there already are not written either, and that is right."""
+    create(database, ORDERS, keys=["id", "item"])
+    plan = plan_of(database, keys=["id", "item"], order=order)
+    more: tuple[int, ...] = () if order is None else (1,)
+    put(database, plan, (1, "a", *more), (2, "there", *more))
+    swallow(database)
+    assert put(database, plan, (1, "a", *more), (1, "b", *more)) == (2, 1)
+    with pytest.raises(ConstraintError, match="3 rows were given to it and 2 arrived: a trigger of the table"):
+        put(database, plan, (1, "a", *more), (2, "there", *more), (2, "b", *more))
+    assert put(database, plan, (2, "there", *more)) == (1, 0)
+    assert table(database) == [(1, "a"), (1, "b"), (2, "there")]
+
+
+def test_row_that_a_trigger_of_a_partition_swallows_is_noticed(database: str) -> None:
+    """Whatever the names: of the partition, and of the columns."""
     run(
         database,
-        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
-        "CREATE TRIGGER skip BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION skip()",
+        'CREATE TABLE orders (id bigint PRIMARY KEY, "%s" bigint) PARTITION BY RANGE (id)',
+        'CREATE TABLE "First" PARTITION OF orders FOR VALUES FROM (0) TO (10)',
     )
-    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
-        put(database, plan, (1, "a"), (2, "b"))
-    assert table(database) == []
+    swallow(database, table='"First"')
+    plan = plan_of(database, {"id": LONG, "%s": LONG}, keys=["id"], order=LONG)
+    batch = pa.record_batch({"id": [1, 2], "%s": [1, 1], ORDER_COLUMN: [1, 1]})
+    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"), transaction(database) as link:
+        upsert(link, plan, [stream(plan, batch)])
+
+
+def test_triggers_that_leave_no_row_out_are_no_obstacle(database: str) -> None:
+    plan = keyed(database, order=LONG)
+    run(
+        database,
+        "CREATE FUNCTION loud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.item := upper(NEW.item); "
+        "RETURN NEW; END $$",
+        "CREATE TRIGGER loud BEFORE INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION loud()",
+    )
+    assert put(database, plan, (1, "a", 1), (1, "b", 2), (2, "c", 1)) == (3, 2)
+    assert table(database) == [(1, "B"), (2, "C")]
 
 
 def test_cardinality_error_of_a_trigger_is_not_taken_for_a_key(database: str) -> None:

@@ -205,6 +205,7 @@ def test_a_transaction_that_timed_out_cannot_be_committed(
             from_offset=10,
             producer_id=producer.producer_id,
             epochs=frozenset({producer.epoch, producer.epoch + 1}),
+            limit_ms=options.max_block_ms,
         )
         assert marker is Marker.ABORT
         assert committed(broker.bootstrap, name, transactional_id) == []

@@ -339,7 +339,9 @@ def marker_of(
     """What the log says of the transaction of ``producer`` behind an offset."""
     assert producer is not None
     epochs = frozenset({producer.epoch, producer.epoch + 1})
-    return client.find_marker(partition, from_offset=from_offset, producer_id=producer.producer_id, epochs=epochs)
+    return client.find_marker(
+        partition, from_offset=from_offset, producer_id=producer.producer_id, epochs=epochs, limit_ms=60_000
+    )
 
 
 def is_settled(look: Callable[[], Marker]) -> bool:

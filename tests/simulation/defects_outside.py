@@ -85,10 +85,8 @@ def _does_not_bump(original: Any) -> Any:
 
 
 def _marker_of_the_same_epoch_only(original: Any) -> Any:
-    def find(self: Any, partition: Any, *, from_offset: int, producer_id: int, epochs: frozenset[int]) -> Any:
-        return original(
-            self, partition, from_offset=from_offset, producer_id=producer_id, epochs=frozenset({min(epochs)})
-        )
+    def find(self: Any, partition: Any, *, epochs: frozenset[int], **others: Any) -> Any:
+        return original(self, partition, epochs=frozenset({min(epochs)}), **others)
 
     return find
 

@@ -104,17 +104,28 @@ class SimKafka:
         return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)
 
     def find_marker(
-        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
+        self,
+        partition: TopicPartition,
+        *,
+        from_offset: int,
+        producer_id: int,
+        epochs: frozenset[int],
+        limit_ms: int,
     ) -> Marker:
-        """Fetch, as one request."""
-        return self._world.io(
-            faults.KAFKA,
-            "find-marker",
-            lambda: self._broker.find_marker(
-                partition, from_offset=from_offset, producer_id=producer_id, epochs=epochs
-            ),
-            _unanswered,
-        )
+        """Fetch, as one request, which is repeated when it is lost: the real client does that until ``limit_ms``."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return self._world.io(
+                    faults.KAFKA,
+                    "find-marker",
+                    lambda: self._broker.find_marker(
+                        partition, from_offset=from_offset, producer_id=producer_id, epochs=epochs
+                    ),
+                    _unanswered,
+                )
+            except KafkaTimeoutError:
+                continue
+        raise KafkaTimeoutError(operation="find-marker", deadline_ms=limit_ms, last_error="the connection was lost")
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int

@@ -43,6 +43,8 @@ class FakeKafka:
     pair: ProducerIdAndEpoch | None = None
     next_pair: ProducerIdAndEpoch | None = None
     markers: dict[ProducerIdAndEpoch, Marker] = field(default_factory=dict)
+    #: What partitions say whose logs differ, asked with the time that they may take.
+    logs: dict[TopicPartition, Callable[[int], Marker]] = field(default_factory=dict)
     committed: list[ProducerIdAndEpoch] = field(default_factory=list)
     aborted: list[ProducerIdAndEpoch] = field(default_factory=list)
     added: list[TopicPartition] = field(default_factory=list)
@@ -97,9 +99,17 @@ class FakeKafka:
         return answer
 
     def find_marker(
-        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
+        self,
+        partition: TopicPartition,
+        *,
+        from_offset: int,
+        producer_id: int,
+        epochs: frozenset[int],
+        limit_ms: int,
     ) -> Marker:
         self._called("find_marker")
+        if partition in self.logs:
+            return self.logs[partition](limit_ms)
         for epoch in sorted(epochs):
             marker = self.markers.get(ProducerIdAndEpoch(producer_id, epoch))
             if marker is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
@@ -37,7 +39,9 @@ class Sides:
     def start(self) -> ProducerIdAndEpoch:
         return self.recovery().run(query_id=QUERY, run_id="run").initialized.producer
 
-    def decide(self, pair: ProducerIdAndEpoch, *, batch_id: int = 0) -> StateRow:
+    def decide(
+        self, pair: ProducerIdAndEpoch, *, batch_id: int = 0, partitions: Sequence[str] = ("orders-0",)
+    ) -> StateRow:
         """Produce with ``pair`` and commit the database's half; then the driver dies."""
         self.kafka.produce(pair)
         row = self.row()
@@ -50,7 +54,7 @@ class Sides:
                     row_count=3,
                     record_count=3,
                     digest="0" * 32,
-                    kafka_offsets={"orders-0": (5, 7)},
+                    kafka_offsets=dict.fromkeys(partitions, (5, 7)),
                 )
             )
         return self.row()

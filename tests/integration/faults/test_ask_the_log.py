@@ -5,6 +5,7 @@ Each case begins with a decided row whose driver is dead, and somebody who has u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,10 +30,10 @@ def commit_as_somebody_else(job: Job) -> None:
         assert client.end(producer, commit=True).code == 0
 
 
-def delete_log(job: Job) -> None:
-    """Delete every record that the topic has, and with it every control marker."""
+def delete_log(job: Job, partitions: Sequence[int] = range(3)) -> None:
+    """Delete every record that these partitions have, and with it every control marker."""
     admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
-    deleted = admin.delete_records([Offset(job.topic, partition, -1) for partition in range(3)])
+    deleted = admin.delete_records([Offset(job.topic, partition, -1) for partition in partitions])
     for future in deleted.values():
         future.result(30)
 
@@ -72,6 +73,21 @@ def test_completed_by_the_driver_and_replaced(kafka_each_version: Broker, make_j
     job.terminate()
     assert "is COMMIT" in job.run().actions
     job.check()
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_one_partition_that_has_its_log_is_enough(outcome: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B7, B15: the logs of the first partitions were deleted; a transaction ends in all of them in the same way."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    if outcome == "COMMIT":
+        commit_as_somebody_else(job)
+    job.terminate()
+    delete_log(job, [0, 1])
+    restarted = job.run()
+    assert f"{job.topic}-2 after offset" in restarted.actions
+    assert f"is {outcome}" in restarted.actions
+    assert restarted.placements[0] == (BATCH, "SKIP" if outcome == "COMMIT" else "RESEND")
 
 
 @pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)

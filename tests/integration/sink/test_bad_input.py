@@ -207,6 +207,19 @@ def test_a_transaction_timeout_beyond_what_the_broker_allows(
     assert "transaction.max.timeout.ms" in str(error)
 
 
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_partition_beyond_what_kafka_counts(case: Case, spark: SparkSession, ansi: str) -> None:
+    """Its lower 32 bits are a partition that the topic has: the row must not go there, and is named."""
+    before = str(spark.conf.get("spark.sql.ansi.enabled"))
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        error = case.refused(partition="CASE WHEN id = 2 THEN 4294967297 ELSE 0 END")
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    assert isinstance(error, UnstorableValueError)
+    assert (error.column, error.row_key, error.value) == ("partition", "key='2'", "4294967297")
+
+
 def test_speculation_is_refused(case: Case, spark: SparkSession) -> None:
     """A4: the setting and the remedy are named; the session is reconfigured under the sink's eyes."""
     conf = spark.sparkContext._conf

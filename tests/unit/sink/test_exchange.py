@@ -160,7 +160,7 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
     batch = rows(
         ["a", "b", "c", "d"],
         ["1", "2", "3", "4"],
-        **{names.TOPIC: pa.array(["t", "u", "t", "u"]), names.PARTITION: pa.array([3, 1, None, 0], pa.int32())},
+        **{names.TOPIC: pa.array(["t", "u", "t", "u"]), names.PARTITION: pa.array([3, 1, None, 0])},
     )
     exchange(plan, [[batch]])
     third = partition_for_keys(pa.array(["c"]), PARTITIONS)[0]
@@ -171,7 +171,11 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [(names.TOPIC, pa.array([None], pa.string())), (names.PARTITION, pa.array([PARTITIONS], pa.int32()))],
+    [
+        (names.TOPIC, pa.array([None], pa.string())),
+        (names.PARTITION, pa.array([PARTITIONS])),
+        (names.PARTITION, pa.array([2**32])),
+    ],
 )
 def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
     """C1: the error of a source reaches the driver through the task that gets its account."""

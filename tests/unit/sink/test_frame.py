@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from spark_2pc_sink.sink.frame import RecordExpressions, is_everything, record_columns, with_json
+from spark_2pc_sink.sink.frame import RecordExpressions, is_everything, record_columns, record_sql, with_json
 from spark_2pc_sink.sink.json_values import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
 
 SPARK: Any = SimpleNamespace(conf={IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"})
@@ -54,3 +54,9 @@ def test_other_values_stay_with_spark(columns: dict[str, str], value: str) -> No
 def test_a_select_of_everything_is_none(selected: list[str], columns: list[str], *, everything: bool) -> None:
     frame: Any = SimpleNamespace(columns=columns)
     assert is_everything(selected, frame) is everything
+
+
+def test_a_partition_is_no_narrower_than_the_widest_type_that_it_may_have() -> None:
+    """`test_bad_input` has what a narrower one does to a number that does not fit."""
+    given = RecordExpressions(topic=None, key=None, value="'v'", headers=None, partition="p", columns={})
+    assert record_sql(given)[0] == "CAST(p AS BIGINT) AS _2pc_partition"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.wire import partitioner
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, murmur2, partition_for_keys
 from tests.unit.wire.rows import LAYOUTS
 
@@ -55,6 +57,41 @@ def test_columns_of_any_layout(items: list[bytes | None], layout: str, kind: Any
     assert partition_for_keys(keys, count).tolist() == [
         NO_PARTITION if item is None else (murmur2_of_one_key(item) & 0x7FFFFFFF) % count for item in items
     ]
+
+
+#: Around what changes the way: how many keys are few, and how many words are many.
+LENGTHS = st.one_of(st.integers(0, 40), st.integers(1_000, 1_100), st.integers(4_000, 5_000))
+
+
+@given(st.lists(st.none() | LENGTHS, max_size=5), st.integers(0, 40), LENGTHS, st.integers(0, 2**32), st.integers(0, 3))
+def test_keys_of_very_different_lengths(
+    lengths: list[int | None], alike: int, length: int, seed: int, skipped: int
+) -> None:
+    """A few long ones among short ones, and as many long ones that they are not few."""
+    chance = random.Random(seed)
+    items = [None if each is None else chance.randbytes(each) for each in [*lengths, *[length] * alike]]
+    chance.shuffle(items)
+    keys = pa.array([b"x" * skipped, *items], pa.binary()).slice(1)  # so that words are not aligned
+    assert murmur2(keys).tolist() == [murmur2_of_one_key(item or b"") for item in items]
+
+
+def test_a_key_of_many_blocks() -> None:
+    items = [random.Random(1).randbytes(700_001), b"short", b""]
+    assert murmur2(pa.array(items)).tolist() == [murmur2_of_one_key(item) for item in items]
+
+
+def test_a_long_key_takes_no_step_of_numpys_for_each_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of 10 MB took minutes, before the topic refused it."""
+    steps: list[int] = []
+    original = partitioner._words
+
+    def counting(layout: Any, positions: Any) -> Any:
+        steps.append(len(positions))
+        return original(layout, positions)
+
+    monkeypatch.setattr(partitioner, "_words", counting)
+    murmur2(pa.array([b"x" * 1_000_000, *[b"k" * 20] * 100]))
+    assert steps == [101] * 5
 
 
 def test_strings_hash_as_utf8() -> None:

@@ -1,0 +1,146 @@
+"""How a decided transaction ended, asked of the partitions that it wrote, one after the other.
+
+Recovery comes here when the coordinator no longer shows the transaction. A transaction ends in the same way in all its
+partitions, so one that tells is enough: topics are deleted, logs compacted, brokers lost and permissions withdrawn,
+and none of that may stand in the way of what another partition still has, nor of what a person decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.resolve import Resolution, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_2pc_sink.clock import Deadline
+    from spark_2pc_sink.producer.transaction_client import TransactionDescription
+
+#: A partition that is asked has at least this long, however many were asked before: one that is well answers at once.
+PARTITION_MS_MIN: Final = 1_000
+#: Of the partitions that did not tell, how many a message names: a row may have hundreds.
+SHOWN_PARTITIONS_MAX: Final = 20
+
+_LOST_REMEDIES: Final = (
+    "read the topic and the table, and settle by hand which of them has the batch; then",
+    "spark-2pc recover --accept-replay: Kafka lacks it, send what Spark replays now",
+    "spark-2pc recover --drop: Kafka has it, or is to go without it",
+)
+_UNREADABLE_REMEDY: Final = (
+    "make the partitions readable that are not (their broker, the permission to READ, more time by max.block.ms), and "
+    "start again; or"
+)
+
+
+class LogSide(Protocol):
+    """What is needed of Kafka here."""
+
+    def describe(self) -> TransactionDescription:
+        """Ask the coordinator for the state of the transactional id."""
+
+    def find_marker(
+        self,
+        partition: TopicPartition,
+        *,
+        from_offset: int,
+        producer_id: int,
+        epochs: frozenset[int],
+        limit_ms: int,
+    ) -> Marker:
+        """Read the control marker of a transaction from one partition's log, for at most ``limit_ms``."""
+
+
+def ask_the_log(
+    kafka: LogSide, producer: ProducerIdAndEpoch | None, offsets: Mapping[str, tuple[int, int]], deadline: Deadline
+) -> Resolution:
+    """Ask one partition after the other until one tells how the transaction ended.
+
+    Args:
+        kafka: whom to ask.
+        producer: the pair of the transaction.
+        offsets: its first and its last offset in each ``topic-partition``.
+        deadline: after which no further partition is asked; the first one is, whatever it says.
+
+    Returns:
+        What the first partition says that has a marker. Else to wait, where the transaction is open in one. Else to
+        halt, with what each of them said.
+
+    Raises:
+        KafkaError, KafkaTimeoutError: no partition could be read, because the cluster cannot be used at all.
+    """
+    if producer is None or not offsets:
+        return Resolution(Verdict.HALT, "the decided row names no partition whose log could be read", _LOST_REMEDIES)
+    return _Inquiry(kafka, producer, deadline).ask(offsets)
+
+
+class _Inquiry:
+    """One round of questions."""
+
+    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline) -> None:
+        self._kafka = kafka
+        self._producer = producer
+        self._deadline = deadline
+        self._open: str | None = None
+        self._unreadable = False
+        self._said: list[str] = []
+
+    def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution:
+        partitions = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
+        # All topics first, then their second partitions, and so on: where a topic is gone, so are all of its own.
+        ordered = sorted(partitions, key=lambda each: (each.partition, each.topic))
+        for number, partition in enumerate(ordered):
+            if number and self._deadline.passed:
+                self._said.append(f"{len(ordered) - number} were not asked within {self._deadline.limit_ms} ms")
+                self._unreadable = True
+                break
+            told = self._ask_one(partition, partitions[partition], last_one=number == len(ordered) - 1)
+            if told is not None:
+                return told
+        if self._open is not None:
+            return Resolution(Verdict.WAIT, f"{self._open} is not written yet")
+        return self._halt()
+
+    def _ask_one(self, partition: TopicPartition, last_offset: int, *, last_one: bool) -> Resolution | None:
+        """What one partition tells; None when it does not tell how the transaction ended."""
+        producer = self._producer
+        where = f"the control marker of {producer} in {partition} after offset {last_offset}"
+        try:
+            marker = self._kafka.find_marker(
+                partition,
+                from_offset=last_offset + 1,
+                producer_id=producer.producer_id,
+                epochs=frozenset({producer.epoch, producer.epoch + 1}),
+                limit_ms=self._share_ms(last_one=last_one),
+            )
+        except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
+            # Where the coordinator is out of reach too, its error goes on from here: nobody need decide anything.
+            self._kafka.describe()
+            self._said.append(f"{partition} cannot be read: {error}")
+            self._unreadable = True
+            return None
+        if marker is Marker.COMMIT:
+            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT")
+        if marker is Marker.ABORT:
+            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT")
+        if marker is Marker.OPEN:
+            # The others are asked all the same: what is open here may be another transaction.
+            self._open = where
+        else:
+            self._said.append(f"{where} is missing: the log was deleted or compacted")
+        return None
+
+    def _share_ms(self, *, last_one: bool) -> int:
+        """Half of the time that is left, all of it for the last one: a long log is read as far as that allows."""
+        left_ms = int(self._deadline.remaining_s * 1000)
+        return max(left_ms if last_one else left_ms // 2, PARTITION_MS_MIN)
+
+    def _halt(self) -> Resolution:
+        shown = self._said[:SHOWN_PARTITIONS_MAX]
+        if len(self._said) > len(shown):
+            shown.append(f"and {len(self._said) - len(shown)} more like these")
+        remedies = (_UNREADABLE_REMEDY, *_LOST_REMEDIES) if self._unreadable else _LOST_REMEDIES
+        return Resolution(Verdict.HALT, f"no partition tells how {self._producer} ended: {'; '.join(shown)}", remedies)

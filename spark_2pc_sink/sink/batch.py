@@ -38,6 +38,7 @@ from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
+from spark_2pc_sink.sink.replays import check_resend, check_skip
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -241,7 +242,9 @@ class BatchDriver:
         self._unfinished = True
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
-            self._check_skip(batch_id, work.reread(self._ticket(self._newest_pair(), kafka_only=True)))
+            check_skip(
+                self._claimed(), self._accept_replay, work.reread(self._ticket(self._newest_pair(), kafka_only=True))
+            )
             self._unfinished = False
             return BatchReport(batch_id, first)
         error: Exception | None = None
@@ -339,7 +342,7 @@ class BatchDriver:
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
         with DecidingScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
-            produced = self._produce(batch_id, work, ticket, scope)
+            produced = self._produce(work, ticket, scope)
             decided: DecidedBatch | None = None
             if produced.record_count:
                 prepared = PreparedBatch(self, batch_id, producer, produced, begun_s)
@@ -363,9 +366,7 @@ class BatchDriver:
             kafka_only=kafka_only,
         )
 
-    def _produce(
-        self, batch_id: int, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope
-    ) -> ProducedBatch:
+    def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope) -> ProducedBatch:
         """Step 3, and what must be true of it."""
         produced = work.produce(ticket, scope.connection)
         self._observer(Step.PRODUCE)
@@ -374,7 +375,7 @@ class BatchDriver:
                 reason=f"the tasks read {produced.row_count} rows, Kafka acknowledged {produced.record_count} records"
             )
         if ticket.kafka_only:
-            self._check_resend(batch_id, produced)
+            check_resend(self._claimed(), self._accept_replay, Replay(produced.record_count, produced.digest))
         return produced
 
     def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:
@@ -410,51 +411,6 @@ class BatchDriver:
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, work.partitions())
         return producer
-
-    def _check_resend(self, batch_id: int, produced: ProducedBatch) -> None:
-        """A resend must be what the database has, or a person decides."""
-        replay = Replay(produced.record_count, produced.digest)
-        if not self._is_replay(replay):
-            raise HaltError(
-                transactional_id=self._transactional_id,
-                database_side=f"batch {batch_id} with {self._recorded()}",
-                kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
-                reason="the replay of the owed batch is not the batch that the database has",
-                remedies=(
-                    "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
-                    "spark-2pc recover --drop: leave Kafka without this batch",
-                ),
-            )
-
-    def _check_skip(self, batch_id: int, replay: Replay) -> None:
-        """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
-
-        Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows
-        in it may then be others. And a job may call the sink twice for one batch, with a part of the rows each time.
-        """
-        if not self._is_replay(replay):
-            raise HaltError(
-                transactional_id=self._transactional_id,
-                database_side=f"batch {batch_id} with {self._recorded()}",
-                kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
-                reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was "
-                "set back, the source has changed, or the sink was called twice for one batch",
-                remedies=(
-                    "restore the checkpoint, or the database, that belongs to the other one",
-                    "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
-                    "for two parts of one stream use two sinks, each with a transactional_id of its own",
-                ),
-            )
-
-    def _is_replay(self, replay: Replay) -> bool:
-        """True for the batch of the row. An empty digest of records was accepted by a person, whatever comes."""
-        recorded = self._recorded()
-        accepted = self._accept_replay or (recorded.digest == "" and recorded.record_count > 0)
-        return accepted or replay == recorded
-
-    def _recorded(self) -> Replay:
-        row = self._claimed()
-        return Replay(row.record_count, row.digest)
 
     def decide(self, batch: PreparedBatch, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> None:
         """Step 5; called by `PreparedBatch.decide` only."""

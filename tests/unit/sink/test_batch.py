@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jdbc_state import MemoryStateStore, StateRow
+from jdbc_state import StateRow
 from spark_2pc_sink.errors import (
     BatchAttemptsExhaustedError,
     BatchRetryError,
@@ -23,113 +22,18 @@ from spark_2pc_sink.errors import (
     TransactionExpiredError,
     UnstorableValueError,
 )
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recipe.placement import Placement
-from spark_2pc_sink.recovery import Recovery
-from spark_2pc_sink.sink.batch import BatchDriver, DecidedBatch
-from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
-from tests.support.fake_kafka import FakeClock, FakeKafka
-
-ID = "orders"
-PARTITION = TopicPartition("orders", 0)
-
-
-@dataclass
-class FakeWork:
-    """Three rows; can fail at will."""
-
-    kafka: FakeKafka
-    rows: int = 3
-    records: int = 3
-    copied: int = 3
-    digest: str = "d" * 32
-    fail: list[Exception] = field(default_factory=list)
-    fail_copy: list[Exception] = field(default_factory=list)
-    early: tuple[str, ...] = ()
-    log: list[str] = field(default_factory=list)
-    tickets: list[TransactionTicket] = field(default_factory=list)
-
-    def partitions(self) -> list[TopicPartition]:
-        return [PARTITION]
-
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
-        self.log.append("produce")
-        for statement in self.early:
-            begin().execute(statement)
-        self.tickets.append(ticket)
-        if self.records:
-            self.kafka.produce(ticket.producer)
-        if self.fail:
-            raise self.fail.pop(0)
-        return ProducedBatch(self.rows, self.records, self.digest if self.records else "", {PARTITION: (0, 2)})
-
-    def copy_into(self, connection: Any) -> int:
-        self.log.append("copy")
-        connection.execute("copy")
-        if self.fail_copy:
-            raise self.fail_copy.pop(0)
-        return self.copied
-
-    def reread(self, ticket: TransactionTicket) -> Replay:
-        assert ticket.kafka_only
-        self.log.append("reread")
-        return Replay(self.records, self.digest if self.records else "")
-
-    def discard(self) -> None:
-        self.log.append("discard")
-
-
-class Job:
-    """One driver, and what it drives."""
-
-    def __init__(self, *, sides: Job | None = None, run_id: str = "run", **options: Any) -> None:
-        self.kafka: FakeKafka = FakeKafka() if sides is None else sides.kafka
-        self.store: MemoryStateStore = MemoryStateStore() if sides is None else sides.store
-        self.clock = FakeClock()
-        self.steps: list[Step] = []
-        self.on_step: Callable[[Step], None] = lambda _: None
-        self.stopping = False
-        self.driver = BatchDriver(
-            transactional_id=ID,
-            recovery=Recovery(
-                transactional_id=ID, kafka=self.kafka, store=self.store, clock=self.clock, settle_deadline_ms=5_000
-            ),
-            kafka=self.kafka,
-            store=self.store,
-            clock=self.clock,
-            query_id="query",
-            run_id=run_id,
-            **{
-                "attempts_max": 3,
-                "decision_margin_ms": 1_000,
-                "restore_deadline_ms": 1_000,
-                "adopt": False,
-                "accept_replay": False,
-                "stopping": lambda: self.stopping,
-                "observer": self._observe,
-                **options,
-            },
-        )
-
-    def _observe(self, step: Step) -> None:
-        self.steps.append(step)
-        self.on_step(step)
-
-    def work(self, **fields: Any) -> FakeWork:
-        return FakeWork(self.kafka, **fields)
-
-    def row(self) -> StateRow:
-        row = self.store.read(ID)
-        assert row is not None
-        return row
+from spark_2pc_sink.sink.batch import DecidedBatch
+from tests.support.fake_kafka import FakeKafka
+from tests.unit.sink.batch_jobs import ID, PARTITION, FakeWork, Job, started
 
 
 @pytest.fixture
 def job() -> Job:
-    started = Job()
-    started.driver.recover()
-    return started
+    """See `started`."""
+    return started()
 
 
 def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
@@ -251,46 +155,6 @@ def test_a_decision_that_the_database_lost_after_recovery_halts(job: Job) -> Non
     with pytest.raises(HaltError, match="left the state row at done, decision 0:0, and it is another by now"):
         job.driver.write(0, job.work())
     assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
-
-
-def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
-    """A1, D2: nothing is written twice, and stateful operators advance."""
-    job.driver.write(0, job.work())
-    work = job.work()
-    report = job.driver.write(0, work)
-    assert report.placement is Placement.SKIP
-    assert work.log == ["reread"]
-    assert len(job.kafka.committed) == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [({}, {"digest": "e" * 32}), ({}, {"rows": 0, "records": 0}), ({"rows": 0, "records": 0}, {})],
-    ids=["others", "none", "some behind none"],
-)
-def test_another_batch_under_the_same_id_is_not_skipped(
-    job: Job, first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has."""
-    job.driver.write(0, job.work(**first))
-    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
-        job.driver.write(0, job.work(**second))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
-    accepting.driver.recover()
-    assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
-    assert accepting.driver.write(1, accepting.work()).placement is Placement.RUN
-
-
-def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
-    """A person has given its Kafka half up, mostly because the replay is another batch."""
-    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError, match="not the batch that the database has"):
-        job.driver.write(0, _changing(job.work()))
-    row = job.row()
-    job.store.drop_batch(ID, row.generation, row.settled)
-    restarted = Job(sides=job, run_id="run-2")
-    restarted.driver.recover()
-    assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
 
 
 def test_a_caller_that_goes_on_after_an_error_is_recovered_first(job: Job) -> None:
@@ -424,43 +288,6 @@ def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: J
     assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
     assert len(job.kafka.committed) == 1
     assert job.row().status == "done"
-
-
-def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
-    """A7: the digest tells that Spark replays something else; a person decides."""
-    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError, match="not the batch that the database has") as halted:
-        job.driver.write(0, _changing(job.work()))
-    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
-    assert any("--drop" in remedy for remedy in halted.value.remedies)
-    assert job.row().status == "owed"
-    assert job.kafka.committed == []
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
-    accepting.driver.recover()
-    assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
-    assert job.row().status == "done"
-
-
-def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
-    """A person said that what Spark replays is right, and it replays nothing."""
-    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError):
-        job.driver.write(0, _changing(job.work()))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
-    accepting.driver.recover()
-    accepting.driver.write(0, accepting.work(rows=0, records=0))
-    assert job.row().status == "done"
-
-
-def _changing(work: FakeWork) -> FakeWork:
-    original = work.produce
-
-    def changed(ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
-        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
-        return original(ticket, begin)
-
-    work.produce = changed  # type: ignore[method-assign]
-    return work
 
 
 def test_an_empty_batch_has_no_transaction(job: Job) -> None:

@@ -1,0 +1,97 @@
+"""A batch that comes again: skipped or resent where it is the same, refused where it is another. A1, A7, D2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
+from tests.unit.sink.batch_jobs import ID, FakeWork, Job, started
+
+
+@pytest.fixture
+def job() -> Job:
+    """See `started`."""
+    return started()
+
+
+def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
+    """A1, D2: nothing is written twice, and stateful operators advance."""
+    job.driver.write(0, job.work())
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert report.placement is Placement.SKIP
+    assert work.log == ["reread"]
+    assert len(job.kafka.committed) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({}, {"digest": "e" * 32}), ({}, {"rows": 0, "records": 0}), ({"rows": 0, "records": 0}, {})],
+    ids=["others", "none", "some behind none"],
+)
+def test_another_batch_under_the_same_id_is_not_skipped(
+    job: Job, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has."""
+    job.driver.write(0, job.work(**first))
+    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
+        job.driver.write(0, job.work(**second))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
+    assert accepting.driver.write(1, accepting.work()).placement is Placement.RUN
+
+
+def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
+    """A person has given its Kafka half up, mostly because the replay is another batch."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with pytest.raises(HaltError, match="not the batch that the database has"):
+        job.driver.write(0, _changing(job.work()))
+    row = job.row()
+    job.store.drop_batch(ID, row.generation, row.settled)
+    restarted = Job(sides=job, run_id="run-2")
+    restarted.driver.recover()
+    assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
+
+
+def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
+    """A7: the digest tells that Spark replays something else; a person decides."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with pytest.raises(HaltError, match="not the batch that the database has") as halted:
+        job.driver.write(0, _changing(job.work()))
+    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
+    assert any("--drop" in remedy for remedy in halted.value.remedies)
+    assert job.row().status == "owed"
+    assert job.kafka.committed == []
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
+    assert job.row().status == "done"
+
+
+def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
+    """A person said that what Spark replays is right, and it replays nothing."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with pytest.raises(HaltError):
+        job.driver.write(0, _changing(job.work()))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting.driver.recover()
+    accepting.driver.write(0, accepting.work(rows=0, records=0))
+    assert job.row().status == "done"
+
+
+def _changing(work: FakeWork) -> FakeWork:
+    original = work.produce
+
+    def changed(ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
+        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
+        return original(ticket, begin)
+
+    work.produce = changed  # type: ignore[method-assign]
+    return work

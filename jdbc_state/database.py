@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -40,7 +40,7 @@ _USED = "jdbc_state_used"
 #: Execution option: SQL that goes before a statement, in the same message.
 _PRELUDE = "jdbc_state_prelude"
 #: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
-_KEEPALIVE: dict[str, int] = {
+KEEPALIVE: Final[dict[str, int]] = {
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -176,7 +176,7 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
     arguments: dict[str, object] = {
         "connect_timeout": settings.connect_timeout_s,
         "fallback_application_name": "jdbc_state",
-        **_KEEPALIVE,
+        **KEEPALIVE,
     }
     engine = create_engine(
         url,

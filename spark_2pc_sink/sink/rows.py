@@ -7,13 +7,15 @@ task with more than a few stages them while it runs, from where the driver takes
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
+from jdbc_state.database import ANSWER_GRACE_MS, discard, driver_connection, give_back
 from jdbc_state.failures import translated
+from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
@@ -275,10 +277,21 @@ class RowLoader:
 
     @contextmanager
     def _transaction(self, operation: str) -> Iterator[Connection]:
-        """A short transaction of its own."""
-        with closing(self._database.open(operation)) as connection, translated(operation), connection.begin():
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._options.lock_timeout_ms}")
-            yield connection
+        """A short transaction of its own; as a whole it may take as long as a statement of the one that decides."""
+        options = self._options
+        connection = self._database.open(operation)
+        try:
+            limit_ms = options.statement_timeout_ms + ANSWER_GRACE_MS
+            with translated(operation), Watchdog(driver_connection(connection), limit_ms), connection.begin():
+                connection.exec_driver_sql(
+                    f"SET LOCAL lock_timeout = {options.lock_timeout_ms}; "
+                    f"SET LOCAL statement_timeout = {options.statement_timeout_ms}"
+                )
+                yield connection
+        except BaseException:
+            discard(connection)
+            raise
+        give_back(connection)
 
     def _staging_schema(self) -> str:
         return self._options.staging_schema or self._planned().table.schema or "public"

@@ -25,6 +25,8 @@ import psycopg2.extensions
 from psycopg2 import sql
 from sqlalchemy import make_url
 
+from jdbc_state.database import ANSWER_GRACE_MS, KEEPALIVE
+from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
@@ -98,7 +100,7 @@ class StagingSession:
         application_name: what pg_stat_activity shows, and by which a newer driver ends this session.
         connect_timeout_s: bound of the connection's start.
         lock_timeout_ms: bound of each wait for a lock.
-        statement_timeout_ms: bound of each COPY; 0 for none.
+        statement_timeout_ms: bound of each COPY.
     """
 
     database: str = field(repr=False)
@@ -115,6 +117,8 @@ class StagingSession:
         """
         url = make_url(self.database)
         arguments, keywords = url.get_dialect()().create_connect_args(url)
+        # What is in the URL's query was meant by the user.
+        keywords = {**KEEPALIVE, **keywords}
         keywords.update(
             client_encoding="utf8", connect_timeout=self.connect_timeout_s, application_name=self.application_name
         )
@@ -123,6 +127,10 @@ class StagingSession:
         except psycopg2.OperationalError as error:
             raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
         return connection
+
+    def watched(self, connection: psycopg2.extensions.connection) -> Watchdog:
+        """Bound a transaction of one COPY where the server cannot, because it is stopped."""
+        return Watchdog(connection, self.statement_timeout_ms + ANSWER_GRACE_MS)
 
     def bound(self, cursor: psycopg2.extensions.cursor) -> None:
         """Begin a transaction that has these bounds; a session's settings would outlive it behind PgBouncer."""
@@ -219,10 +227,11 @@ class _TableStore:
         connection = self._connection
         if connection is None:
             raise LocalProtocolError(operation="write", state="closed", rule="rows go in between enter and exit")
-        with connection.cursor() as cursor:
-            self._session.bound(cursor)
-            yield cursor
-        connection.commit()
+        with self._session.watched(connection):
+            with connection.cursor() as cursor:
+                self._session.bound(cursor)
+                yield cursor
+            connection.commit()
 
     def _close(self) -> None:
         if self._connection is not None:

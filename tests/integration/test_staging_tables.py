@@ -195,6 +195,15 @@ def test_waits_of_a_session_are_bounded(database: str, plan: ColumnPlan) -> None
             writer.write(orders(plan, (1, LARGE))[0])
 
 
+def test_a_link_that_is_cut_without_a_word_is_noticed(database: str) -> None:
+    """B26: a task sends by the same rules as the driver, unless the URL has others."""
+    for url, idle in ((database, "10"), (f"{database}?keepalives_idle=7", "7")):
+        connection = session(url).connect()
+        shown = connection.info.dsn_parameters
+        connection.close()
+        assert {**shown, "keepalives_idle": idle, "tcp_user_timeout": "25000", "keepalives_count": "3"} == shown
+
+
 def test_unreachable_database_is_said_without_the_password() -> None:
     nowhere = session(f"postgresql+psycopg2://me:secret@127.0.0.1:{free_port()}/db")
     with pytest.raises(DatabaseUnreachableError, match="refused") as caught:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -40,7 +40,7 @@ _USED = "jdbc_state_used"
 #: Execution option: SQL that goes before a statement, in the same message.
 _PRELUDE = "jdbc_state_prelude"
 #: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
-_KEEPALIVE: dict[str, int] = {
+KEEPALIVE: Final[dict[str, int]] = {
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -74,15 +74,19 @@ class Database:
         self._answered = False
         self._engine = _engine(parsed, settings)
 
-    def open(self, operation: str) -> Connection:
+    def open(self, operation: str, *, patient: bool = True) -> Connection:
         """A connection that has not begun a transaction; the caller closes it.
 
-        A database that has answered before is given ``connect_deadline_ms`` to come back (a restart, a failover).
+        Args:
+            operation: for messages.
+            patient: give a database that has answered before ``connect_deadline_ms`` to come back (a restart, a
+                failover).
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
         """
-        end_s = time.monotonic() + (self._settings.connect_deadline_ms / 1000 if self._answered else 0)
+        wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
+        end_s = time.monotonic() + wait_ms / 1000
         pause_s = _RECONNECT_PAUSE_S
         while True:
             try:
@@ -98,12 +102,13 @@ class Database:
                 return connection
 
     @contextmanager
-    def requests(self, operation: str, *, lock_timeout_ms: int) -> Iterator[Connection]:
+    def requests(self, operation: str, *, lock_timeout_ms: int, patient: bool = True) -> Iterator[Connection]:
         """A connection on which each statement is one message and one transaction of its own.
 
         Args:
             operation: for messages.
             lock_timeout_ms: longest wait of a statement for a lock.
+            patient: see :meth:`open`.
 
         Raises:
             StateStoreError: the database failed; what was under way may have been carried out.
@@ -113,7 +118,7 @@ class Database:
             f"SET LOCAL lock_timeout = {lock_timeout_ms}; "
             f"SET LOCAL statement_timeout = {self._settings.commit_timeout_ms}; {DURABLE}"
         )
-        connection = self.open(operation)
+        connection = self.open(operation, patient=patient)
         try:
             with translated(self.named(operation)):
                 limit_ms = self._settings.commit_timeout_ms + ANSWER_GRACE_MS
@@ -176,7 +181,7 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
     arguments: dict[str, object] = {
         "connect_timeout": settings.connect_timeout_s,
         "fallback_application_name": "jdbc_state",
-        **_KEEPALIVE,
+        **KEEPALIVE,
     }
     engine = create_engine(
         url,

@@ -16,7 +16,7 @@ from jdbc_state.failures import describe, sqlstate_of, translated
 from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move, legal_before, status_after
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
-from jdbc_state.watchdog import Watchdog
+from jdbc_state.watchdog import Watchdog, watched_statements
 from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 _DECIDE = "decide"
@@ -69,9 +69,8 @@ class SqlDecidingTransaction:
         )
         name = application_name(self._transactional_id, self._generation)
         named = func.set_config("application_name", name, True)  # noqa: FBT003 - SQL's: local to the transaction
-        with self._watched():
-            statement = select(named, self._state.c.generation).where(self._own_row)
-            answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
+        statement = select(named, self._state.c.generation).where(self._own_row)
+        answer = self._connection.execute(statement, execution_options=prelude(limits)).one_or_none()
         if answer is None or answer.generation != self._generation:
             raise claim_lost_error(self._transactional_id, self._generation, self._read())
 
@@ -100,17 +99,16 @@ class SqlDecidingTransaction:
         )
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
         checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
-        with self._watched():
-            written = self._connection.execute(statement, execution_options=checked).rowcount
-            if written != 1:
-                explain_refused_move(
-                    operation=_DECIDE,
-                    transactional_id=self._transactional_id,
-                    generation=self._generation,
-                    row=self._read(),
-                    values=None,
-                    expected=decision.expected,
-                )
+        written = self._connection.execute(statement, execution_options=checked).rowcount
+        if written != 1:
+            explain_refused_move(
+                operation=_DECIDE,
+                transactional_id=self._transactional_id,
+                generation=self._generation,
+                row=self._read(),
+                values=None,
+                expected=decision.expected,
+            )
         self._phase = "decided"
 
     def commit(self) -> None:
@@ -155,22 +153,23 @@ class SqlDecidingTransaction:
         answer = self._connection.execute(select(*row_columns(self._state)).where(self._own_row)).one_or_none()
         return None if answer is None else row_of(answer)
 
-    def _watched(self) -> Watchdog:
-        return Watchdog(driver_connection(self._connection), self._settings.statement_timeout_ms + ANSWER_GRACE_MS)
-
 
 @contextmanager
 def deciding(
     database: Database, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
-    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``."""
+    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``.
+
+    The server bounds each statement, the batch's own too. A server that is stopped bounds none, so the driver does.
+    """
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
     transaction = SqlDecidingTransaction(
         connection, state=state, settings=settings, transactional_id=transactional_id, generation=generation
     )
+    limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:
-        with translated(database.named(operation)):
+        with translated(database.named(operation)), watched_statements(driver_connection(connection), limit_ms):
             transaction.begin()
             yield transaction
             if transaction.decided:

@@ -6,8 +6,13 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import psycopg2.extensions
 
 #: The thread that watches ends when there was nothing to watch for so long.
 _IDLE_S: Final = 10.0
@@ -45,6 +50,43 @@ class Watchdog:
     ) -> None:
         _watch.remove(self._socket)
         self._socket.close()
+
+
+class _WatchedCursor(psycopg2.extensions.cursor):
+    """A cursor that waits for each of its answers under a `Watchdog`."""
+
+    def __init__(self, connection: psycopg2.extensions.connection, name: str | None = None, *, limit_ms: int) -> None:
+        super().__init__(connection, name)
+        self._limit_ms = limit_ms
+
+    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - psycopg2's name of it
+        """See psycopg2."""
+        with Watchdog(self.connection, self._limit_ms):
+            super().execute(query, vars)
+
+    def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
+        """See psycopg2."""
+        with Watchdog(self.connection, self._limit_ms):
+            super().copy_expert(sql, file, size)
+
+
+@contextmanager
+def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int) -> Iterator[None]:
+    """Bound each statement on ``connection`` while the block lasts, whoever sends it.
+
+    At the connection, and not where statements are sent: none of them can be forgotten. What is not a cursor's
+    (COMMIT and ROLLBACK) is left to a `Watchdog` of its own.
+
+    Args:
+        connection: psycopg2's; cursors that are made in the block are meant.
+        limit_ms: milliseconds that each statement may take.
+    """
+    before = connection.cursor_factory
+    connection.cursor_factory = partial(_WatchedCursor, limit_ms=limit_ms)
+    try:
+        yield
+    finally:
+        connection.cursor_factory = before
 
 
 class _Watch:

@@ -105,7 +105,10 @@ class BatchWork(Protocol):
         """
 
     def discard(self) -> None:
-        """Forget what the last `produce` left in memory."""
+        """Forget what the last `produce` left in memory, and remove what it has staged, where that can be done now.
+
+        The attempt is over, decided or not. What cannot be removed is in nobody's way, and is no error.
+        """
 
 
 @dataclass(frozen=True)

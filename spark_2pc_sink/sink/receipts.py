@@ -97,6 +97,11 @@ class TaskResults:
         return tuple(sorted(chain(*(receipt.sources for receipt in self.receipts)), key=lambda one: one.source))
 
     @property
+    def staged(self) -> bool:
+        """True when a source has staged rows."""
+        return any(source.staged_parts for source in self.sources)
+
+    @property
     def rows(self) -> int:
         """Rows read from Spark."""
         return sum(source.rows for source in self.sources)

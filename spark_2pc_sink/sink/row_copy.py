@@ -119,7 +119,6 @@ class RowCopy:
             raise BatchRetryError(
                 reason=f"the sources sent rows as {sent} says, (run, staged parts) of each, and {written} were written"
             )
-        staged.drop()
         rows = sum(source.copy_rows for source in sources)
         self._table_rows(connection).finish(rows)
         return rows

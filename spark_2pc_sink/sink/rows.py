@@ -7,14 +7,16 @@ task with more than a few stages them while it runs, from where the driver takes
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
+from jdbc_state.database import ANSWER_GRACE_MS, discard, driver_connection, give_back
 from jdbc_state.failures import translated
-from spark_2pc_sink.errors import LocalProtocolError
+from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
@@ -25,7 +27,7 @@ from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
 from spark_2pc_sink.sink.staging_files import FileStaging
-from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging, drop_leftover_staging
+from spark_2pc_sink.sink.staging_tables import DROP_LOCK_TIMEOUT_MS, StagingSession, TableStaging, drop_ended_staging
 from spark_2pc_sink.sink.target import read_target
 
 if TYPE_CHECKING:
@@ -259,26 +261,57 @@ class RowLoader:
         self._schema = None
 
     def drop_leftover_staging(self, generation: int) -> None:
-        """Drop the staging tables of older claims of this sink, once for each claim."""
+        """Drop the staging tables of older claims of this sink, once for each claim; see `drop_staging`."""
         if self._plan is None or generation == self._cleared:
             return
-        with self._transaction("dropping leftover staging tables") as connection:
-            dropped = drop_leftover_staging(
-                connection,
-                schema=self._staging_schema(),
-                transactional_id=self._options.transactional_id,
-                generation=generation,
-            )
         self._cleared = generation
-        if dropped:
-            _log.info("dropped %d staging tables that older attempts left", len(dropped))
+        self._drop_staging((generation, 0))
+
+    def drop_staging(self, ticket: TransactionTicket) -> None:
+        """Drop the staging tables of an attempt that is over, and what earlier ones have left.
+
+        Nothing depends on it, as no name is used twice, and anyone who reads the whole database (pg_dump) may hold a
+        lock on one for hours. So what cannot be dropped at once is left: to the next attempt that stages, and to the
+        next claim.
+        """
+        self._drop_staging((ticket.generation, ticket.transaction))
+
+    def _drop_staging(self, ended: tuple[int, int]) -> None:
+        try:
+            with self._database.requests(
+                "dropping staging tables", lock_timeout_ms=DROP_LOCK_TIMEOUT_MS, patient=False
+            ) as connection:
+                result = drop_ended_staging(
+                    connection,
+                    schema=self._staging_schema(),
+                    transactional_id=self._options.transactional_id,
+                    ended=ended,
+                )
+        except StateStoreError as error:
+            _log.warning("staging tables may be left, to be dropped later: %s", error)
+            return
+        if result.dropped:
+            _log.info("dropped %d staging tables", len(result.dropped))
+        if result.left:
+            _log.warning("%d staging tables are left, to be dropped later: %s", result.left, "; ".join(result.reasons))
 
     @contextmanager
     def _transaction(self, operation: str) -> Iterator[Connection]:
-        """A short transaction of its own."""
-        with closing(self._database.open(operation)) as connection, translated(operation), connection.begin():
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._options.lock_timeout_ms}")
-            yield connection
+        """A short transaction of its own; as a whole it may take as long as a statement of the one that decides."""
+        options = self._options
+        connection = self._database.open(operation)
+        try:
+            limit_ms = options.statement_timeout_ms + ANSWER_GRACE_MS
+            with translated(operation), Watchdog(driver_connection(connection), limit_ms), connection.begin():
+                connection.exec_driver_sql(
+                    f"SET LOCAL lock_timeout = {options.lock_timeout_ms}; "
+                    f"SET LOCAL statement_timeout = {options.statement_timeout_ms}"
+                )
+                yield connection
+        except BaseException:
+            discard(connection)
+            raise
+        give_back(connection)
 
     def _staging_schema(self) -> str:
         return self._options.staging_schema or self._planned().table.schema or "public"

@@ -61,10 +61,6 @@ class StagedParts(ABC):
                 yield stream
 
     @abstractmethod
-    def drop(self) -> None:
-        """Remove what was read."""
-
-    @abstractmethod
     def _places(self) -> list[tuple[int, Any]]:
         """Each source that has staged something, and where. The server is asked something, in any case."""
 

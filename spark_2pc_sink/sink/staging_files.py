@@ -108,9 +108,6 @@ class StagedFiles(StagedParts):
         self._rows = rows
         self._connection = driver_connection(connection)
 
-    def drop(self) -> None:
-        """See `StagedParts.drop`: nothing is left but empty folders."""
-
     def _places(self) -> list[tuple[int, Path]]:
         with self._connection.cursor() as cursor:
             cursor.execute("SELECT 1")

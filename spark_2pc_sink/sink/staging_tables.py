@@ -1,9 +1,9 @@
 """Staged rows in tables of the database, which is what driver and tasks of a cluster have in common.
 
 A task fills one table on a short connection of its own (`_TableStore`), each part in a transaction of its own. The
-driver reads each part by its number, and drops the table in the transaction that decides (`StagedTables`). Tables of
-attempts that were given up are dropped later, by name (`drop_leftover_staging`). They are unlogged: a crash of the
-server empties them.
+driver reads each part by its number in the transaction that decides (`StagedTables`). Tables are dropped by name when
+their attempt is over, each in a transaction of its own (`drop_ended_staging`): after the decision, which must not wait
+for somebody who reads one of them. They are unlogged: a crash of the server empties them.
 
 A part is cut into slices that fill a page each, wherever its rows end. As one value, the server would cut it into
 pieces of 2 KB itself (TOAST), four times as many, each by its own way into the table and its index.
@@ -23,8 +23,13 @@ import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
-from sqlalchemy import make_url
+from sqlalchemy import MetaData, Table, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import DropTable
 
+from jdbc_state.database import ANSWER_GRACE_MS, KEEPALIVE
+from jdbc_state.failures import describe, sqlstate_of
+from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream, copy_streams
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
@@ -32,16 +37,22 @@ from spark_2pc_sink.sink.staging import StagedParts
 from spark_2pc_sink.sink.target import driver_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import TracebackType
 
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.batch_work import TransactionTicket
 
-#: Leftover tables dropped by one call: each takes a few places in the server's lock table, which has 6400 by default
-#: (max_locks_per_transaction x max_connections) for all sessions together.
+#: Tables that one call drops or tries to: somebody waits for it, and each is a transaction.
 LEFTOVERS_MAX = 500
+#: How long one table is waited for, and how many of them: a second in all. Who holds a lock on a staging table is
+#: either done with it in a moment, or keeps it for as long as a backup takes.
+DROP_LOCK_TIMEOUT_MS = 200
+LOCKED_MAX = 5
+#: Of the tables that were not dropped, for how many a message says why.
+_REASONS_MAX = 3
+_LOCK_NOT_AVAILABLE = "55P03"
 
 _STAGE = "_2pc_stage_"
 _NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
@@ -98,7 +109,7 @@ class StagingSession:
         application_name: what pg_stat_activity shows, and by which a newer driver ends this session.
         connect_timeout_s: bound of the connection's start.
         lock_timeout_ms: bound of each wait for a lock.
-        statement_timeout_ms: bound of each COPY; 0 for none.
+        statement_timeout_ms: bound of each COPY.
     """
 
     database: str = field(repr=False)
@@ -115,6 +126,8 @@ class StagingSession:
         """
         url = make_url(self.database)
         arguments, keywords = url.get_dialect()().create_connect_args(url)
+        # What is in the URL's query was meant by the user.
+        keywords = {**KEEPALIVE, **keywords}
         keywords.update(
             client_encoding="utf8", connect_timeout=self.connect_timeout_s, application_name=self.application_name
         )
@@ -123,6 +136,10 @@ class StagingSession:
         except psycopg2.OperationalError as error:
             raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
         return connection
+
+    def watched(self, connection: psycopg2.extensions.connection) -> Watchdog:
+        """Bound a transaction of one COPY where the server cannot, because it is stopped."""
+        return Watchdog(connection, self.statement_timeout_ms + ANSWER_GRACE_MS)
 
     def bound(self, cursor: psycopg2.extensions.cursor) -> None:
         """Begin a transaction that has these bounds; a session's settings would outlive it behind PgBouncer."""
@@ -219,10 +236,11 @@ class _TableStore:
         connection = self._connection
         if connection is None:
             raise LocalProtocolError(operation="write", state="closed", rule="rows go in between enter and exit")
-        with connection.cursor() as cursor:
-            self._session.bound(cursor)
-            yield cursor
-        connection.commit()
+        with self._session.watched(connection):
+            with connection.cursor() as cursor:
+                self._session.bound(cursor)
+                yield cursor
+            connection.commit()
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -244,12 +262,6 @@ class StagedTables(StagedParts):
         self._connection = driver_connection(connection)
         self._schema = schema
         self._prefix = str(StagingName.of(ticket, 0)).removesuffix("0")
-
-    def drop(self) -> None:
-        """See `StagedParts.drop`."""
-        if self.taken:
-            with self._connection.cursor() as cursor:
-                drop_tables(cursor, [self._table(name) for _, name in self._places()])
 
     def _places(self) -> list[tuple[int, StagingName]]:
         with self._connection.cursor() as cursor:
@@ -309,31 +321,60 @@ def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) 
     return [name for name in parsed if name is not None]
 
 
-def drop_tables(cursor: psycopg2.extensions.cursor, tables: Sequence[TableName]) -> None:
-    """Drop tables in the cursor's transaction."""
-    if tables:
-        cursor.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(table.identifier for table in tables)))
+@dataclass(frozen=True)
+class DroppedStaging:
+    """What became of staging tables that nobody needs any more.
+
+    Attributes:
+        dropped: these are gone.
+        left: how many are still there, as far as one call looks.
+        reasons: of the first of them, which and why.
+    """
+
+    dropped: tuple[TableName, ...]
+    left: int
+    reasons: tuple[str, ...]
 
 
-def drop_leftover_staging(
-    connection: Connection, *, schema: str, transactional_id: str, generation: int
-) -> tuple[TableName, ...]:
-    """Drop the staging tables that older claims of a sink left, and name them.
+def drop_ended_staging(
+    connection: Connection, *, schema: str, transactional_id: str, ended: tuple[int, int]
+) -> DroppedStaging:
+    """Drop the staging tables of a sink's attempts that are over, each in a transaction of its own.
 
     Args:
-        connection: inside a transaction of its own, with a lock_timeout: a table may be in use for a moment.
+        connection: on which each statement is a transaction and has a short lock_timeout; see `Database.requests`.
         schema: where staging tables are created.
         transactional_id: the sink's; tables of others are left alone.
-        generation: the claim in force; its own tables are left alone.
+        ended: generation and number of the last attempt that is over; number 0 for those of older claims only.
 
     Returns:
-        What was dropped: at most `LEFTOVERS_MAX` tables; so many mean that there may be more.
+        What was dropped and what was not: of at most `LEFTOVERS_MAX` tables; so many mean that there may be more.
+
+    Raises:
+        SQLAlchemyError, psycopg2.Error: the connection broke.
     """
     with driver_connection(connection).cursor() as cursor:
-        leftovers = tuple(
-            TableName(name=str(name), schema=schema)
-            for name in staging_names(cursor, schema, f"{_STAGE}{owner_of(transactional_id)}_")
-            if name.generation < generation
-        )[:LEFTOVERS_MAX]
-        drop_tables(cursor, leftovers)
-    return leftovers
+        names = staging_names(cursor, schema, f"{_STAGE}{owner_of(transactional_id)}_")
+    over = [TableName(str(name), schema) for name in names if (name.generation, name.attempt) <= ended][:LEFTOVERS_MAX]
+    dropped: list[TableName] = []
+    reasons: list[str] = []
+    locked = 0
+    for table in over:
+        try:
+            connection.execute(_drop_statement(table))
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            # Somebody reads it (55P03), or it is another role's (42501), or a view was made of it (2BP01), ...
+            reasons.append(f"{table}: {describe(error)}")
+            locked += sqlstate_of(error) == _LOCK_NOT_AVAILABLE
+            if locked == LOCKED_MAX:
+                break
+        else:
+            dropped.append(table)
+    return DroppedStaging(tuple(dropped), len(over) - len(dropped), tuple(reasons[:_REASONS_MAX]))
+
+
+def _drop_statement(table: TableName) -> DropTable:
+    # If it is there: a newer driver may have been quicker.
+    return DropTable(Table(table.name, MetaData(), schema=table.schema), if_exists=True)

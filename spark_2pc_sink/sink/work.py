@@ -102,6 +102,7 @@ class SparkBatchWork:
         self._folder: Path | None = None
         self._results: TaskResults | None = None
         self._copy: RowCopy | None = None
+        self._ticket: TransactionTicket | None = None
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
@@ -118,6 +119,7 @@ class SparkBatchWork:
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._loader.drop_leftover_staging(ticket.generation)
+        self._ticket = ticket
         with self._forgetting():
             self._folder = None if self._local is None else self._local.begin(ticket)
             if ticket.kafka_only:
@@ -150,10 +152,13 @@ class SparkBatchWork:
         return Replay(results.rows, format_digest(results.digest) if results.rows else "")
 
     def discard(self) -> None:
-        """Forget the last `produce`, and remove what it has left on the disk."""
-        self._results = self._copy = None
+        """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
+        results, ticket, folder = self._results, self._ticket, self._folder
+        self._results = self._copy = self._ticket = self._folder = None
         if self._local is not None:
             self._local.end()
+        if folder is None and ticket is not None and results is not None and results.staged:
+            self._loader.drop_staging(ticket)
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:

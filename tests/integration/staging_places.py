@@ -51,7 +51,7 @@ def session(url: str, **more: Any) -> StagingSession:
         "application_name": "2pc:my sink:3",
         "connect_timeout_s": 5,
         "lock_timeout_ms": 5_000,
-        "statement_timeout_ms": 0,
+        "statement_timeout_ms": 60_000,
     }
     return StagingSession(**{**defaults, **more})
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg2.errors
 import pytest
 
+from jdbc_state.database import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
+from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.staging_tables import (
+    DROP_LOCK_TIMEOUT_MS,
     LEFTOVERS_MAX,
+    LOCKED_MAX,
     SLICE_BYTES,
+    DroppedStaging,
     StagingName,
-    drop_leftover_staging,
+    drop_ended_staging,
     owner_of,
 )
 from spark_2pc_sink.testing.ports import free_port
@@ -32,12 +39,13 @@ from tests.integration.staging_places import (
     ticket,
     writing,
 )
+from tests.integration.state_stores import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_2pc_sink.sink.columns import ColumnPlan
-    from tests.support.providers import Database
+    from tests.support.providers import Database as Server
 
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '2pc:my sink:3'"
 
@@ -151,17 +159,87 @@ def test_only_older_leftovers_of_the_same_sink_are_dropped(database: str, plan: 
     names = {one: str(StagingName.of(one, 0)) for one in older + kept}
     look_alike = f"_2pc_stage_{owner_of(ID)}_1_1_x"
     run(database, f"CREATE TABLE {look_alike} ()", "CREATE SCHEMA s", f"CREATE TABLE s.{names[older[0]]} ()")
-    assert drop_leftovers(database, 3) == {names[one] for one in older}
+    assert dropped(database, (3, 0)) == {names[one] for one in older}
     assert stages(database) == sorted([look_alike, names[older[0]], *(names[one] for one in kept)])
-    assert drop_leftovers(database, 4) == {names[TICKET]}
+    assert dropped(database, (4, 0)) == {names[TICKET]}
 
 
-def drop_leftovers(url: str, generation: int) -> set[str]:
-    """The names of what was dropped."""
-    with transaction(url) as connection:
-        dropped = drop_leftover_staging(connection, schema="public", transactional_id=ID, generation=generation)
-    assert {table.schema for table in dropped} <= {"public"}
-    return {table.name for table in dropped}
+def test_tables_of_an_attempt_and_of_those_before_are_dropped(database: str, plan: ColumnPlan) -> None:
+    attempts = [ticket(generation=3, attempt=attempt) for attempt in (2, 9, 10)]
+    for source in (0, 1):
+        for one in attempts:
+            stage(tables(database, of=one), plan, (1, "a"), source=source)
+    assert dropped(database, (3, 9)) == {str(StagingName.of(one, source)) for one in attempts[:2] for source in (0, 1)}
+    assert stages(database) == [str(StagingName.of(attempts[2], source)) for source in (0, 1)]
+
+
+def test_a_table_that_somebody_reads_is_left_and_the_others_go(database: str, plan: ColumnPlan) -> None:
+    """As pg_dump does with all tables of the database, for as long as it runs. C10."""
+    for source in range(LOCKED_MAX + 2):
+        stage(tables(database), plan, (1, "a"), source=source)
+    with transaction(database) as reader:
+        reader.exec_driver_sql(f"LOCK TABLE {name(1)} IN ACCESS SHARE MODE")
+        result = drop(database, (3, 1))
+        assert (len(result.dropped), result.left, stages(database)) == (LOCKED_MAX + 1, 1, [str(name(1))])
+        assert result.reasons == (f'"public"."{name(1)}": canceling statement due to lock timeout (SQLSTATE 55P03)',)
+    assert dropped(database, (3, 1)) == {str(name(1))}
+
+
+def test_tables_that_somebody_reads_are_waited_for_a_second_in_all(database: str, plan: ColumnPlan) -> None:
+    for source in range(LOCKED_MAX + 2):
+        stage(tables(database), plan, (1, "a"), source=source)
+    assert DROP_LOCK_TIMEOUT_MS * LOCKED_MAX == 1_000
+    with transaction(database) as reader:
+        reader.exec_driver_sql(f"LOCK TABLE {', '.join(stages(database))} IN ACCESS SHARE MODE")
+        begun_s = time.monotonic()
+        result = drop(database, (3, 1))
+        assert 1 <= time.monotonic() - begun_s < 5
+    assert (result.dropped, result.left) == ((), LOCKED_MAX + 2)
+
+
+def test_a_view_of_a_staging_table_keeps_it(database: str, plan: ColumnPlan) -> None:
+    """Nothing is dropped that is not ours."""
+    stage(tables(database), plan, (1, "a"))
+    run(database, f"CREATE VIEW somebody_s AS SELECT part FROM {name()}")
+    (reason,) = drop(database, (3, 1)).reasons
+    assert "other objects depend on it" in reason
+
+
+def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
+    start_postgres: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch is decided; whatever comes next finds out by itself."""
+    server = start_postgres()
+    url = server.create_database("shop")
+    place = {"table": "public.orders", "staging_schema": "public", "database": url}
+    options = SinkOptions.parse(transactional_id=ID, topic="orders", kafka={"bootstrap.servers": "nowhere:1"}, **place)
+    connections = Database(url, settings(connect_deadline_ms=20_000))
+    loader = RowLoader(options, connections)
+    loader.drop_staging(TICKET)
+    assert caplog.text == ""
+    server.kill()
+    begun_s = time.monotonic()
+    loader.drop_staging(TICKET)
+    assert time.monotonic() - begun_s < 10
+    assert "staging tables may be left, to be dropped later: dropping staging tables" in caplog.text
+    connections.close()
+
+
+def drop(url: str, ended: tuple[int, int]) -> DroppedStaging:
+    """Drop as the sink does."""
+    connections = Database(url, settings())
+    with connections.requests("test", lock_timeout_ms=DROP_LOCK_TIMEOUT_MS) as connection:
+        result = drop_ended_staging(connection, schema="public", transactional_id=ID, ended=ended)
+    connections.close()
+    return result
+
+
+def dropped(url: str, ended: tuple[int, int]) -> set[str]:
+    """The names of what was dropped, where nothing is in the way."""
+    result = drop(url, ended)
+    assert (result.left, result.reasons) == (0, ())
+    assert {table.schema for table in result.dropped} <= {"public"}
+    return {table.name for table in result.dropped}
 
 
 def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
@@ -171,7 +249,7 @@ def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
         f"DO $$ BEGIN FOR n IN 1..{many} LOOP EXECUTE format('CREATE TABLE _2pc_stage_{owner_of(ID)}_1_1_%s ()', n);"
         " END LOOP; END $$",
     )
-    counts = [len(drop_leftovers(database, 2)) for _ in range(3)]
+    counts = [len(dropped(database, (2, 0))) for _ in range(3)]
     assert counts == [LEFTOVERS_MAX, 3, 0]
 
 
@@ -195,6 +273,15 @@ def test_waits_of_a_session_are_bounded(database: str, plan: ColumnPlan) -> None
             writer.write(orders(plan, (1, LARGE))[0])
 
 
+def test_a_link_that_is_cut_without_a_word_is_noticed(database: str) -> None:
+    """B26: a task sends by the same rules as the driver, unless the URL has others."""
+    for url, idle in ((database, "10"), (f"{database}?keepalives_idle=7", "7")):
+        connection = session(url).connect()
+        shown = connection.info.dsn_parameters
+        connection.close()
+        assert {**shown, "keepalives_idle": idle, "tcp_user_timeout": "25000", "keepalives_count": "3"} == shown
+
+
 def test_unreachable_database_is_said_without_the_password() -> None:
     nowhere = session(f"postgresql+psycopg2://me:secret@127.0.0.1:{free_port()}/db")
     with pytest.raises(DatabaseUnreachableError, match="refused") as caught:
@@ -202,7 +289,7 @@ def test_unreachable_database_is_said_without_the_password() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_role_needs_no_more_than_create_and_insert(postgres: Database, database: str, plan: ColumnPlan) -> None:
+def test_role_needs_no_more_than_create_and_insert(postgres: Server, database: str, plan: ColumnPlan) -> None:
     """Appending reads nothing of the target."""
     run(
         database,

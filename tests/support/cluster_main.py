@@ -8,10 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.staging_tables import StagedTables
+from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.testing.spark import start_spark
 from tests.support.one_batch import write_one_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.receipts import EncodedSource
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000
@@ -26,13 +34,13 @@ def main(options: str, directory: str) -> None:
         quick=True,
         settings={"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"},
     )
-    drop = StagedTables.drop
+    finish = RowCopy.finish
 
-    def show(staged: StagedTables) -> None:
-        print(json.dumps([parts for _, parts in staged.taken.values()]), flush=True)
-        drop(staged)
+    def show(copy: RowCopy, connection: Connection, sources: Sequence[EncodedSource]) -> int:
+        print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
+        return finish(copy, connection, sources)
 
-    StagedTables.drop = show  # type: ignore[assignment,method-assign]
+    RowCopy.finish = show  # type: ignore[assignment,method-assign]
     write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
 
 

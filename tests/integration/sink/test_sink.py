@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from sqlalchemy import make_url
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, DuplicateKeyError, HaltError
@@ -21,8 +23,9 @@ from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX, Pace
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
+from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.staging_files import StagedFiles
-from spark_2pc_sink.sink.staging_tables import StagedTables
+from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName, owner_of
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
 from tests.integration import database_tables
 from tests.support.driver_job import terminate
@@ -33,10 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.receipts import TaskReceipt
+    from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.task_plan import TaskPlan
     from tests.conftest import MakeTopic
     from tests.support.providers import Broker
 
+STAGING_TABLES = "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'"
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
 )
@@ -263,7 +268,7 @@ def test_a_batch_beyond_the_inline_limit_is_staged(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, mode: str, files: bool
 ) -> None:
     """C10: rows beyond the limit are staged, and nothing is left of that afterwards."""
-    dropped = note_drops(monkeypatch)
+    staged = note_staged(monkeypatch)
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
     upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
@@ -275,24 +280,83 @@ def test_a_batch_beyond_the_inline_limit_is_staged(
     )
     stream.run(sink, stream.frame(files_per_batch=10))
     target.check(rows)
-    assert target.rows("relname", "pg_class WHERE relname ~ '^_2pc'") == []
-    assert [(type(staged), sorted(staged.taken)) for staged in dropped] == [
-        (StagedFiles if files else StagedTables, [0, 1])
-    ]
-    assert not any(staged._rows.exists() for staged in dropped if isinstance(staged, StagedFiles))
+    assert target.rows("relname", STAGING_TABLES) == []
+    assert [(type(one), sorted(one.taken)) for one in staged] == [(StagedFiles if files else StagedTables, [0, 1])]
+    assert not any(one._rows.exists() for one in staged if isinstance(one, StagedFiles))
 
 
-def note_drops(monkeypatch: pytest.MonkeyPatch) -> list[StagedFiles | StagedTables]:
-    """What of staged rows is dropped, in the order of batches."""
-    dropped: list[StagedFiles | StagedTables] = []
-    for kind in (StagedFiles, StagedTables):
+def test_who_reads_a_staging_table_does_not_hold_the_batch(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C10: pg_dump locks every table there is when it begins, to its end. What it keeps goes with the next batch."""
+    backup = ExitStack()
+    held: list[str] = []
 
-        def drop(staged: Any, original: Callable[[Any], None] = kind.drop) -> None:
-            dropped.append(staged)
-            original(staged)
+    def left() -> list[str]:
+        return sorted(row[0] for row in target.rows("relname", STAGING_TABLES))
 
-        monkeypatch.setattr(kind, "drop", drop)
-    return dropped
+    def reached(step: Step) -> None:
+        if step is Step.PREPARE and not held:
+            held.extend(left())
+            reader = backup.enter_context(database_tables.transaction(target.database))
+            reader.exec_driver_sql(f"LOCK TABLE {', '.join(held)} IN ACCESS SHARE MODE")
+
+    monkeypatch.setattr(observer, "reached", reached)
+    sink = target.sink(key="id", inline_copy_bytes_max=0, local_files=False, batch_attempts_max=1)
+    stream.add(rows_of(0))
+    with backup:
+        stream.run(sink)
+        target.check(rows_of(0))
+        assert left() == held != []
+        # By a new run, whose start finds them; of its own batch nothing is left.
+        stream.add(rows_of(1))
+        stream.run(sink)
+        assert left() == held
+        assert f"{len(held)} staging tables are left, to be dropped later" in caplog.text
+    stream.add(rows_of(2))
+    stream.run(sink)
+    target.check(rows_of(0) + rows_of(1) + rows_of(2))
+    assert left() == []
+
+
+def test_a_leftover_of_another_role_does_not_stop_a_start(
+    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C10: the job has run as somebody else before. What is its own is dropped all the same."""
+    role = f"app_{target.transactional_id}".replace("-", "_").lower()
+    leftovers = [str(StagingName(owner_of(target.transactional_id), 0, 1, task)) for task in (0, 1)]
+    database_tables.run(
+        target.database,
+        f"CREATE ROLE {role} LOGIN PASSWORD 'pw'",
+        f"GRANT ALL ON SCHEMA public TO {role}",
+        *(f"CREATE TABLE {leftover} ()" for leftover in leftovers),
+        f"ALTER TABLE {leftovers[1]} OWNER TO {role}",
+    )
+    as_role = make_url(target.database).set(username=role, password="pw").render_as_string(hide_password=False)
+    try:
+        stream.add(rows_of(0))
+        stream.run(target.sink(key="id", inline_copy_bytes_max=0, local_files=False, database=as_role))
+        target.check(rows_of(0))
+        assert target.rows("relname", STAGING_TABLES) == [(leftovers[0],)]
+        assert "1 staging tables are left, to be dropped later" in caplog.text
+        assert "must be owner of table" in caplog.text
+    finally:
+        database_tables.run(target.database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
+    """What was staged, in the order of batches."""
+    staged: list[StagedParts] = []
+    original = RowCopy.finish
+
+    def finish(copy: RowCopy, *arguments: Any) -> int:
+        rows = original(copy, *arguments)
+        assert copy._staged is not None
+        staged.append(copy._staged)
+        return rows
+
+    monkeypatch.setattr(RowCopy, "finish", finish)
+    return staged
 
 
 @pytest.mark.usefixtures("written_by")

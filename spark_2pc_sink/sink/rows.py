@@ -184,6 +184,7 @@ class RowLoader:
                     create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
                 )
             target = read_target(connection, self._options.table)
+        frames.check_taken(expressions, target)
         self._plan = plan_columns(
             [(field.name, field.dataType) for field in columns],
             target,

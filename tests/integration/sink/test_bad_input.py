@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,11 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.testing import free_port, read_topic
+from tests.integration.database_tables import rows
 from tests.support.streams import FileStream, make_sink, sink_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import MakeTopic
     from tests.support.providers import Broker
@@ -49,10 +52,10 @@ class Case:
             broker=broker, database=database, transactional_id=transactional_id, topic=topic, key="id"
         )
 
-    def refused(self, **spoilt: Any) -> DualWriteError:
+    def refused(self, frame: DataFrame | None = None, **spoilt: Any) -> DualWriteError:
         """Run with one thing spoilt; the error, after a look that nothing was written."""
         with pytest.raises(DualWriteError) as raised:
-            self.stream.run(DualWriteSink(**{**self.options, **spoilt}))
+            self.stream.run(DualWriteSink(**{**self.options, **spoilt}), frame)
         assert read_topic(self.broker.bootstrap, self.topic) == []
         engine = sqlalchemy.create_engine(self.database, poolclass=sqlalchemy.NullPool)
         with engine.connect() as connection:
@@ -139,6 +142,55 @@ def test_a_column_that_the_batch_lacks(case: Case) -> None:
     assert isinstance(error, ConfigurationError)
     assert "key='idd'" in str(error)
     assert "'id'" in str(error)
+
+
+#: Columns that are parts of the record by their names: an expression, and the type in the table.
+RECORD_COLUMNS = {
+    "topic": ("'{other_topic}'", "text"),
+    "key": ("concat('k', id)", "text"),
+    "value": ("concat('v', id)", "text"),
+    "headers": ("array(named_struct('key', 'h', 'value', CAST(name AS BINARY)))", "jsonb"),
+    "partition": ("3", "int"),
+}
+
+
+@pytest.mark.parametrize("meant", ["record and table", "record", "table"])
+@pytest.mark.parametrize("name", RECORD_COLUMNS)
+def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: MakeTopic, name: str, meant: str) -> None:
+    """Nobody would write it, and nobody would notice. Each remedy, followed to the letter, does what it says."""
+    expression, kind = RECORD_COLUMNS[name]
+    other_topic = topic()
+    execute(case.database, f"CREATE TABLE target (id bigint, name text, {name} {kind})")
+    frame = case.stream.frame().selectExpr("*", f"{expression.format(other_topic=other_topic)} AS {name}")
+    if name == "key":
+        del case.options["key"]
+    error = case.refused(frame)
+    assert isinstance(error, ConfigurationError)
+    assert f"has column '{name}' too" in str(error)
+
+    ways = re.fullmatch("for record and table, (.*); for the record only, (.*); for the table only, (.*)", error.remedy)
+    assert ways is not None
+    way = dict(zip(["record and table", "record", "table"], ways.groups(), strict=True))[meant]
+    for before, after in re.findall(r"withColumnRenamed\('(\w+)', '(\w+)'\)", way):
+        frame = frame.withColumnRenamed(before, after)
+    mappings = {"columns": ast.literal_eval(mapping) for mapping in re.findall(r"columns=(\{.*?\})", way)}
+    case.stream.run(DualWriteSink(**case.options, **dict(re.findall(r"(\w+)='(.*?)'", way)), **mappings), frame)
+
+    filled = meant != "record"
+    assert rows(case.database, f"SELECT id, name, {name} IS NOT NULL FROM target ORDER BY id") == [
+        (1, "one", filled),
+        (2, "two", filled),
+    ]
+    records = [record for it in (case.topic, other_topic) for record in read_topic(case.broker.bootstrap, it)]
+    assert len(records) == 2
+    taken = {
+        "topic": {record.topic for record in records} == {other_topic},
+        "key": {record.key for record in records} == {b"k1", b"k2"},
+        "value": {record.value for record in records} == {b"v1", b"v2"},
+        "headers": all(record.headers for record in records),
+        "partition": {record.partition for record in records} == {3},
+    }
+    assert taken[name] is (meant != "table")
 
 
 def test_a_type_that_does_not_go_into_its_column(case: Case) -> None:

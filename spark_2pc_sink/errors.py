@@ -297,13 +297,24 @@ class TransactionExpiredError(DualWriteError):
     elapsed_ms: int
     timeout_ms: int
     margin_ms: int
+    own_timeout: bool
 
     def __str__(self) -> str:
+        limit = (
+            f"transaction.timeout.ms={self.timeout_ms} of kafka={{...}}"
+            if self.own_timeout
+            else f"transaction.max.timeout.ms={self.timeout_ms} of the brokers"
+        )
+        remedy = (
+            "raise it (to at most transaction.max.timeout.ms of the brokers, which it is where it is left out)"
+            if self.own_timeout
+            else "raise it on the brokers"
+        )
         return (
             f"batch {self.batch_id} took {self.elapsed_ms} ms until its decision, and Kafka aborts its transaction "
-            f"after transaction.timeout.ms={self.timeout_ms} (margin {self.margin_ms} ms); nothing was written. Make "
-            "batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger), raise transaction.max.timeout.ms on the "
-            "brokers, or grant two-phase commit (transaction.two.phase.commit.enable and the ACL TWO_PHASE_COMMIT)"
+            f"after {limit} (margin {self.margin_ms} ms); nothing was written. Make "
+            f"batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger), {remedy}, or grant two-phase commit "
+            "(transaction.two.phase.commit.enable and the ACL TWO_PHASE_COMMIT)"
         )
 
 

@@ -34,6 +34,13 @@ ATTEMPT = "_2pc_attempt"
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+_RECORD_TYPES = {
+    "topic": frozenset({"string"}),
+    "key": BYTES_TYPES | _TEXT_TYPES,
+    "value": BYTES_TYPES,
+    "headers": frozenset({_HEADERS_TYPE}),
+    "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
+}
 #: With these options a batch's column of that name is not taken for a part of the record, which then has none.
 _NOT_TAKEN = {
     "key": "key='CAST(NULL AS STRING)'",
@@ -169,11 +176,10 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
         ConfigurationError: an expression does not parse, names a column that is not there, or has a type that
             cannot become the bytes of a record.
     """
-    kinds = {
-        option: _type_of(frame, option, sql) for option, sql in _named(expressions, order_by).items() if sql is not None
-    }
+    named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
+    kinds = {option: _type_of(frame, option, sql) for option, sql in named.items()}
     for option, kind in kinds.items():
-        _check_type(option, kind)
+        _check_type(option, named[option], kind)
     if expressions.key is not None and kinds["key"] not in BYTES_TYPES:
         return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
     return expressions
@@ -287,20 +293,38 @@ def _with_default(topic: str, default: str | None) -> str:
     return topic if default is None else f"coalesce({topic}, {literal(default)})"
 
 
-def _check_type(option: str, kind: str) -> None:
+def _check_type(option: str, sql: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
-    allowed = {
-        "topic": {"string"},
-        "key": BYTES_TYPES | _TEXT_TYPES,
-        "value": BYTES_TYPES,
-        "headers": {_HEADERS_TYPE},
-        "partition": {"tinyint", "smallint", "int", "bigint"},
-    }.get(option)
-    if allowed is None or kind in allowed or kind.startswith(("varchar(", "char(")):
+    allowed = _RECORD_TYPES.get(option)
+    is_text = kind.startswith(("varchar(", "char("))
+    if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
     raise ConfigurationError(
         option=option,
-        value=kind,
-        rule=f"the type of a {option} is {' or '.join(sorted(allowed))}",
-        remedy="convert it in the expression, for example with to_json(…) or CAST(… AS STRING)",
+        value=sql,
+        rule=f"its type is {kind}, and the type of a {option} is {' or '.join(sorted(allowed))}",
+        remedy=_conversion(option, sql, kind),
     )
+
+
+def _conversion(option: str, sql: str, kind: str) -> str:
+    if option == "topic":
+        return "make the batch's column topic a text; if it names no topics, rename it before the sink"
+    remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
+    if sql == quoted(option):
+        # Perhaps nobody meant it for the record: its name is what put it there.
+        remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
+    return remedy
+
+
+def _converted(option: str, kind: str) -> str:
+    """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
+    if option == "partition":
+        return "CAST({} AS INT)"
+    if option != "headers":
+        return "to_json({})" if kind.startswith(("struct<", "array<", "map<", "variant")) else "CAST({} AS STRING)"
+    if kind.startswith("map<"):
+        return "transform(map_entries({}), h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    if kind.startswith("array<struct<"):
+        return "transform({}, h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    return "array(named_struct('key', 'name', 'value', CAST(CAST({} AS STRING) AS BINARY)))"

@@ -190,6 +190,7 @@ class RowLoader:
             target,
             upsert_keys=self._options.upsert_keys,
             order=order,
+            expressions=expressions.columns,
         )
         self._schema = batch.schema
         self._selected = [*selected, *ordered]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy
+from pyspark.sql.functions import expr
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import DualWriteSink
@@ -23,6 +24,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
     UnstorableValueError,
 )
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.frame import analyze, choose_expressions
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.integration.database_tables import rows
 from tests.support.streams import FileStream, make_sink, sink_options
@@ -173,8 +176,11 @@ def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: Mak
     way = dict(zip(["record and table", "record", "table"], ways.groups(), strict=True))[meant]
     for before, after in re.findall(r"withColumnRenamed\('(\w+)', '(\w+)'\)", way):
         frame = frame.withColumnRenamed(before, after)
-    mappings = {"columns": ast.literal_eval(mapping) for mapping in re.findall(r"columns=(\{.*?\})", way)}
-    case.stream.run(DualWriteSink(**case.options, **dict(re.findall(r"(\w+)='(.*?)'", way)), **mappings), frame)
+    options: dict[str, Any] = dict(re.findall(r"(\w+)='(.*?)'", way))
+    mapping = re.search(r"columns=(\{.*?\})", way)
+    if mapping is not None:
+        options["columns"] = ast.literal_eval(mapping[1])
+    case.stream.run(DualWriteSink(**{**case.options, **options}), frame)
 
     filled = meant != "record"
     assert rows(case.database, f"SELECT id, name, {name} IS NOT NULL FROM target ORDER BY id") == [
@@ -214,6 +220,62 @@ def test_no_topic_at_all(case: Case) -> None:
     error = case.refused(topic=None)
     assert isinstance(error, ConfigurationError)
     assert "topic" in str(error)
+
+
+PAIR = "named_struct('key', name, 'value', name)"
+AS_BYTES = "named_struct('key', h.key, 'value', CAST(h.value AS BINARY))"
+
+
+@pytest.mark.parametrize(
+    ("option", "expression", "remedy"),
+    [
+        ("key", "map('n', name)", "to_json(map('n', name))"),
+        ("key", "CAST(id AS DOUBLE)", "CAST(CAST(id AS DOUBLE) AS STRING)"),
+        ("value", "id", "CAST(id AS STRING)"),
+        ("value", "struct(*)", "to_json(struct(*))"),
+        ("partition", "'2'", "CAST('2' AS INT)"),
+        ("headers", "id", "array(named_struct('key', 'name', 'value', CAST(CAST(id AS STRING) AS BINARY)))"),
+        ("headers", "map('h', name)", f"transform(map_entries(map('h', name)), h -> {AS_BYTES})"),
+        ("headers", f"array({PAIR})", f"transform(array({PAIR}), h -> {AS_BYTES})"),
+    ],
+)
+def test_a_part_of_the_record_of_another_type(spark: SparkSession, option: str, expression: str, remedy: str) -> None:
+    """The expression stands where it belongs, and the remedy is one that the sink takes."""
+    frame = spark.createDataFrame([(1, "one")], SCHEMA)
+    error = _analyzed(frame, **{option: expression})
+    assert error is not None
+    assert (error.option, error.value) == (option, expression)
+    assert f"convert it, with {option}={remedy!r}" in error.remedy
+    assert _analyzed(frame, **{option: remedy}) is None
+
+
+@pytest.mark.parametrize("option", ["key", "value", "headers", "partition"])
+def test_a_column_that_is_part_of_the_record_by_chance_and_of_another_type(spark: SparkSession, option: str) -> None:
+    """The option that keeps it out of the record is named, and does."""
+    frame = spark.createDataFrame([(1, "one")], SCHEMA).withColumn(option, expr("1.5D"))
+    error = _analyzed(frame)
+    assert error is not None
+    found = re.search(rf"not meant for the record, pass {option}='(.*)'$", error.remedy)
+    assert found is not None
+    assert _analyzed(frame, **{option: found[1]}) is None
+
+
+def test_a_topic_column_that_is_no_text(spark: SparkSession) -> None:
+    """It has no option that could be named instead."""
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA).withColumn("topic", expr("1.5D")))
+    assert error is not None
+    assert "rename it before the sink" in error.remedy
+
+
+def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
+    """What the sink says to these options before it is connected to anything."""
+    given = {"transactional_id": "t", "kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
+    chosen = choose_expressions(SinkOptions.parse(**given, topic="orders", table="t", **options), frame.schema)
+    try:
+        analyze(frame, chosen, None)
+    except ConfigurationError as error:
+        return error
+    return None
 
 
 def test_a_value_of_a_type_that_is_no_bytes(case: Case) -> None:

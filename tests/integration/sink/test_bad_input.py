@@ -300,6 +300,19 @@ def test_a_value_that_postgresql_cannot_hold(case: Case) -> None:
     assert "column 'name' of the row with key=" in str(error)
 
 
+def test_a_role_that_may_not_write_the_table(case: Case) -> None:
+    """Not after the records were sent: before the state table is looked for."""
+    execute(case.database, "CREATE TABLE target (id bigint, name text)")
+    execute(case.database, "CREATE ROLE reader LOGIN PASSWORD 'pw'")
+    reader = sqlalchemy.make_url(case.database).set(username="reader", password="pw")
+    try:
+        error = case.refused(database=reader.render_as_string(hide_password=False))
+    finally:
+        execute(case.database, "DROP ROLE reader")
+    assert isinstance(error, ConfigurationError)
+    assert 'GRANT INSERT ON "public"."target" TO "reader"' in error.remedy
+
+
 def test_a_constraint_of_the_table(case: Case) -> None:
     """C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
     execute(case.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")

@@ -20,6 +20,14 @@ _RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
 #: The connection ended without an answer: connection_failure, the code that libpq leaves out.
 CONNECTION_FAILURE = "08006"
 
+#: A right is missing. PostgreSQL names the object and not the right.
+INSUFFICIENT_PRIVILEGE = "42501"
+_GRANT = (
+    ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
+    "history table, and USAGE on their schema. Where a table is missing: CREATE on the schema, or make it with a role "
+    "that has that. README.md lists everything under Permissions"
+)
+
 
 def sqlstate_of(error: BaseException) -> str:
     """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
@@ -57,8 +65,9 @@ def describe(error: BaseException) -> str:
 def store_error(operation: str, error: BaseException) -> StateStoreError:
     """The StateStoreError that stands for ``error``."""
     sqlstate = sqlstate_of(error)
+    remedy = _GRANT if sqlstate == INSUFFICIENT_PRIVILEGE else ""
     return StateStoreError(
-        operation=operation, detail=describe(error), sqlstate=sqlstate, retriable=is_retriable(sqlstate)
+        operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
     )
 
 

@@ -24,9 +24,6 @@ OWED = "owed"
 #: Every status a row can have.
 STATUSES = (NONE, DECIDED, DONE, OWED)
 
-#: What a message says in place of a row that is not there.
-NO_ROW = "no row"
-
 
 @dataclass(frozen=True)
 class Transition:
@@ -283,20 +280,22 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
             expected=str(query_id),
             found=str(row.query_id),
             remedy="Give each sink a transactional id of its own. When this query takes that one's place for good (a "
-            "new checkpoint), adopt the row once: adopt=True on the sink",
+            "new checkpoint), adopt the row once: adopt=True on the sink. But a new checkpoint reads its source from "
+            "where startingOffsets or the like says, from the start for files: what was written before is then written "
+            "again, to both sides. Begin behind it, or empty topic and table first",
         )
     return None
 
 
 def claim_lost_error(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
-    """The error of a driver whose claim is not the row's: superseded, or lost by the database.
+    """The error of a driver whose claim is not the row's: superseded, lost by the database, or gone with the row.
 
     Generations only grow. One that is lower than a claim that was granted proves that the claim was lost, and with it
     perhaps decisions that Kafka has followed.
     """
     if row is not None and row.generation < generation:
         return lost_commits_error(row, f"generation {generation}")
-    found = NO_ROW if row is None else f"generation {row.generation} of run {row.run_id}"
+    found = None if row is None else f"generation {row.generation} of run {row.run_id}"
     return SupersededError(transactional_id=transactional_id, generation=generation, found=found)
 
 

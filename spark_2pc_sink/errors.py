@@ -25,7 +25,7 @@
     ├── BatchRetryError           this attempt of the batch must be thrown away and run again
     ├── BatchAttemptsExhaustedError
     ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
-    ├── SupersededError           a newer driver has claimed the sink
+    ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
     ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
     ├── HaltError                 recovery found two sides that it must not reconcile by itself
     └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
@@ -297,29 +297,47 @@ class TransactionExpiredError(DualWriteError):
     elapsed_ms: int
     timeout_ms: int
     margin_ms: int
+    own_timeout: bool
 
     def __str__(self) -> str:
+        limit = (
+            f"transaction.timeout.ms={self.timeout_ms} of kafka={{...}}"
+            if self.own_timeout
+            else f"transaction.max.timeout.ms={self.timeout_ms} of the brokers"
+        )
+        remedy = (
+            "raise it (to at most transaction.max.timeout.ms of the brokers, which it is where it is left out)"
+            if self.own_timeout
+            else "raise it on the brokers"
+        )
         return (
             f"batch {self.batch_id} took {self.elapsed_ms} ms until its decision, and Kafka aborts its transaction "
-            f"after transaction.timeout.ms={self.timeout_ms} (margin {self.margin_ms} ms); nothing was written. Make "
-            "batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger), raise transaction.max.timeout.ms on the "
-            "brokers, or grant two-phase commit (transaction.two.phase.commit.enable and the ACL TWO_PHASE_COMMIT)"
+            f"after {limit} (margin {self.margin_ms} ms); nothing was written. Make "
+            f"batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger), {remedy}, or grant two-phase commit "
+            "(transaction.two.phase.commit.enable and the ACL TWO_PHASE_COMMIT)"
         )
 
 
 @dataclass(eq=False, kw_only=True)
 class SupersededError(DualWriteError):
-    """A newer driver has claimed the sink. This one must stop; it has changed nothing since."""
+    """This driver's claim is not the state row's any more. It must stop; it has changed nothing since.
+
+    ``found`` is the claim that the row has now, None where there is no row.
+    """
 
     transactional_id: str
     generation: int
-    found: str
+    found: str | None
 
     def __str__(self) -> str:
-        return (
-            f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}, the state "
-            f"row now says {self.found}: a newer driver has taken over, and this one stops"
-        )
+        held = f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}"
+        if self.found is None:
+            return (
+                f"{held}, and the state table has no row of it any more: somebody deleted the row, or the table was "
+                "made anew. This driver stops. Restore the row from a backup: without it the next start cannot tell "
+                "which batch both sides have, and asks for a decision"
+            )
+        return f"{held}, the state row now says {self.found}: a newer driver has taken over, and this one stops"
 
 
 @dataclass(eq=False, kw_only=True)

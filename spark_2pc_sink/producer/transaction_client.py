@@ -61,12 +61,15 @@ class InitializedProducer:
         ongoing: the prepared transaction that was kept, '' for none (KIP-939).
         two_phase_commit: True when transactions of this id never time out.
         timeout_ms: how long a transaction may last before the broker aborts it.
+        own_timeout: True where the user's transaction.timeout.ms says so, False where it is the most that the broker
+            allows.
     """
 
     producer: ProducerIdAndEpoch
     ongoing: PreparedTxnState
     two_phase_commit: bool
     timeout_ms: int
+    own_timeout: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,13 @@ class TransactionClient:
         if two_phase:
             # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
             timeout_ms = self.describe().timeout_ms
-        return InitializedProducer(reply.producer, ongoing, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms)
+        return InitializedProducer(
+            reply.producer,
+            ongoing,
+            timeout_ms == TIMEOUT_NEVER_MS,
+            timeout_ms,
+            own_timeout=self._options.transaction_timeout_ms == timeout_ms,
+        )
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.

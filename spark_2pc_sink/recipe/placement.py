@@ -32,6 +32,10 @@ class Placed:
 
 
 _ADOPT = "adopt=True on the sink (once): take this query's batches from here on, whatever the state row says"
+_CHANGED = (
+    "if transactional_id, state_schema, state_table or database is another than in this query's last run: change it "
+    "back, the row is where it was"
+)
 _RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
 
 
@@ -59,10 +63,8 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
         return Placed(Placement.RUN)
     if row_batch_id is None:
         reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-    else:
-        reason = (
-            f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-        )
+        return Placed(Placement.HALT, reason, (_CHANGED, _RESTORE, _ADOPT))
+    reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
     return Placed(Placement.HALT, reason, (_RESTORE, _ADOPT))
 
 

@@ -444,8 +444,13 @@ class BatchDriver:
             return
         elapsed_ms = int((self._clock.now_s() - batch.begun_s) * 1000)
         if elapsed_ms + self._decision_margin_ms > initialized.timeout_ms:
-            limits = {"timeout_ms": initialized.timeout_ms, "margin_ms": self._decision_margin_ms}
-            raise TransactionExpiredError(batch_id=batch.batch_id, elapsed_ms=elapsed_ms, **limits)
+            raise TransactionExpiredError(
+                batch_id=batch.batch_id,
+                elapsed_ms=elapsed_ms,
+                timeout_ms=initialized.timeout_ms,
+                margin_ms=self._decision_margin_ms,
+                own_timeout=initialized.own_timeout,
+            )
 
     def complete(self, producer: ProducerIdAndEpoch) -> None:
         """Steps 6 and 7; called by `DecidedBatch.complete` only."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.create_table import column_of
 from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.refusals import incompatible, unsupported
+from spark_2pc_sink.sink.refusals import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable
 from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
@@ -122,6 +122,7 @@ def plan_columns(
     *,
     upsert_keys: Sequence[str] = (),
     order: DataType | None = None,
+    expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table.
 
@@ -130,20 +131,23 @@ def plan_columns(
         target: from `read_target`.
         upsert_keys: columns that make a row the same row; empty for append.
         order: the Spark type of the column `ORDER_COLUMN`, where the batch has one (upsert_order_by).
+        expressions: by a field's name the Spark SQL that it was made of, to be shown in remedies; where it is left out,
+            the field is a column of the batch.
 
     Raises:
         ConfigurationError: the first column, or key, that does not go together; nothing was written.
     """
     fields = list(fields)
     names = [name for name, _ in fields]
-    _check_names(names, target)
+    made_of = {name: quoted(name) for name in names} | dict(expressions or {})
+    _check_names(made_of, names, target)
     keys = _unique_key(upsert_keys, names, target)
     columns = []
     for name, spark_type in fields:
         column = target.column(name)
         if column is None:
             raise AssertionError(f"column {name} was not checked")
-        columns.append(_planned(name, spark_type, column, refuse_null=name in keys))
+        columns.append(_planned(name, spark_type, column, refuse_null=name in keys, made_of=made_of[name]))
     return ColumnPlan(
         table=target.table,
         columns=tuple(columns),
@@ -155,7 +159,7 @@ def plan_columns(
 # --- names and keys ----------------------------------------------------------------------------------------------
 
 
-def _check_names(names: list[str], target: TargetTable) -> None:
+def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTable) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not names or twice:
         raise ConfigurationError(
@@ -171,7 +175,7 @@ def _check_names(names: list[str], target: TargetTable) -> None:
                 option="columns",
                 value=name,
                 rule=f"table {target.table} has no column of this name (names are compared exactly)",
-                remedy=_nearest_column(name, target),
+                remedy=_nearest_column(name, made_of[name], target),
             )
         if column.unwritable:
             raise ConfigurationError(
@@ -190,12 +194,12 @@ def _check_names(names: list[str], target: TargetTable) -> None:
             )
 
 
-def _nearest_column(name: str, target: TargetTable) -> str:
+def _nearest_column(name: str, made_of: str, target: TargetTable) -> str:
     known = {column.name.lower(): column.name for column in target.columns}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     if close:
         nearest = known[close[0]]
-        return f"did you mean {nearest!r}? Select it with columns={{{nearest!r}: '{quoted(name)}'}}"
+        return f"did you mean {nearest!r}? Select it with {columns_with(nearest, made_of)}"
     there = ", ".join(known.values())
     return f"add the column to the table, or choose with columns={{...}} what to write; the table has {there}"
 
@@ -228,12 +232,14 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-def _planned(name: str, spark_type: DataType, column: TargetColumn, *, refuse_null: bool) -> PlannedColumn:
+def _planned(
+    name: str, spark_type: DataType, column: TargetColumn, *, refuse_null: bool, made_of: str
+) -> PlannedColumn:
     nullable = column.nullable and not refuse_null
     if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
         if column.base_type not in _JSON_COLUMNS:
-            raise incompatible(name, spark_type, column)
-        _check_json(name, spark_type)
+            raise incompatible(name, spark_type, column, made_of)
+        _check_json(name, spark_type, made_of)
         return PlannedColumn(
             name=name,
             expression=_to_json(name, spark_type),
@@ -244,10 +250,10 @@ def _planned(name: str, spark_type: DataType, column: TargetColumn, *, refuse_nu
         )
     arrives = arrow_type(spark_type)
     if arrives is None and not column.is_array:
-        raise unsupported(name, spark_type)
+        raise unsupported(name, spark_type, made_of)
     storage = _storage(spark_type, column)
     if storage is None or arrives is None:
-        raise incompatible(name, spark_type, column)
+        raise incompatible(name, spark_type, column, made_of)
     return PlannedColumn(
         name=name,
         expression=quoted(name),
@@ -266,7 +272,9 @@ def _planned_order(spark_type: DataType) -> PlannedColumn:
             rule="it is a number, a text, a date or a timestamp: something with one order everywhere",
             remedy="order by a field of it",
         )
-    return _planned(ORDER_COLUMN, spark_type, column_of(ORDER_COLUMN, spark_type), refuse_null=False)
+    return _planned(
+        ORDER_COLUMN, spark_type, column_of(ORDER_COLUMN, spark_type), refuse_null=False, made_of=quoted(ORDER_COLUMN)
+    )
 
 
 def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
@@ -283,7 +291,7 @@ def _to_json(name: str, spark_type: DataType) -> str:
     return f"to_json({quoted(name)}, map({options}))"
 
 
-def _check_json(name: str, spark_type: DataType) -> None:
+def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
     """Refuse what to_json would write in a way that loses something."""
     for part in _parts(spark_type):
         if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
@@ -292,8 +300,7 @@ def _check_json(name: str, spark_type: DataType) -> None:
                 value=name,
                 rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
                 f"{part.keyType.simpleString()} in its internal form",
-                remedy=f"say how with columns={{{name!r}: "
-                f"'transform_keys({quoted(name)}, (k, v) -> cast(k as string))'}}",
+                remedy="say how with " + columns_with(name, f"transform_keys({made_of}, (k, v) -> cast(k as string))"),
             )
         if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
             raise ConfigurationError(

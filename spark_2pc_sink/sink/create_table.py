@@ -9,6 +9,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.refusals import unsupported
+from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.target import TargetColumn
 from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
 
@@ -83,7 +84,7 @@ def sql_type(name: str, spark_type: DataType) -> str:
     if type(spark_type).__name__ in COMPLEX_TYPES:
         return "jsonb"
     if type(spark_type).__name__ not in SCALAR_TYPES:
-        raise unsupported(name, spark_type)
+        raise unsupported(name, spark_type, quoted(name))
     return SCALAR_TYPES[type(spark_type).__name__][0]
 
 

@@ -16,12 +16,13 @@ from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_e
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.target import TargetTable
 
 TOPIC = "_2pc_topic"
 PARTITION = "_2pc_partition"
@@ -33,6 +34,20 @@ ATTEMPT = "_2pc_attempt"
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+_RECORD_TYPES = {
+    "topic": frozenset({"string"}),
+    "key": BYTES_TYPES | _TEXT_TYPES,
+    "value": BYTES_TYPES,
+    "headers": frozenset({_HEADERS_TYPE}),
+    "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
+}
+#: With these options a batch's column of that name is not taken for a part of the record, which then has none.
+_NOT_TAKEN = {
+    "key": "key='CAST(NULL AS STRING)'",
+    "value": "value='to_json(struct(*))'",
+    "headers": "headers='CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)'",
+    "partition": "partition='CAST(NULL AS INT)'",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,8 @@ class RecordExpressions:
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
         columns: what goes into the table, by column name.
+        taken: columns of the batch that are parts of the record by their names and, as the user did not choose the
+            table's columns, go nowhere else.
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
     """
@@ -56,6 +73,7 @@ class RecordExpressions:
     headers: str | None
     partition: str | None
     columns: Mapping[str, str]
+    taken: tuple[str, ...] = ()
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
 
@@ -105,7 +123,50 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
         headers=choose(options.headers, "headers"),
         partition=choose(options.partition, "partition"),
         columns=dict(columns),
+        taken=() if options.columns else tuple(name for name in names if name in taken),
     )
+
+
+def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
+    """Refuse to leave a column of the table empty because the batch's column of that name is part of the record.
+
+    Nobody chose that: the name is a convention of Spark's Kafka sink, and a table may well have a column ``value``.
+
+    Args:
+        expressions: from `choose_expressions`.
+        target: the table of the sink.
+
+    Raises:
+        ConfigurationError: the table has a column of such a name, which a row could fill.
+    """
+    meant = {column.name for column in target.columns if not column.unwritable}
+    doubtful = [name for name in expressions.taken if name in meant]
+    if not doubtful:
+        return
+    record_only = {name: quoted(name) for name in expressions.columns}
+    both = record_only | {name: quoted(name) for name in doubtful}
+    raise ConfigurationError(
+        option="columns",
+        value=None,
+        rule=f"the batch's {_listed(doubtful)} would go into the Kafka record only, by the conventions of Spark's "
+        f"Kafka sink, and table {target.table} has {_listed(doubtful)} too",
+        remedy=f"for record and table, pass columns={both}; for the record only, columns={record_only}; for the table "
+        f"only, {_table_only(doubtful, both)}",
+    )
+
+
+def _table_only(doubtful: Sequence[str], both: Mapping[str, str]) -> str:
+    options = [_NOT_TAKEN[name] for name in doubtful if name in _NOT_TAKEN]
+    ways = [f"{' and '.join(options)} (or expressions of your own)"] if options else []
+    if "topic" in doubtful:
+        # Of rows' topics there is no expression: only another name keeps the column out of the record.
+        renamed = {**both, "topic": quoted("its_topic")}
+        ways.append(f"rename it in the batch, withColumnRenamed('topic', 'its_topic'), with columns={renamed}")
+    return " and ".join(ways)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {' and '.join(repr(name) for name in names)}"
 
 
 def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
@@ -115,11 +176,10 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
         ConfigurationError: an expression does not parse, names a column that is not there, or has a type that
             cannot become the bytes of a record.
     """
-    kinds = {
-        option: _type_of(frame, option, sql) for option, sql in _named(expressions, order_by).items() if sql is not None
-    }
+    named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
+    kinds = {option: _type_of(frame, option, sql) for option, sql in named.items()}
     for option, kind in kinds.items():
-        _check_type(option, kind)
+        _check_type(option, named[option], kind)
     if expressions.key is not None and kinds["key"] not in BYTES_TYPES:
         return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
     return expressions
@@ -235,20 +295,38 @@ def _with_default(topic: str, default: str | None) -> str:
     return topic if default is None else f"coalesce({topic}, {literal(default)})"
 
 
-def _check_type(option: str, kind: str) -> None:
+def _check_type(option: str, sql: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
-    allowed = {
-        "topic": {"string"},
-        "key": BYTES_TYPES | _TEXT_TYPES,
-        "value": BYTES_TYPES,
-        "headers": {_HEADERS_TYPE},
-        "partition": {"tinyint", "smallint", "int", "bigint"},
-    }.get(option)
-    if allowed is None or kind in allowed or kind.startswith(("varchar(", "char(")):
+    allowed = _RECORD_TYPES.get(option)
+    is_text = kind.startswith(("varchar(", "char("))
+    if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
     raise ConfigurationError(
         option=option,
-        value=kind,
-        rule=f"the type of a {option} is {' or '.join(sorted(allowed))}",
-        remedy="convert it in the expression, for example with to_json(…) or CAST(… AS STRING)",
+        value=sql,
+        rule=f"its type is {kind}, and the type of a {option} is {' or '.join(sorted(allowed))}",
+        remedy=_conversion(option, sql, kind),
     )
+
+
+def _conversion(option: str, sql: str, kind: str) -> str:
+    if option == "topic":
+        return "make the batch's column topic a text; if it names no topics, rename it before the sink"
+    remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
+    if sql == quoted(option):
+        # Perhaps nobody meant it for the record: its name is what put it there.
+        remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
+    return remedy
+
+
+def _converted(option: str, kind: str) -> str:
+    """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
+    if option == "partition":
+        return "CAST({} AS INT)"
+    if option != "headers":
+        return "to_json({})" if kind.startswith(("struct<", "array<", "map<", "variant")) else "CAST({} AS STRING)"
+    if kind.startswith("map<"):
+        return "transform(map_entries({}), h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    if kind.startswith("array<struct<"):
+        return "transform({}, h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    return "array(named_struct('key', 'name', 'value', CAST(CAST({} AS STRING) AS BINARY)))"

@@ -46,37 +46,38 @@ _REASONS = {
 }
 
 
-def incompatible(name: str, spark_type: DataType, column: TargetColumn) -> ConfigurationError:
-    """A column of the batch and one of the table that do not go together."""
+def incompatible(name: str, spark_type: DataType, column: TargetColumn, made_of: str) -> ConfigurationError:
+    """A column of the batch, made of this Spark SQL, and one of the table that do not go together."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
-        remedy=_remedy(name, spark_type, column),
+        remedy=_remedy(name, spark_type, column, made_of),
     )
 
 
-def unsupported(name: str, spark_type: DataType) -> ConfigurationError:
+def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationError:
     """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot hand to Python."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"there is no way for {spark_type.simpleString()} into PostgreSQL",
-        remedy=f"convert it, such as with {_columns(name, f'cast(`{name}` as string)')}, or leave it out",
+        remedy=f"convert it, such as with {columns_with(name, f'cast({made_of} as string)')}, or leave it out",
     )
 
 
-def _remedy(name: str, spark_type: DataType, column: TargetColumn) -> str:
+def _remedy(name: str, spark_type: DataType, column: TargetColumn, made_of: str) -> str:
     kind = type(spark_type).__name__
     if column.is_array:
         return "make the column jsonb, which takes any array, or convert the array's elements with transform()"
     if kind in COMPLEX_TYPES:
-        return f"make the column jsonb, or write its JSON as text with {_columns(name, f'to_json(`{name}`)')}"
+        return f"make the column jsonb, or write its JSON as text with {columns_with(name, f'to_json({made_of})')}"
     if column.base_type not in _CASTS:
         return "make the column one of the types that COPY BINARY can fill, such as text, or leave it out"
     reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
-    return f"{reason} with {_columns(name, f'cast(`{name}` as {_CASTS[column.base_type]})')}, or alter the column"
+    return f"{reason} with {columns_with(name, f'cast({made_of} as {_CASTS[column.base_type]})')}, or alter the column"
 
 
-def _columns(name: str, expression: str) -> str:
-    return f"columns={{{name!r}: {expression!r}}}"
+def columns_with(name: str, expression: str) -> str:
+    """The option with this column; the dots stand for the others, which it has to name too."""
+    return f"columns={{{name!r}: {expression!r}, ...}}"

@@ -23,6 +23,7 @@ from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.privileges import check_privileges
 from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
@@ -169,7 +170,7 @@ class RowLoader:
                 left to a later call.
 
         Raises:
-            ConfigurationError: the table is missing, or batch and table do not go together.
+            ConfigurationError: the table is missing, batch and table do not go together, or the role may not write it.
         """
         if self._plan is not None and batch.schema == self._schema:
             return
@@ -186,12 +187,16 @@ class RowLoader:
                     create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
                 )
             target = read_target(connection, self._options.table)
-        self._plan = plan_columns(
-            [(field.name, field.dataType) for field in columns],
-            target,
-            upsert_keys=self._options.upsert_keys,
-            order=order,
-        )
+            frames.check_taken(expressions, target)
+            plan = plan_columns(
+                [(field.name, field.dataType) for field in columns],
+                target,
+                upsert_keys=self._options.upsert_keys,
+                order=order,
+                expressions=expressions.columns,
+            )
+            check_privileges(connection, plan)
+        self._plan = plan
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
         self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())

@@ -11,12 +11,13 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.columns import plan_columns
+from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.privileges import check_privileges
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable, UniqueKey, read_target
 from spark_2pc_sink.sink.value_checks import DecimalRange, TextLength, WholeMultiple
-from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction
+from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction, upsert
 from tests.support.providers import Database
 
 
@@ -173,3 +174,65 @@ def test_connection_in_another_encoding_is_refused(latin1_database: str) -> None
     assert rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
     with transaction(converting) as connection, pytest.raises(ConstraintError, match="no equivalent in encoding"):
         append(connection, plan, [orders(plan, (2, "€"))])
+
+
+# --- what the role may do ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[str]:
+    """A role without any right in a database that gives none to everybody; its name."""
+    name = f"role_{secrets.token_hex(4)}"
+    named = sa.make_url(database).database
+    run(database, f"CREATE ROLE {name} LOGIN PASSWORD 'pw'", f'REVOKE TEMPORARY ON DATABASE "{named}" FROM PUBLIC')
+    yield name
+    run(database, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+def refused_rights(url: str, plan: ColumnPlan) -> ConfigurationError | None:
+    with transaction(url) as connection:
+        try:
+            check_privileges(connection, plan)
+        except ConfigurationError as error:
+            return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing"),
+    [([], "INSERT,"), (["id"], "INSERT and SELECT and UPDATE and TEMPORARY on the database,")],
+    ids=["append", "upsert"],
+)
+def test_a_role_without_rights_is_told_what_to_grant_it(
+    database: str, role: str, keys: list[str], missing: str
+) -> None:
+    """The GRANTs of the message are all that a batch needs."""
+    create(database, ORDERS, keys=["id"])
+    plan = plan_of(database, keys=keys)
+    as_role = sa.make_url(database).set(username=role, password="pw").render_as_string(hide_password=False)
+    error = refused_rights(as_role, plan)
+    assert error is not None
+    assert f"role '{role}' lacks {missing}" in error.rule
+    run(database, *error.remedy.removeprefix("have the owner run: ").split("; "))
+    assert refused_rights(as_role, plan) is None
+    with transaction(as_role) as connection:
+        write = upsert if keys else append
+        write(connection, plan, [orders(plan, (1, "a"))])
+    assert rows(database, "SELECT * FROM orders") == [(1, "a")]
+
+
+def test_rights_on_the_columns_that_an_upsert_reads_and_updates_are_enough(database: str, role: str) -> None:
+    create(database, {**ORDERS, "internal": t.StringType()}, keys=["id"])
+    plan = plan_of(database, keys=["id"])
+    as_role = sa.make_url(database).set(username=role, password="pw").render_as_string(hide_password=False)
+    named = sa.make_url(database).database
+    run(
+        database,
+        f"GRANT INSERT, SELECT (id, item), UPDATE (item) ON orders TO {role}",
+        f'GRANT TEMPORARY ON DATABASE "{named}" TO {role}',
+    )
+    assert refused_rights(as_role, plan) is None
+    for item in ("a", "b"):
+        with transaction(as_role) as connection:
+            upsert(connection, plan, [orders(plan, (1, item))])
+    assert rows(database, "SELECT id, item FROM orders") == [(1, "b")]

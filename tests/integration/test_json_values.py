@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Context, Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,9 +20,9 @@ from spark_2pc_sink.sink.spark_sql import quoted
 from tests.support.session import session_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 ROWS = 4_000
 NULLS = 0.2
@@ -127,3 +130,24 @@ def test_the_comparison_sees_a_difference(spark: SparkSession, tmp_path: Path) -
     _write(tmp_path / "rows.parquet", [_row(random.Random(0), far=False) for _ in range(3)])
     frame = spark.read.parquet(str(tmp_path)).selectExpr("n8", "yes")
     assert _differing(frame, (JsonField("yes", "BooleanType"), JsonField("n8", "LongType"))) != []
+
+
+def test_readmes_value_has_the_microseconds_and_the_nulls_of_the_table(spark: SparkSession) -> None:
+    """The default, which is Spark's, has neither; and tasks leave this value to Spark."""
+    [value] = re.findall(r'value = """(.*?)"""', README, re.DOTALL)
+    frame = spark.sql(
+        "SELECT timestamp'2024-01-02 03:04:05.123456Z' AS at, timestamp_ntz'2024-01-02 03:04:05.000001' AS local, "
+        "CAST(NULL AS INT) AS gone"
+    )
+    with session_settings(spark, {TIME_ZONE: "UTC"}):
+        [[default]] = frame.selectExpr(WHOLE_ROW).collect()
+        [[exact]] = frame.selectExpr(value).collect()
+    assert json.loads(default) == {"at": "2024-01-02T03:04:05.123Z", "local": "2024-01-02T03:04:05.000"}
+    assert json.loads(exact) == {
+        "at": "2024-01-02T03:04:05.123456Z",
+        "local": "2024-01-02T03:04:05.000001",
+        "gone": None,
+    }
+    columns = {name: quoted(name) for name in frame.columns}
+    given = RecordExpressions(topic=None, key=None, value=value, headers=None, partition=None, columns=columns)
+    assert with_json(given, frame.schema, spark).json is None

@@ -159,6 +159,7 @@ def test_a_role_that_may_create_nothing_can_use_tables_that_are_there(store: Sql
         with sql_store_error(url, state_schema="missing") as raised:
             assert raised.value.sqlstate == "42501"
             assert "permission denied" in raised.value.detail
+            assert "grant the role what it needs: SELECT, INSERT and UPDATE on the state table" in raised.value.detail
             assert "of-the-role" not in str(raised.value)
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         with sql_store(url) as own:

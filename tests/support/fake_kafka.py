@@ -39,6 +39,7 @@ class FakeKafka:
     offers_keep_prepared: bool = False
     two_phase_commit: bool = False
     timeout_ms: int = 60_000
+    own_timeout: bool = False
     state: str = "Unknown"
     pair: ProducerIdAndEpoch | None = None
     next_pair: ProducerIdAndEpoch | None = None
@@ -162,7 +163,7 @@ class FakeKafka:
 
     def _initialized(self, pair: ProducerIdAndEpoch, ongoing: PreparedTxnState) -> InitializedProducer:
         timeout = TIMEOUT_NEVER_MS if self.two_phase_commit else self.timeout_ms
-        return InitializedProducer(pair, ongoing, self.two_phase_commit, timeout)
+        return InitializedProducer(pair, ongoing, self.two_phase_commit, timeout, self.own_timeout)
 
     def _called(self, name: str) -> None:
         self.calls.append(name)

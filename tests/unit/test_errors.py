@@ -21,7 +21,14 @@ def all_errors() -> list[type[DualWriteError]]:
 
 
 def made(kind: type[DualWriteError]) -> DualWriteError:
-    samples = {"int": 3, "bool": True, "str": "text", "object": "value", "tuple[str, ...]": ("one", "two")}
+    samples = {
+        "int": 3,
+        "bool": True,
+        "str": "text",
+        "str | None": None,
+        "object": "value",
+        "tuple[str, ...]": ("one", "two"),
+    }
     return kind(**{field.name: samples[str(field.type)] for field in fields(kind)})
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy
+from pyspark.sql.functions import expr
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import DualWriteSink
@@ -21,11 +24,14 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
     UnstorableValueError,
 )
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.frame import analyze, choose_expressions
 from spark_2pc_sink.testing import free_port, read_topic
+from tests.integration.database_tables import rows
 from tests.support.streams import FileStream, make_sink, sink_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import MakeTopic
     from tests.support.providers import Broker
@@ -49,10 +55,10 @@ class Case:
             broker=broker, database=database, transactional_id=transactional_id, topic=topic, key="id"
         )
 
-    def refused(self, **spoilt: Any) -> DualWriteError:
+    def refused(self, frame: DataFrame | None = None, **spoilt: Any) -> DualWriteError:
         """Run with one thing spoilt; the error, after a look that nothing was written."""
         with pytest.raises(DualWriteError) as raised:
-            self.stream.run(DualWriteSink(**{**self.options, **spoilt}))
+            self.stream.run(DualWriteSink(**{**self.options, **spoilt}), frame)
         assert read_topic(self.broker.bootstrap, self.topic) == []
         engine = sqlalchemy.create_engine(self.database, poolclass=sqlalchemy.NullPool)
         with engine.connect() as connection:
@@ -141,6 +147,58 @@ def test_a_column_that_the_batch_lacks(case: Case) -> None:
     assert "'id'" in str(error)
 
 
+#: Columns that are parts of the record by their names: an expression, and the type in the table.
+RECORD_COLUMNS = {
+    "topic": ("'{other_topic}'", "text"),
+    "key": ("concat('k', id)", "text"),
+    "value": ("concat('v', id)", "text"),
+    "headers": ("array(named_struct('key', 'h', 'value', CAST(name AS BINARY)))", "jsonb"),
+    "partition": ("3", "int"),
+}
+
+
+@pytest.mark.parametrize("meant", ["record and table", "record", "table"])
+@pytest.mark.parametrize("name", RECORD_COLUMNS)
+def test_a_column_of_the_table_that_is_part_of_the_record(case: Case, topic: MakeTopic, name: str, meant: str) -> None:
+    """Nobody would write it, and nobody would notice. Each remedy, followed to the letter, does what it says."""
+    expression, kind = RECORD_COLUMNS[name]
+    other_topic = topic()
+    execute(case.database, f"CREATE TABLE target (id bigint, name text, {name} {kind})")
+    frame = case.stream.frame().selectExpr("*", f"{expression.format(other_topic=other_topic)} AS {name}")
+    if name == "key":
+        del case.options["key"]
+    error = case.refused(frame)
+    assert isinstance(error, ConfigurationError)
+    assert f"has column '{name}' too" in str(error)
+
+    ways = re.fullmatch("for record and table, (.*); for the record only, (.*); for the table only, (.*)", error.remedy)
+    assert ways is not None
+    way = dict(zip(["record and table", "record", "table"], ways.groups(), strict=True))[meant]
+    for before, after in re.findall(r"withColumnRenamed\('(\w+)', '(\w+)'\)", way):
+        frame = frame.withColumnRenamed(before, after)
+    options: dict[str, Any] = dict(re.findall(r"(\w+)='(.*?)'", way))
+    mapping = re.search(r"columns=(\{.*?\})", way)
+    if mapping is not None:
+        options["columns"] = ast.literal_eval(mapping[1])
+    case.stream.run(DualWriteSink(**{**case.options, **options}), frame)
+
+    filled = meant != "record"
+    assert rows(case.database, f"SELECT id, name, {name} IS NOT NULL FROM target ORDER BY id") == [
+        (1, "one", filled),
+        (2, "two", filled),
+    ]
+    records = [record for it in (case.topic, other_topic) for record in read_topic(case.broker.bootstrap, it)]
+    assert len(records) == 2
+    taken = {
+        "topic": {record.topic for record in records} == {other_topic},
+        "key": {record.key for record in records} == {b"k1", b"k2"},
+        "value": {record.value for record in records} == {b"v1", b"v2"},
+        "headers": all(record.headers for record in records),
+        "partition": {record.partition for record in records} == {3},
+    }
+    assert taken[name] is (meant != "table")
+
+
 def test_a_type_that_does_not_go_into_its_column(case: Case) -> None:
     """Both types are named."""
     execute(case.database, "CREATE TABLE target (id bigint, name timestamptz)")
@@ -164,6 +222,62 @@ def test_no_topic_at_all(case: Case) -> None:
     assert "topic" in str(error)
 
 
+PAIR = "named_struct('key', name, 'value', name)"
+AS_BYTES = "named_struct('key', h.key, 'value', CAST(h.value AS BINARY))"
+
+
+@pytest.mark.parametrize(
+    ("option", "expression", "remedy"),
+    [
+        ("key", "map('n', name)", "to_json(map('n', name))"),
+        ("key", "CAST(id AS DOUBLE)", "CAST(CAST(id AS DOUBLE) AS STRING)"),
+        ("value", "id", "CAST(id AS STRING)"),
+        ("value", "struct(*)", "to_json(struct(*))"),
+        ("partition", "'2'", "CAST('2' AS INT)"),
+        ("headers", "id", "array(named_struct('key', 'name', 'value', CAST(CAST(id AS STRING) AS BINARY)))"),
+        ("headers", "map('h', name)", f"transform(map_entries(map('h', name)), h -> {AS_BYTES})"),
+        ("headers", f"array({PAIR})", f"transform(array({PAIR}), h -> {AS_BYTES})"),
+    ],
+)
+def test_a_part_of_the_record_of_another_type(spark: SparkSession, option: str, expression: str, remedy: str) -> None:
+    """The expression stands where it belongs, and the remedy is one that the sink takes."""
+    frame = spark.createDataFrame([(1, "one")], SCHEMA)
+    error = _analyzed(frame, **{option: expression})
+    assert error is not None
+    assert (error.option, error.value) == (option, expression)
+    assert f"convert it, with {option}={remedy!r}" in error.remedy
+    assert _analyzed(frame, **{option: remedy}) is None
+
+
+@pytest.mark.parametrize("option", ["key", "value", "headers", "partition"])
+def test_a_column_that_is_part_of_the_record_by_chance_and_of_another_type(spark: SparkSession, option: str) -> None:
+    """The option that keeps it out of the record is named, and does."""
+    frame = spark.createDataFrame([(1, "one")], SCHEMA).withColumn(option, expr("1.5D"))
+    error = _analyzed(frame)
+    assert error is not None
+    found = re.search(rf"not meant for the record, pass {option}='(.*)'$", error.remedy)
+    assert found is not None
+    assert _analyzed(frame, **{option: found[1]}) is None
+
+
+def test_a_topic_column_that_is_no_text(spark: SparkSession) -> None:
+    """It has no option that could be named instead."""
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA).withColumn("topic", expr("1.5D")))
+    assert error is not None
+    assert "rename it before the sink" in error.remedy
+
+
+def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
+    """What the sink says to these options before it is connected to anything."""
+    given = {"transactional_id": "t", "kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
+    chosen = choose_expressions(SinkOptions.parse(**given, topic="orders", table="t", **options), frame.schema)
+    try:
+        analyze(frame, chosen, None)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
 def test_a_value_of_a_type_that_is_no_bytes(case: Case) -> None:
     """The remedy shows how to convert it."""
     error = case.refused(value="struct(*)")
@@ -184,6 +298,19 @@ def test_a_value_that_postgresql_cannot_hold(case: Case) -> None:
     error = case.refused(columns={"id": "id", "name": "concat(name, decode(unhex('00'), 'UTF-8'))"})
     assert isinstance(error, UnstorableValueError)
     assert "column 'name' of the row with key=" in str(error)
+
+
+def test_a_role_that_may_not_write_the_table(case: Case) -> None:
+    """Not after the records were sent: before the state table is looked for."""
+    execute(case.database, "CREATE TABLE target (id bigint, name text)")
+    execute(case.database, "CREATE ROLE reader LOGIN PASSWORD 'pw'")
+    reader = sqlalchemy.make_url(case.database).set(username="reader", password="pw")
+    try:
+        error = case.refused(database=reader.render_as_string(hide_password=False))
+    finally:
+        execute(case.database, "DROP ROLE reader")
+    assert isinstance(error, ConfigurationError)
+    assert 'GRANT INSERT ON "public"."target" TO "reader"' in error.remedy
 
 
 def test_a_constraint_of_the_table(case: Case) -> None:

@@ -538,7 +538,9 @@ def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream:
     counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
     stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
     _run_update(stream, target.sink(**options), counted())
-    (stream.checkpoint / "commits" / "0").unlink()
+    commits = stream.checkpoint / "commits"
+    (commits / "0").unlink()
+    (commits / ".0.crc").unlink()
     (stream.checkpoint / "commits" / ".0.crc").unlink()
     stream.add([(4, "a", 0)])
     _run_update(stream, target.sink(**options), counted())
@@ -577,6 +579,27 @@ def test_a_random_column_of_the_stream_is_refused(stream: FileStream, target: Ta
     sink = target.sink(key="id")
     with pytest.raises(ConfigurationError, match=r"the stream=.*rand.*another result each time"):
         stream.run(sink, stream.frame().withColumn("lottery", F.rand()))
+
+
+def test_the_current_time_of_the_stream_is_the_same_in_a_replay(stream: FileStream, target: Target) -> None:
+    """A7: Spark notes a batch's time in the checkpoint, so the sink takes it; both sides have it."""
+    stream.add(rows_of(0, 3))
+    frame = stream.frame().withColumn("at", F.expr("unix_micros(current_timestamp())"))
+    stream.run(target.sink(key="id"), frame)
+    stored = target.rows("id, at")
+    sent = [json.loads(record.value or b"") for record in target.records()]
+    assert_same_multiset([(row["id"], row["at"]) for row in sent], stored, what="times")
+
+    commits = stream.checkpoint / "commits"
+    (commits / "0").unlink()
+    (commits / ".0.crc").unlink()
+    replayed: list[tuple[int, int]] = []
+
+    def note(batch: DataFrame, batch_id: int) -> None:
+        replayed.extend((row.id, row.at) for row in batch.collect() if batch_id == 0)
+
+    stream.run(note, frame)
+    assert_same_multiset(replayed, stored, what="times of the replay")
 
 
 def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path: Path, target: Target) -> None:

@@ -74,7 +74,24 @@ def test_a_refused_move_is_explained() -> None:
     for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
         with pytest.raises(SupersededError):
             explain(row, {"settled": "5:1"})
-    assert "no row" in str(claim_lost_error("orders", 3, None))
+
+
+def test_a_deleted_row_is_not_taken_for_a_newer_driver() -> None:
+    """C5: nobody is to be looked for who is not there."""
+    gone = str(claim_lost_error("orders", 3, None))
+    assert "has no row of it any more" in gone
+    assert "newer driver" not in gone
+    later = str(claim_lost_error("orders", 3, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})))
+    assert "generation 4 of run run-9: a newer driver has taken over" in later
+
+
+def test_adopting_for_a_new_checkpoint_says_what_is_written_again() -> None:
+    """A8: the checkpoint is what knew how far the source was read."""
+    row = StateRow(**{**vars(ROW), "query_id": "old", "cluster_id": "c"})
+    refused = claim_refusal(row, cluster_id="c", query_id="new", adopt=False)
+    assert refused is not None
+    assert "startingOffsets" in refused.remedy
+    assert "written again, to both sides" in refused.remedy
 
 
 def test_rows_and_decisions_are_values() -> None:

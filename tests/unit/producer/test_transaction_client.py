@@ -73,11 +73,13 @@ def test_without_permission_to_see_the_brokers_maximum_kafkas_default_is_asked(
     fake: FakeCluster, client: TransactionClient
 ) -> None:
     fake.broker_configs = None
-    assert client.init_producer_id().timeout_ms == 900_000
+    initialized = client.init_producer_id()
+    assert (initialized.timeout_ms, initialized.own_timeout) == (900_000, False)
 
 
 def test_the_option_is_asked_for(cluster: Cluster) -> None:
-    assert client_on(cluster, transaction_timeout_ms=12_345).init_producer_id().timeout_ms == 12_345
+    initialized = client_on(cluster, transaction_timeout_ms=12_345).init_producer_id()
+    assert (initialized.timeout_ms, initialized.own_timeout) == (12_345, True)
 
 
 @pytest.mark.parametrize("readable", [True, False])

@@ -44,6 +44,8 @@ def test_reasons_name_both_ids() -> None:
     assert any("adopt=True" in remedy for remedy in gap.remedies)
     first = place_batch(status=RowStatus.NONE, row_batch_id=None, batch_id=7, adopt=False)
     assert "the first batch is 7" in first.reason
+    assert first.remedies[0].startswith("if transactional_id, state_schema, state_table or database is another")
+    assert first.remedies[1:] == gap.remedies
     owed = place_batch(status=RowStatus.OWED, row_batch_id=3, batch_id=4, adopt=True)
     assert "owed batch 3" in owed.reason
     assert any("--drop" in remedy for remedy in owed.remedies)

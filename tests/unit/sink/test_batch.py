@@ -302,16 +302,29 @@ def test_an_empty_batch_has_no_transaction(job: Job) -> None:
     assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
 
 
-def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(job: Job) -> None:
-    """A17, B1: what Kafka would abort is not decided; the error says how to make it fit."""
-    job.kafka.timeout_ms = 60_000
+@pytest.mark.parametrize(
+    ("own_timeout", "limit"),
+    [
+        (True, r"transaction\.timeout\.ms=60000 of kafka=\{\.\.\.\} .*maxOffsetsPerTrigger.*, raise it \(to at most"),
+        (
+            False,
+            r"transaction\.max\.timeout\.ms=60000 of the brokers .*maxOffsetsPerTrigger.*, raise it on the brokers",
+        ),
+    ],
+    ids=["the user's limit", "the brokers' limit"],
+)
+def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(limit: str, *, own_timeout: bool) -> None:
+    """A17, B1: what Kafka would abort is not decided; the error says how to make it fit, and which limit it was."""
+    job = Job()
+    job.kafka.timeout_ms, job.kafka.own_timeout = 60_000, own_timeout
+    job.driver.recover()
 
     def take_long(step: Step) -> None:
         if step is Step.PRODUCE:
             job.clock.now += 59.5
 
     job.on_step = take_long
-    with pytest.raises(TransactionExpiredError, match="maxOffsetsPerTrigger"):
+    with pytest.raises(TransactionExpiredError, match=limit):
         job.driver.write(0, job.work())
     assert job.store.committed == []
     assert len(job.kafka.aborted) == 1

@@ -270,6 +270,16 @@ def test_column_that_the_table_has_not_is_refused_with_the_nearest(name: str, hi
     assert caught.value.value == name
 
 
+def test_remedies_show_the_expression_that_the_user_gave() -> None:
+    """For columns={'nme': 'upper(name)'} there is no column nme that could be selected under the right name."""
+    target = table(column("name", "int8"))
+    expressions = {"nme": "upper(name)", "name": "upper(name)"}
+    with pytest.raises(ConfigurationError, match=r"columns=\{'name': 'upper\(name\)', \.\.\.\}"):
+        plan_columns([("nme", t.StringType())], target, expressions=expressions)
+    with pytest.raises(ConfigurationError, match=r"columns=\{'name': 'cast\(upper\(name\) as bigint\)', \.\.\.\}"):
+        plan_columns([("name", t.StringType())], target, expressions=expressions)
+
+
 @pytest.mark.parametrize("why", ["a generated column", "GENERATED ALWAYS AS IDENTITY"])
 def test_column_that_only_the_database_writes_is_refused(why: str) -> None:
     target = table(column("id", "int8", unwritable=why), column("b", "int8"))

@@ -8,8 +8,20 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from spark_2pc_sink.sink.frame import RecordExpressions, is_everything, record_columns, record_sql, with_json
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.frame import (
+    RecordExpressions,
+    check_taken,
+    choose_expressions,
+    is_everything,
+    record_columns,
+    record_sql,
+    with_json,
+)
+from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.json_values import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
+from spark_2pc_sink.sink.target import TargetColumn, TargetTable
 
 SPARK: Any = SimpleNamespace(conf={IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"})
 
@@ -60,3 +72,39 @@ def test_a_partition_is_no_narrower_than_the_widest_type_that_it_may_have() -> N
     """`test_bad_input` has what a narrower one does to a number that does not fit."""
     given = RecordExpressions(topic=None, key=None, value="'v'", headers=None, partition="p", columns={})
     assert record_sql(given)[0] == "CAST(p AS BIGINT) AS _2pc_partition"
+
+
+def chosen(**options: Any) -> RecordExpressions:
+    """Of a batch whose columns are the record's by their names, beside an id."""
+    names = ["topic", "key", "value", "headers", "partition", "id"]
+    given = SinkOptions.parse(
+        transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database="postgresql://h/d", table="t", **options
+    )
+    return choose_expressions(given, StructType([StructField(name, IntegerType()) for name in names]))
+
+
+def table_of(*names: str, unwritable: str = "") -> TargetTable:
+    columns = tuple(TargetColumn(name, "integer", "int4", unwritable=unwritable) for name in names)
+    return TargetTable(table=TableName("t", "public"), columns=columns, unique_keys=())
+
+
+def test_columns_of_the_table_that_would_silently_stay_empty_are_named_together() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_taken(chosen(), table_of("id", "topic", "key", "headers"))
+    assert "columns 'topic' and 'key' and 'headers'" in caught.value.rule
+    assert "{'id': '`id`', 'topic': '`its_topic`', 'key': '`key`', 'headers': '`headers`'}" in caught.value.remedy
+    assert "partition" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({}, table_of("id", "offset")),
+        ({}, table_of("key", unwritable="a generated column")),
+        ({"columns": {"id": "id"}}, table_of("id", "key")),
+        ({"key": "id"}, table_of("id", "key")),
+    ],
+    ids=["the table has none", "only the database writes it", "the user chose", "the record takes another"],
+)
+def test_what_nobody_expects_in_the_table_may_stay_out(options: dict[str, Any], target: TargetTable) -> None:
+    check_taken(chosen(**options), target)

@@ -1,0 +1,56 @@
+"""What the sink's role may do with the target table, asked before any record is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.identifiers import quote_identifier
+from spark_2pc_sink.sink.target import driver_connection
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.columns import ColumnPlan
+
+# INSERT on single columns is not enough: LOCK TABLE wants the table's. An upsert reads the columns that it stages and
+# compares, and writes those that are not its keys; for both, rights on these columns would do.
+_PRIVILEGES = """
+SELECT current_user, current_database(),
+  has_table_privilege(%(table)s, 'INSERT'),
+  (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'SELECT')), true) FROM unnest(%(read)s::text[]) name),
+  (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'UPDATE')), true)
+   FROM unnest(%(updated)s::text[]) name),
+  has_database_privilege(current_database(), 'TEMPORARY')
+"""
+
+
+def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
+    """Refuse a role that could not write the batch.
+
+    Args:
+        connection: as the sink's role.
+        plan: what is written, and how.
+
+    Raises:
+        ConfigurationError: a privilege is missing; the GRANT is in the message.
+    """
+    upsert = bool(plan.upsert_keys)
+    updated = [name for name in plan.names if name not in plan.upsert_keys] if upsert else []
+    table = str(plan.table)
+    with driver_connection(connection).cursor() as cursor:
+        cursor.execute(_PRIVILEGES, {"table": table, "read": list(plan.names) if upsert else [], "updated": updated})
+        [(role, database, insert, select, update, temporary)] = cursor.fetchall()
+    has = {"INSERT": insert, "SELECT": select, "UPDATE": update}
+    missing = [name for name, granted in has.items() if not granted]
+    grants = [f"GRANT {', '.join(missing)} ON {table} TO {quote_identifier(role)}"] if missing else []
+    if upsert and not temporary:
+        missing.append("TEMPORARY on the database")
+        grants.append(f"GRANT TEMPORARY ON DATABASE {quote_identifier(database)} TO {quote_identifier(role)}")
+    if missing:
+        raise ConfigurationError(
+            option="table",
+            value=table,
+            rule=f"role {role!r} lacks {' and '.join(missing)}, which mode={'upsert' if upsert else 'append'!r} needs",
+            remedy=f"have the owner run: {'; '.join(grants)}",
+        )

@@ -1,0 +1,146 @@
+"""The rights that README lists, and no others: a sink whose role and user have just these writes to both sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from kafka.protocol.admin import CreateAclsRequest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from jdbc_state import StoreSettings
+from jdbc_state.schema import ddl
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.testing import read_topic
+from spark_2pc_sink.testing.local_broker import create_topic
+from tests.conformance.access import PASSWORD, SECURED, user_of
+from tests.conformance.raw_client import RawClient
+from tests.integration.database_tables import rows, run
+from tests.support.streams import FileStream, make_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+README = (Path(__file__).parents[3] / "README.md").read_text()
+SCHEMA = StructType([StructField("order_id", LongType()), StructField("item", StringType())])
+
+#: What README's commands have, as ``CreateAcls`` names it.
+RESOURCES = {"--topic": 2, "--cluster": 4, "--transactional-id": 5}
+OPERATIONS = {"Read": 3, "Write": 4, "DescribeConfigs": 10, "TwoPhaseCommit": 15}
+_ALLOW, _LITERAL, _VERSION = 3, 3, 3
+
+_COLUMNS = """
+SELECT column_name, data_type, character_maximum_length, is_nullable FROM information_schema.columns
+WHERE table_schema = '{}' AND table_name = 'kafka_transaction_state' ORDER BY column_name
+"""
+_CHECKS = """
+SELECT pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = '{}'::regnamespace AND contype IN ('p', 'c') ORDER BY 1
+"""
+
+
+def statements() -> list[str]:
+    """README's SQL under Permissions."""
+    block = README.split("### Permissions")[1].split("```sql\n")[1].split("```")[0]
+    return [each.strip() for each in re.sub("--.*", "", block).split(";") if each.strip()]
+
+
+def rights(topic: str) -> list[Any]:
+    """README's ACLs, for this topic and the first user of a server with users."""
+    made = []
+    for command in re.findall("--add --allow-principal User:job (.*)", README):
+        flag, name = re.match(r"(--[\w-]+) (\w*)", command).groups()  # type: ignore[union-attr]
+        made += [
+            CreateAclsRequest.AclCreation(
+                resource_type=RESOURCES[flag],
+                resource_name={"--topic": topic, "--cluster": "kafka-cluster"}.get(flag, name),
+                resource_pattern_type=_LITERAL,
+                principal=f"User:{user_of(0)}",
+                host="*",
+                operation=OPERATIONS[operation],
+                permission_type=_ALLOW,
+            )
+            for operation in re.findall(r"--operation (\w+)", command)
+        ]
+    return made
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[str]:
+    """The role job, in a database that gives everybody nothing; the URL with which it logs in."""
+    named = sa.make_url(database).database
+    run(
+        database,
+        "CREATE ROLE job LOGIN PASSWORD 'pw'",
+        f'REVOKE ALL ON DATABASE "{named}" FROM PUBLIC',
+        f'GRANT CONNECT ON DATABASE "{named}" TO job',
+    )
+    yield sa.make_url(database).set(username="job", password="pw").render_as_string(hide_password=False)
+    run(database, "DROP OWNED BY job CASCADE", "DROP ROLE job")
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=pytest.mark.java)])
+def test_the_rights_that_readme_lists_are_enough(
+    kind: str, spark: SparkSession, tmp_path: Path, database: str, role: str
+) -> None:
+    """An upsert whose rows are staged in tables, as in a cluster, with two-phase commit; and a second run."""
+    run(database, "CREATE TABLE orders (order_id bigint PRIMARY KEY, item text)")
+    named = str(sa.make_url(database).database)
+    run(database, *(each.replace("DATABASE shop", f'DATABASE "{named}"') for each in statements()))
+    stream = FileStream(spark, tmp_path, SCHEMA)
+    with SECURED[kind](1) as (administrators, users):
+        create_topic(administrators, "orders", partitions=2)
+        with RawClient(administrators) as administrator:
+            answered = administrator.call(CreateAclsRequest(creations=rights("orders")), _VERSION)
+        assert {each.error_code for each in answered.results} == {0}, answered
+        kafka = {
+            "bootstrap.servers": users,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user_of(0),
+            "sasl.password": PASSWORD,
+        }
+        for number in range(2):
+            stream.add([(1, f"one-{number}"), (number + 2, "more")])
+            sink = make_sink(
+                broker=SimpleNamespace(bootstrap=users),
+                database=role,
+                transactional_id="orders",
+                topic="orders",
+                kafka=kafka,
+                table="public.orders",
+                create_table=False,
+                key="order_id",
+                mode="upsert",
+                upsert_keys=["order_id"],
+                staging_schema="staging",
+                local_files=False,
+                inline_copy_bytes_max=0,
+            )
+            stream.run(sink)
+        assert len(read_topic(administrators, "orders")) == 4
+        options = SinkOptions.parse(
+            transactional_id="orders", kafka=kafka, database=role, table="orders", topic="orders"
+        )
+        with Cluster(options.kafka) as cluster:
+            assert TransactionClient(cluster, "orders", options.kafka).init_producer_id().two_phase_commit
+    assert rows(database, "SELECT * FROM orders ORDER BY 1") == [(1, "one-1"), (2, "more"), (3, "more")]
+
+
+def test_readmes_state_table_is_the_one_that_the_sink_makes(database: str) -> None:
+    """Types, lengths, what may be null, and the primary key (which the sink checks itself)."""
+    options = SinkOptions.parse(
+        transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database=database, table="t", topic="t"
+    )
+    run(database, statements()[0])
+    run(database, ddl(StoreSettings(**{**options.store_settings(), "state_schema": "own"})))
+    for query in (_COLUMNS, _CHECKS):
+        assert rows(database, query.format("public")) == rows(database, query.format("own"))

@@ -44,7 +44,7 @@ from spark_2pc_sink.server.storage.batches import (
     read_header,
     stamp_batch,
 )
-from spark_2pc_sink.server.storage.errors import OffsetOutOfRangeError
+from spark_2pc_sink.server.storage.errors import BatchError, OffsetOutOfRangeError
 from spark_2pc_sink.server.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.server.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.server.storage.records import (
@@ -173,11 +173,14 @@ class PartitionLog:
             guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
 
         Returns:
-            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP,
-            INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
+            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
+            record without a key where the topic is compacted), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+            OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
             ``duplicate`` says that it stood in the log before; `sync` is due all the same before the answer.
         """
         code = self._refusal(header, now_ms)
+        if code is Code.NONE and self.settings.compacted and not _all_have_keys(records, header):
+            code = Code.INVALID_RECORD
         if code is not Code.NONE:
             return Appended(code)
         if header.has_producer:
@@ -432,3 +435,11 @@ class PartitionLog:
         if record.offset >= self.limit(isolation):
             return NOWHERE
         return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)
+
+
+def _all_have_keys(records: Buffer, header: BatchHeader) -> bool:
+    """What ``LogValidator.validateKey`` asks; of records that cannot be read nobody can say it."""
+    try:
+        return all(record.key is not None for record in decode_records(bytes(records), header))
+    except BatchError:
+        return False

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.coordinator.fields import Reader, encode_string, encode_varint
-from spark_2pc_sink.coordinator.records import KEY_VERSION, LogRecord, TransactionLogValue, decode_key, encode_key, key_version
+from spark_2pc_sink.coordinator.records import (
+    KEY_VERSION,
+    LogRecord,
+    TransactionLogValue,
+    decode_key,
+    encode_key,
+    key_version,
+)
 from spark_2pc_sink.coordinator.states import TransactionState
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition

@@ -359,8 +359,14 @@ class PartitionLog:
         return NOWHERE
 
     def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
-        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`."""
-        largest_ms = self._log.max_timestamp_ms
+        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
+
+        Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
+
+        Raises:
+            BatchError: the batch of which only a part is left cannot be decoded.
+        """
+        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), self._cut_batch_timestamp_ms())
         return NOWHERE if largest_ms < 0 else self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
@@ -427,6 +433,15 @@ class PartitionLog:
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
+
+    def _cut_batch_timestamp_ms(self) -> int:
+        """The largest timestamp in the batch in whose middle the log starts, of the records that are left; or -1."""
+        start = self.log_start_offset
+        for header, batch in self._log.batches(start) if start else ():
+            if header.base_offset < start:
+                return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= start)
+            break
+        return NO_TIMESTAMP
 
     def _fetched(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedData:
         return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)

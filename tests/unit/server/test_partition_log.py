@@ -262,6 +262,20 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
 
 
+@with_log
+async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: PartitionLog) -> None:
+    """KIP-734, after DeleteRecords (KIP-107): a deleted record's offset is no place to read from."""
+    for timestamps_ms in ([50], [10], [30, 20, 25], [5]):
+        append(log, client_batch([b"v"] * len(timestamps_ms), timestamps_ms=timestamps_ms))
+    await log.sync()
+    found = []
+    for start in range(7):
+        log.delete_before(start)
+        largest = log.offset_of_max_timestamp(UNCOMMITTED)
+        found.append((largest.offset, largest.timestamp_ms))
+    assert found == [(0, 50), (2, 30), (2, 30), (4, 25), (4, 25), (5, 5), (-1, -1)]
+
+
 def test_an_empty_log_has_no_times_and_no_batches() -> None:
     log = opened(leader_epoch=4)
     assert log.offset_of_max_timestamp(UNCOMMITTED) == NOWHERE

@@ -190,15 +190,8 @@ class PartitionLog:
             code = self._state.producers.check_batch(header, guard)
             if code is not Code.NONE:
                 return Appended(code)
-        append_time_ms = now_ms if self.settings.log_append_time else None
-        stamped = stamp_batch(
-            records,
-            header,
-            base_offset=self._log.end_offset,
-            leader_epoch=self.leader_epoch,
-            append_time_ms=append_time_ms,
-        )
-        return self._write_batch(stamped, NO_TIMESTAMP if append_time_ms is None else append_time_ms)
+        append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        return self._write_batch(self._stamped(records, header, now_ms), append_time_ms)
 
     def append_records(
         self,
@@ -233,7 +226,7 @@ class PartitionLog:
             code = self._state.producers.check_batch(header, guard, sequenced=False)
         if code is not Code.NONE:
             return Appended(code)
-        return self._write_batch(self._stamped(batch, header), NO_TIMESTAMP)
+        return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
         """Append the end marker of a transaction. Durable after `sync`; nothing is written unless NONE.
@@ -253,7 +246,7 @@ class PartitionLog:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=now_ms,
         )
-        stamped = self._stamped(batch, read_header(batch))
+        stamped = self._stamped(batch, read_header(batch), now_ms)
         if not self._written(stamped):
             return Code.KAFKA_STORAGE_ERROR
         self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
@@ -400,8 +393,14 @@ class PartitionLog:
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 
-    def _stamped(self, batch: bytes, header: BatchHeader) -> Stamped:
-        return stamp_batch(batch, header, base_offset=self._log.end_offset, leader_epoch=self.leader_epoch)
+    def _stamped(self, batch: Buffer, header: BatchHeader, now_ms: int) -> Stamped:
+        return stamp_batch(
+            batch,
+            header,
+            base_offset=self._log.end_offset,
+            leader_epoch=self.leader_epoch,
+            append_time_ms=now_ms if self.settings.log_append_time else None,
+        )
 
     def _write_batch(self, stamped: Stamped, log_append_time_ms: int) -> Appended:
         if not self._written(stamped):

@@ -143,6 +143,16 @@ async def test_a_transaction_holds_the_stable_offset_until_its_marker_is_durable
     assert (log.high_watermark, log.last_stable_offset) == (4, 4)
 
 
+def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> None:
+    """LogValidator stamps what every origin appends: the bit 0x08 in end markers and in records of the coordinators."""
+    log = opened(log_append_time=True)
+    append_in_transaction(log, [b"x"], producer=(7, 0), sequence=0)
+    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
+    assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).log_append_time_ms == -1
+    assert [each.batch.attributes for each in log.records()] == [0x18, 0x38, 0x08]
+    assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
+
+
 @with_log
 async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
     for pid in (1, 2, 3):

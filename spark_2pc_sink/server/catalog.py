@@ -337,7 +337,8 @@ class Catalog:
                 if log is not None:
                     log.close()
             if self._directory is not None:
-                await asyncio.to_thread(self._directory.remove_topics, [topic])
+                # Should the disk refuse, it stays listed, and is tried again with the next one or at the next start.
+                await asyncio.to_thread(self._directory.remove_topics, state.removing, live=state.topics)
             # The file still lists it as being removed: the next change writes that it is gone, and until then a
             # start finds nothing to remove.
             self._show(replace(self._state, removing=()))
@@ -386,7 +387,7 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             remedy="use that id, or another directory",
         )
     else:
-        directory.remove_topics(found.removing)
+        directory.remove_topics(found.removing, live=found.topics)
         state = replace(found, starts=found.starts + 1, transaction_version=properties.transaction_version, removing=())
     directory.write_catalog(state)
     directory.write_meta(state)

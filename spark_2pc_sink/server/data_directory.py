@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ _CATALOG: Final = "catalog.json"
 _META: Final = "meta.properties"
 _PARTITION_META: Final = "partition.metadata"
 _UNFINISHED: Final = ".tmp"
+_log = logging.getLogger(__name__)
 _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
 
@@ -135,21 +137,36 @@ class DataDirectory:
             )
         return directory
 
-    def remove_topics(self, topics: Iterable[Topic]) -> None:
+    def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
         """Remove everything of deleted topics; what is gone already, is well.
 
-        A directory gets its new name before its files go, so that none is ever met half empty under its own name.
+        A directory gets its new name before its files go, so that none is ever met half empty under its own name. When
+        this returns, that is durable. Files that the disk does not let go are left to the next call.
+
+        Args:
+            topics: deleted; a directory that says it is of another topic of the name is left alone.
+            live: names of the topics that there are: a directory that does not say whose it is may be one of theirs.
+
+        Raises:
+            OSError: a directory has not got its new name.
         """
-        names = {
-            self.partition(topic.name, partition).name for topic in topics for partition in range(topic.partitions)
-        }
-        existing = names & {entry.name for entry in self.path.iterdir()}
-        for name in existing:
-            (self.path / name).rename(self.path / f"{name}.{uuid.uuid4().hex}-delete")
-        if existing:
+        existing = {entry.name for entry in self.path.iterdir()}
+        renamed = False
+        for topic in topics:
+            owners = {topic.id} if topic.name in live else {topic.id, None}
+            for partition in range(topic.partitions):
+                directory = self.partition(topic.name, partition)
+                if directory.name in existing and _topic_id(directory / _PARTITION_META) in owners:
+                    directory.rename(self.path / f"{directory.name}.{uuid.uuid4().hex}-delete")
+                    existing.discard(directory.name)
+                    renamed = True
+        if renamed:
             _sync_directory(self.path)
         for leftover in self.path.glob("*-delete"):
-            shutil.rmtree(leftover)
+            try:
+                shutil.rmtree(leftover)
+            except OSError as error:
+                _log.warning("%s is left for later: %s", leftover, error)
 
     def partitions_with_records(self) -> set[str]:
         """Names of the partition directories that hold a segment with anything in it."""

@@ -176,6 +176,31 @@ def test_deleted_topics_and_leftovers_go_and_others_stay(tmp_path: Path) -> None
     directory.close()
 
 
+@pytest.mark.parametrize(
+    ("owner", "live", "goes"),
+    [
+        (ORDERS.id, {"orders"}, True),
+        (uuid.UUID(int=1), {"orders"}, False),
+        (uuid.UUID(int=1), set(), False),
+        (None, {"orders"}, False),
+        (None, set(), True),
+    ],
+    ids=["its own", "made again", "of nobody", "made again, cut short", "cut short"],
+)
+def test_only_what_is_the_deleted_topics_goes(
+    tmp_path: Path, owner: uuid.UUID | None, live: set[str], goes: bool
+) -> None:
+    """A topic of the same name may have been made since, and its records acknowledged."""
+    directory = DataDirectory(tmp_path)
+    orders = replace(ORDERS, partitions=1)
+    directory.make_partitions([orders if owner is None else replace(orders, id=owner)])
+    if owner is None:
+        (tmp_path / "orders-0" / "partition.metadata").write_text("")
+    directory.remove_topics([orders], live=live)
+    assert (tmp_path / "orders-0").exists() is not goes
+    directory.close()
+
+
 def test_ids_are_written_as_kafka_writes_them() -> None:
     known = uuid.UUID("b308ea02-7682-4992-b3d3-9e034a3161d2")
     assert id_text(known) == "swjqAnaCSZKz054DSjFh0g"

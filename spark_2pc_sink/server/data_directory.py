@@ -7,6 +7,7 @@
     catalog.json                everything else that the node knows, replaced as a whole
     <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
     <topic>-<partition>.<id>-delete/    of a deleted topic, on its way out
+    <topic>-<partition>.<id>-stray/     records of a topic that there is not, put away for somebody to look at
 
 Every function here waits for the disk: the catalog calls them in a thread.
 """
@@ -108,18 +109,43 @@ class DataDirectory:
         """The directory of a partition's segments."""
         return self.path / f"{topic}-{partition}"
 
-    def make_partitions(self, topics: Iterable[Topic]) -> None:
-        """Make the directories of all partitions that have none yet, durable before this returns."""
+    def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:
+        """Make the directories of all partitions that have none yet, durable before this returns.
+
+        Where a directory is of a topic that there is not, one that was created half way or is deleted, it makes room:
+        it gets another name, and is removed with the next topic that is deleted unless there are records in it.
+
+        Args:
+            topics: whose directories are made.
+            live: the other topics that there are; a directory of one of them stays where it is.
+            starting: records stay where they are as well, for `must_belong` to refuse: somebody has exchanged files.
+
+        Raises:
+            OSError: the disk refused one of them; those made before it are gone again.
+        """
+        topics = tuple(topics)
+        owners = {topic.id for topic in (*topics, *live)}
         existing = {entry.name for entry in self.path.iterdir()}
-        made = False
-        for topic in topics:
-            metadata = f"version: 0\ntopic_id: {id_text(topic.id)}"
-            for partition in range(topic.partitions):
-                directory = self.partition(topic.name, partition)
-                if directory.name not in existing:
-                    directory.mkdir()
-                    (directory / _PARTITION_META).write_text(metadata)
-                    made = True
+        made: list[Path] = []
+        try:
+            for topic in topics:
+                metadata = f"version: 0\ntopic_id: {id_text(topic.id)}"
+                for partition in range(topic.partitions):
+                    directory = self.partition(topic.name, partition)
+                    if directory.name in existing and _topic_id(directory / _PARTITION_META) not in {None, *owners}:
+                        if starting and _has_records(directory):
+                            continue
+                        self._make_room(directory)
+                        existing.discard(directory.name)
+                    if directory.name not in existing:
+                        directory.mkdir()
+                        made.append(directory)
+                        (directory / _PARTITION_META).write_text(metadata)
+        except OSError:
+            # They are empty, and the disk may have no room for what the caller writes next.
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         if made:
             _sync_directory(self.path)
 
@@ -172,6 +198,14 @@ class DataDirectory:
         """Names of the partition directories that hold a segment with anything in it."""
         return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
 
+    def _make_room(self, directory: Path) -> None:
+        """Put away the directory of a topic that there is not, by the names that Kafka has for such."""
+        used = _has_records(directory)
+        away = self.path / f"{directory.name}.{uuid.uuid4().hex}-{'stray' if used else 'delete'}"
+        directory.rename(away)
+        if used:
+            _log.warning("%s has records of a topic that there is not: it is %s now", directory, away.name)
+
     def _must_be_unused(self) -> None:
         for entry in self.path.iterdir():
             if entry.name == _META or (entry.is_dir() and _PARTITION_DIRECTORY.fullmatch(entry.name)):
@@ -210,6 +244,10 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _has_records(directory: Path) -> bool:
+    return any(segment.stat().st_size for segment in directory.glob("*.log"))
 
 
 def _topic_id(file: Path) -> uuid.UUID | None:

@@ -292,13 +292,13 @@ def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_a
 def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_directory: DataDirectory, _topics: object) -> None:
-        raise OSError("killed")
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
 
     async def create(catalog: Catalog) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(DataDirectory, "make_partitions", killed)
-            with pytest.raises(OSError, match="killed"):
+            with pytest.raises(RuntimeError, match="killed"):
                 await catalog.create_topic("orders", 2)
 
     async def look(catalog: Catalog) -> None:
@@ -308,6 +308,38 @@ def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
 
     run(tmp_path, create)
     run(tmp_path, look)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
+) -> None:
+    """A disk without inodes: the second partition's directory has no room."""
+    mkdir = Path.mkdir
+
+    def full(path: Path, *args: Any, **options: Any) -> None:
+        if path.name == "orders-1":
+            raise OSError("no space left on device")
+        mkdir(path, *args, **options)
+
+    async def fail(catalog: Catalog) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", full)
+            with pytest.raises(OSError, match="no space"):
+                await catalog.create_topic("orders", 2)
+        assert catalog.topic("orders") is None
+        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+        if not restart:
+            await create(catalog)
+
+    async def create(catalog: Catalog) -> None:
+        assert catalog.topic("orders") is None
+        assert await catalog.create_topic("orders", 2) is not None
+        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
+
+    run(tmp_path, fail)
+    if restart:
+        run(tmp_path, create)
 
 
 def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:

@@ -185,6 +185,15 @@ def encode_key(transactional_id: str) -> bytes:
     return struct.pack(">h", KEY_VERSION) + encode_string(transactional_id, compact=False)
 
 
+def key_version(data: bytes) -> int:
+    """The version of a record's key. A record of any but KEY_VERSION is not for this coordinator, and skipped.
+
+    Raises:
+        RemoteProtocolError: the bytes are too few to have a version.
+    """
+    return Reader(data).integer(2)
+
+
 def decode_key(data: bytes) -> str:
     """The transactional id in a TransactionLogKey.
 

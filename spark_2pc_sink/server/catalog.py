@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -337,7 +338,8 @@ class Catalog:
                 if log is not None:
                     log.close()
             if self._directory is not None:
-                await asyncio.to_thread(self._directory.remove_topics, [topic])
+                # Should the disk refuse, it stays listed, and is tried again with the next one or at the next start.
+                await asyncio.to_thread(self._directory.remove_topics, state.removing, live=state.topics)
             # The file still lists it as being removed: the next change writes that it is gone, and until then a
             # start finds nothing to remove.
             self._show(replace(self._state, removing=()))
@@ -347,7 +349,7 @@ class Catalog:
         if self._closed:
             raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has ended")
         if self._directory is not None:
-            await asyncio.to_thread(_store, self._directory, state, made)
+            await asyncio.to_thread(_store, self._directory, state, made, before=self._state)
 
     def _show(self, state: CatalogState) -> None:
         self._state = state
@@ -386,15 +388,22 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             remedy="use that id, or another directory",
         )
     else:
-        directory.remove_topics(found.removing)
+        directory.remove_topics(found.removing, live=found.topics)
         state = replace(found, starts=found.starts + 1, transaction_version=properties.transaction_version, removing=())
     directory.write_catalog(state)
     directory.write_meta(state)
-    directory.make_partitions(state.topics.values())
+    directory.make_partitions(state.topics.values(), starting=True)
     return state
 
 
-def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic]) -> None:
+def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
     # A crash between the two leaves a topic without directories, and the next start makes them.
     directory.write_catalog(state)
-    directory.make_partitions(made)
+    try:
+        directory.make_partitions(made, live=state.topics.values())
+    except OSError:
+        # The change is answered as failed, so no start may find it made. Is the disk too full for that as well, the
+        # next change takes it back.
+        with suppress(OSError):
+            directory.write_catalog(before)
+        raise

@@ -7,6 +7,7 @@
     catalog.json                everything else that the node knows, replaced as a whole
     <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
     <topic>-<partition>.<id>-delete/    of a deleted topic, on its way out
+    <topic>-<partition>.<id>-stray/     records of a topic that there is not, put away for somebody to look at
 
 Every function here waits for the disk: the catalog calls them in a thread.
 """
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,7 @@ _CATALOG: Final = "catalog.json"
 _META: Final = "meta.properties"
 _PARTITION_META: Final = "partition.metadata"
 _UNFINISHED: Final = ".tmp"
+_log = logging.getLogger(__name__)
 _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
 
@@ -106,18 +109,43 @@ class DataDirectory:
         """The directory of a partition's segments."""
         return self.path / f"{topic}-{partition}"
 
-    def make_partitions(self, topics: Iterable[Topic]) -> None:
-        """Make the directories of all partitions that have none yet, durable before this returns."""
+    def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:
+        """Make the directories of all partitions that have none yet, durable before this returns.
+
+        Where a directory is of a topic that there is not, one that was created half way or is deleted, it makes room:
+        it gets another name, and is removed with the next topic that is deleted unless there are records in it.
+
+        Args:
+            topics: whose directories are made.
+            live: the other topics that there are; a directory of one of them stays where it is.
+            starting: records stay where they are as well, for `must_belong` to refuse: somebody has exchanged files.
+
+        Raises:
+            OSError: the disk refused one of them; those made before it are gone again.
+        """
+        topics = tuple(topics)
+        owners = {topic.id for topic in (*topics, *live)}
         existing = {entry.name for entry in self.path.iterdir()}
-        made = False
-        for topic in topics:
-            metadata = f"version: 0\ntopic_id: {id_text(topic.id)}"
-            for partition in range(topic.partitions):
-                directory = self.partition(topic.name, partition)
-                if directory.name not in existing:
-                    directory.mkdir()
-                    (directory / _PARTITION_META).write_text(metadata)
-                    made = True
+        made: list[Path] = []
+        try:
+            for topic in topics:
+                metadata = f"version: 0\ntopic_id: {id_text(topic.id)}"
+                for partition in range(topic.partitions):
+                    directory = self.partition(topic.name, partition)
+                    if directory.name in existing and _topic_id(directory / _PARTITION_META) not in {None, *owners}:
+                        if starting and _has_records(directory):
+                            continue
+                        self._make_room(directory)
+                        existing.discard(directory.name)
+                    if directory.name not in existing:
+                        directory.mkdir()
+                        made.append(directory)
+                        (directory / _PARTITION_META).write_text(metadata)
+        except OSError:
+            # They are empty, and the disk may have no room for what the caller writes next.
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         if made:
             _sync_directory(self.path)
 
@@ -135,25 +163,48 @@ class DataDirectory:
             )
         return directory
 
-    def remove_topics(self, topics: Iterable[Topic]) -> None:
+    def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
         """Remove everything of deleted topics; what is gone already, is well.
 
-        A directory gets its new name before its files go, so that none is ever met half empty under its own name.
+        A directory gets its new name before its files go, so that none is ever met half empty under its own name. When
+        this returns, that is durable. Files that the disk does not let go are left to the next call.
+
+        Args:
+            topics: deleted; a directory that says it is of another topic of the name is left alone.
+            live: names of the topics that there are: a directory that does not say whose it is may be one of theirs.
+
+        Raises:
+            OSError: a directory has not got its new name.
         """
-        names = {
-            self.partition(topic.name, partition).name for topic in topics for partition in range(topic.partitions)
-        }
-        existing = names & {entry.name for entry in self.path.iterdir()}
-        for name in existing:
-            (self.path / name).rename(self.path / f"{name}.{uuid.uuid4().hex}-delete")
-        if existing:
+        existing = {entry.name for entry in self.path.iterdir()}
+        renamed = False
+        for topic in topics:
+            owners = {topic.id} if topic.name in live else {topic.id, None}
+            for partition in range(topic.partitions):
+                directory = self.partition(topic.name, partition)
+                if directory.name in existing and _topic_id(directory / _PARTITION_META) in owners:
+                    directory.rename(self.path / f"{directory.name}.{uuid.uuid4().hex}-delete")
+                    existing.discard(directory.name)
+                    renamed = True
+        if renamed:
             _sync_directory(self.path)
         for leftover in self.path.glob("*-delete"):
-            shutil.rmtree(leftover)
+            try:
+                shutil.rmtree(leftover)
+            except OSError as error:
+                _log.warning("%s is left for later: %s", leftover, error)
 
     def partitions_with_records(self) -> set[str]:
         """Names of the partition directories that hold a segment with anything in it."""
         return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
+
+    def _make_room(self, directory: Path) -> None:
+        """Put away the directory of a topic that there is not, by the names that Kafka has for such."""
+        used = _has_records(directory)
+        away = self.path / f"{directory.name}.{uuid.uuid4().hex}-{'stray' if used else 'delete'}"
+        directory.rename(away)
+        if used:
+            _log.warning("%s has records of a topic that there is not: it is %s now", directory, away.name)
 
     def _must_be_unused(self) -> None:
         for entry in self.path.iterdir():
@@ -193,6 +244,10 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _has_records(directory: Path) -> bool:
+    return any(segment.stat().st_size for segment in directory.glob("*.log"))
 
 
 def _topic_id(file: Path) -> uuid.UUID | None:

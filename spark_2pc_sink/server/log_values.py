@@ -31,6 +31,7 @@ class LogSettings:
         timestamp_after_max_ms: message.timestamp.after.max.ms, how far a client's clock may be ahead.
         verification: transaction.partition.verification.enable.
         producer_id_expiration_ms: producer.id.expiration.ms.
+        cleanup_policy: log.cleanup.policy, cleanup.policy. Nothing is removed, but what Kafka refuses is refused.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -39,6 +40,17 @@ class LogSettings:
     timestamp_after_max_ms: int = 3_600_000
     verification: bool = True
     producer_id_expiration_ms: int = 86_400_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+
+    @property
+    def compacted(self) -> bool:
+        """True where every record of a client needs a key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletable(self) -> bool:
+        """False where compaction alone says what goes, so that DeleteRecords is refused."""
+        return not self.compacted or "delete" in self.cleanup_policy
 
 
 @dataclass(frozen=True)

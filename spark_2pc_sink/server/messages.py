@@ -3,12 +3,19 @@
 A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
 response classes themselves. The headers are read and written here: the library would copy a whole request for its
 header, and the records of a Produce request are to be copied once, out of the frame.
+
+The server is one event loop, so a request of a million entries would keep everybody waiting until it is decoded,
+carried out and answered. The library's decoders are functions that it generates from the schemas; a long request is
+decoded by the same function with the two names exchanged by which it begins lists and tags, and is given up at the
+announcement of one entry too many.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from io import BytesIO
+from types import FunctionType
 from typing import Any, Final
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
@@ -24,6 +31,13 @@ _API_VERSIONS: Final = 18
 _TAGS_MAX: Final = 16
 #: A varint of 32 bits has at most five bytes of seven.
 _VARINT_SHIFT_MAX: Final = 28
+
+#: Entries that a request may have, those of all its lists and tags together: each is an object, and most are answered
+#: by another. Fifty thousand take a second at most; no client asks for as many partitions or names at a time. Kafka,
+#: with threads to spare, has a million for each list.
+ENTRIES_MAX: Final = 50_000
+#: For tags inside a body the library copies everything behind them: that takes as long as an entry for so many bytes.
+_COPIED_BYTES_PER_ENTRY: Final = 4096
 
 #: Every request class of kafka-python by its API key, whether the server has a handler for it or not.
 REQUESTS: Final[dict[int, Any]] = {
@@ -72,18 +86,61 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Re
     """Decode a whole request; its API and version must be ones that the server offers.
 
     Raises:
-        RemoteProtocolError: the bytes do not fit the schema.
+        RemoteProtocolError: the bytes do not fit the schema, or have more than `ENTRIES_MAX` entries.
     """
     schema = REQUESTS[head.api_key]
+    flexible = schema.flexible_version_q(head.version)
     try:
         view = memoryview(frame)
-        client_id, position = _read_client_id(view, flexible=schema.flexible_version_q(head.version))
-        body = schema.decode(view[position:], version=head.version)
+        client_id, position = _read_client_id(view, flexible=flexible)
+        if len(frame) > ENTRIES_MAX:
+            body = _decode_counted(schema, view[position:], version=head.version, flexible=flexible)
+        else:
+            # No entry is shorter than a byte.
+            body = schema.decode(view[position:], version=head.version)
     except Exception as error:  # whatever garbage makes the decoder stumble over
         raise RemoteProtocolError(
             peer="the client", detail=f"request {head.api_key} v{head.version} cannot be read: {error!r}"
         ) from error
     return Request(head, client_id, body)
+
+
+def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bool) -> Any:
+    """As ``schema.decode``, whose generated function finds `_Entries` in place of what it would use.
+
+    Raises:
+        ValueError: the body has too many entries.
+    """
+    generated = schema._struct.compiled_decode_from(  # noqa: SLF001 - the library has no way in for a limit
+        version, compact=flexible, tagged=flexible, data_class=schema[None]
+    )
+    entries = _Entries()
+    names = {**generated.__globals__, "range": entries.of_list, "_BytesIO": entries.of_tags}
+    decoded, _ = FunctionType(generated.__code__, names)(body, 0)
+    return decoded
+
+
+class _Entries:
+    """Counts what one request is made of, while it is decoded."""
+
+    def __init__(self) -> None:
+        self._left = ENTRIES_MAX
+
+    def of_list(self, count: int) -> range:
+        """Stands for ``range``, by which a list is gone through."""
+        self._take(max(0, count))
+        return range(count)
+
+    def of_tags(self, rest: bytes) -> BytesIO:
+        """Stands for ``BytesIO``, from which tags are read; their number comes first."""
+        count, _ = _unsigned_varint(memoryview(rest), 0)
+        self._take(count + len(rest) // _COPIED_BYTES_PER_ENTRY)
+        return BytesIO(rest)
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"more than {ENTRIES_MAX} entries")
 
 
 def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, int]:

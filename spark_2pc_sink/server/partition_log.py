@@ -44,7 +44,7 @@ from spark_2pc_sink.server.storage.batches import (
     read_header,
     stamp_batch,
 )
-from spark_2pc_sink.server.storage.errors import OffsetOutOfRangeError
+from spark_2pc_sink.server.storage.errors import BatchError, OffsetOutOfRangeError
 from spark_2pc_sink.server.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.server.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.server.storage.records import (
@@ -173,11 +173,14 @@ class PartitionLog:
             guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
 
         Returns:
-            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP,
-            INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
+            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
+            record without a key where the topic is compacted), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+            OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
             ``duplicate`` says that it stood in the log before; `sync` is due all the same before the answer.
         """
         code = self._refusal(header, now_ms)
+        if code is Code.NONE and self.settings.compacted and not _all_have_keys(records, header):
+            code = Code.INVALID_RECORD
         if code is not Code.NONE:
             return Appended(code)
         if header.has_producer:
@@ -187,15 +190,8 @@ class PartitionLog:
             code = self._state.producers.check_batch(header, guard)
             if code is not Code.NONE:
                 return Appended(code)
-        append_time_ms = now_ms if self.settings.log_append_time else None
-        stamped = stamp_batch(
-            records,
-            header,
-            base_offset=self._log.end_offset,
-            leader_epoch=self.leader_epoch,
-            append_time_ms=append_time_ms,
-        )
-        return self._write_batch(stamped, NO_TIMESTAMP if append_time_ms is None else append_time_ms)
+        append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        return self._write_batch(self._stamped(records, header, now_ms), append_time_ms)
 
     def append_records(
         self,
@@ -230,7 +226,7 @@ class PartitionLog:
             code = self._state.producers.check_batch(header, guard, sequenced=False)
         if code is not Code.NONE:
             return Appended(code)
-        return self._write_batch(self._stamped(batch, header), NO_TIMESTAMP)
+        return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
         """Append the end marker of a transaction. Durable after `sync`; nothing is written unless NONE.
@@ -250,7 +246,7 @@ class PartitionLog:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=now_ms,
         )
-        stamped = self._stamped(batch, read_header(batch))
+        stamped = self._stamped(batch, read_header(batch), now_ms)
         if not self._written(stamped):
             return Code.KAFKA_STORAGE_ERROR
         self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
@@ -356,8 +352,14 @@ class PartitionLog:
         return NOWHERE
 
     def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
-        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`."""
-        largest_ms = self._log.max_timestamp_ms
+        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
+
+        Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
+
+        Raises:
+            BatchError: the batch of which only a part is left cannot be decoded.
+        """
+        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), self._cut_batch_timestamp_ms())
         return NOWHERE if largest_ms < 0 else self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
@@ -391,8 +393,14 @@ class PartitionLog:
             return Code.INVALID_TIMESTAMP
         return Code.NONE
 
-    def _stamped(self, batch: bytes, header: BatchHeader) -> Stamped:
-        return stamp_batch(batch, header, base_offset=self._log.end_offset, leader_epoch=self.leader_epoch)
+    def _stamped(self, batch: Buffer, header: BatchHeader, now_ms: int) -> Stamped:
+        return stamp_batch(
+            batch,
+            header,
+            base_offset=self._log.end_offset,
+            leader_epoch=self.leader_epoch,
+            append_time_ms=now_ms if self.settings.log_append_time else None,
+        )
 
     def _write_batch(self, stamped: Stamped, log_append_time_ms: int) -> Appended:
         if not self._written(stamped):
@@ -425,6 +433,15 @@ class PartitionLog:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
+    def _cut_batch_timestamp_ms(self) -> int:
+        """The largest timestamp in the batch in whose middle the log starts, of the records that are left; or -1."""
+        start = self.log_start_offset
+        for header, batch in self._log.batches(start) if start else ():
+            if header.base_offset < start:
+                return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= start)
+            break
+        return NO_TIMESTAMP
+
     def _fetched(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedData:
         return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
@@ -432,3 +449,11 @@ class PartitionLog:
         if record.offset >= self.limit(isolation):
             return NOWHERE
         return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)
+
+
+def _all_have_keys(records: Buffer, header: BatchHeader) -> bool:
+    """What ``LogValidator.validateKey`` asks; of records that cannot be read nobody can say it."""
+    try:
+        return all(record.key is not None for record in decode_records(bytes(records), header))
+    except BatchError:
+        return False

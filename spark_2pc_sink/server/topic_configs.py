@@ -73,6 +73,7 @@ def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> Lo
         timestamp_after_max_ms=int(_effective("message.timestamp.after.max.ms", configs, properties)),
         verification=properties.transaction_partition_verification_enable,
         producer_id_expiration_ms=properties.producer_id_expiration_ms,
+        cleanup_policy=frozenset(list_elements(_effective("cleanup.policy", configs, properties))),
     )
 
 

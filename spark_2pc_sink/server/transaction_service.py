@@ -16,6 +16,7 @@ partition again. It cannot take less: what ends the transaction is written behin
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from spark_2pc_sink.coordinator import (
 )
 from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.coordinator.plans import AddPartitionsReply, Effect, Reply
+from spark_2pc_sink.coordinator.records import KEY_VERSION, key_version
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -57,6 +59,8 @@ from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.storage.group_sync import Synced
+
+_log = logging.getLogger(__name__)
 
 #: Pause before a marker or a completing record is tried again, in milliseconds. There is no last attempt: a decided
 #: transaction is owed its end, and only a disk that fails makes an attempt fail.
@@ -370,10 +374,28 @@ class TransactionService:
         return found
 
     def _records(self, index: int) -> list[LogRecord]:
-        log = self._state_log(index)
-        return [
-            LogRecord.decode(index, each.key or b"", each.value) for each in log.records() if not each.batch.control
-        ]
+        """What is in a partition of the state log, but for keys that only another version of Kafka knows.
+
+        Raises:
+            RemoteProtocolError: a record is not Kafka's.
+        """
+        found = []
+        for each in self._state_log(index).records():
+            if each.batch.control:
+                continue
+            key = each.key or b""
+            if (version := key_version(key)) == KEY_VERSION:
+                found.append(LogRecord.decode(index, key, each.value))
+            else:
+                # As Kafka: left by an upgrade that was given up. Refused, it would keep the server from starting.
+                _log.warning(
+                    "skipped offset %d of %s-%d: key version %d is not known",
+                    each.offset,
+                    TRANSACTION_STATE,
+                    index,
+                    version,
+                )
+        return found
 
 
 def _code_of(flushed: Synced) -> Code:

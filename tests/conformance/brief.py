@@ -37,12 +37,14 @@ def _same(result: Any) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else result
 
 
-def _produced(result: Mapping[Any, tuple[int, int, bool, bool]]) -> Any:
+def _produced(result: Mapping[Any, tuple[int, int, bool, bool, tuple[Any, ...]]]) -> Any:
     return _same({place: _written(*each) for place, each in result.items()})
 
 
-def _written(code: int, offset: int, stamped: bool, started: bool) -> Any:
+def _written(code: int, offset: int, stamped: bool, started: bool, errors: tuple[Any, ...]) -> Any:
     """A duplicate is told by its time: where clients give times, only what was there before has one."""
+    if errors:
+        return (code, *errors)
     if code:
         return code if offset == -1 and not stamped else (code, offset)
     assert started

@@ -56,6 +56,8 @@ HERE: Final = tuple(("@here", index) for index in range(3))
 SHARED: Final = tuple(("@shared", index) for index in range(3))
 #: A partition where the end marker of `Given.stuck` is refused.
 STUCK: Final = ("@stuck", 0)
+#: A partition whose topic has cleanup.policy=compact; no record of a client is ever written there.
+COMPACTED: Final = ("@compacted", 0)
 NO_TOPIC: Final = ("no-such-topic", 0)
 INTERNAL: Final = ("__consumer_offsets", 0)
 

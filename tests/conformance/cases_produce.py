@@ -7,6 +7,7 @@ from typing import Any
 from tests.conformance.batches import batch
 from tests.conformance.cases import (
     ALL_LEVELS,
+    COMPACTED,
     HERE,
     NO_TOPIC,
     Case,
@@ -27,12 +28,13 @@ from tests.conformance.cases import (
     produce_all,
     producers,
 )
-from tests.conformance.leader_operations import Write
+from tests.conformance.leader_operations import DeleteRecords, Write
 
 #: Versions of Produce by what they make the leader do: add, verify, verify for old clients.
 ADDING, VERIFYING, OLD = 12, 11, 9
 SEQUENCE_MAX = 2_147_483_647
 _NEW = (init(), (0, "N", 0))
+KEYLESS = (87, (0, "Compacted topic cannot accept message without key in topic partition compacted-0"))
 
 
 def _front_door() -> list[Case]:
@@ -95,6 +97,7 @@ def _front_door() -> list[Case]:
             levels=ALL_LEVELS,
         ),
         *_front_door_of_plain_batches(),
+        *_front_door_of_compacted_topics(),
     ]
 
 
@@ -150,6 +153,30 @@ def _front_door_of_plain_batches() -> list[Case]:
             (produce_all(Write(partition=HERE[0], transactional=False)), (0, 0)),
             (describe(), "Empty N 0 unstarted []"),
             levels=ALL_LEVELS,
+        ),
+    ]
+
+
+def _front_door_of_compacted_topics() -> list[Case]:
+    """3.1 where every record needs a key."""
+    plain = batch([b"x"], now_ms=0)
+    return [
+        case(
+            "3.1/compacted-without-a-key",
+            (produce_all(Write(partition=COMPACTED, records=plain, transactional=False), tid=None), KEYLESS),
+            (idempotent((P, 0), 5, partition=COMPACTED), KEYLESS),
+            (idempotent((P, -1), 5, partition=COMPACTED), KEYLESS),
+            (DeleteRecords(partition=COMPACTED, offset=-1), (44, -1)),
+            (DeleteRecords(partition=COMPACTED, offset=9), (44, -1)),
+            levels=ALL_LEVELS,
+        ),
+        # The coordinator is asked before the batch is looked at.
+        case(
+            "3.1/compacted-without-a-key-in-a-transaction",
+            _NEW,
+            (produce((N, 0), 0, partition=COMPACTED), KEYLESS),
+            (describe(), "Ongoing N 0 [compacted0]"),
+            (abort((N, 0)), (0, "N", 1)),
         ),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
 
@@ -24,6 +24,7 @@ _FETCH_VERSION: Final = 12
 _FETCH_WAIT_MS: Final = 0
 _FETCH_BYTES_MAX: Final = 1 << 20
 _PRODUCE_TIMEOUT_MS: Final = 10_000
+_INVALID_RECORD: Final = 87
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,10 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class Produce:
-    """Produce with acks=all: code, offset, whether the answer says when it was appended, and where the log starts."""
+    """Produce with acks=all: code, offset, whether the answer says when it was appended, and where the log starts.
+
+    And, of a batch that is refused for its records, which they are and why.
+    """
 
     tid: str | None
     writes: tuple[Write, ...]
@@ -88,6 +92,9 @@ class Produce:
                 Offset(each.base_offset, (topic.name, each.index)),
                 each.log_append_time_ms >= 0,
                 each.log_start_offset >= 0,
+                tuple((error.batch_index, error.batch_index_error_message) for error in each.record_errors or ())
+                if each.error_code == _INVALID_RECORD
+                else (),
             )
             for topic in response.responses
             for each in topic.partition_responses
@@ -289,3 +296,23 @@ class ListOffsets:
     def result(self, response: Any) -> Any:
         found = response.topics[0].partitions[0]
         return found.error_code, Offset(found.offset, self.partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteRecords:
+    """DeleteRecords of one partition: code, and the first offset that is left."""
+
+    partition: Partition
+    offset: int
+    version: int = 2
+
+    def request(self) -> Any:
+        make = DeleteRecordsRequest.DeleteRecordsTopic
+        wanted = make.DeleteRecordsPartition(partition_index=self.partition[1], offset=self.offset)
+        return DeleteRecordsRequest(
+            topics=[make(name=self.partition[0], partitions=[wanted])], timeout_ms=_PRODUCE_TIMEOUT_MS
+        )
+
+    def result(self, response: Any) -> Any:
+        found = response.topics[0].partitions[0]
+        return found.error_code, Offset(found.low_watermark, self.partition)

@@ -25,11 +25,12 @@ _COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
 _NOT_READY: Final = frozenset({14, 15, 16})
 
 
-def make_topics(client: RawClient, topics: Mapping[str, int]) -> None:
-    """Create topics with so many partitions, and wait until every partition has a leader."""
+def make_topics(client: RawClient, topics: Mapping[str, int], *, configs: Mapping[str, str] | None = None) -> None:
+    """Create topics with so many partitions and these configs, and wait until every partition has a leader."""
     make = CreateTopicsRequest.CreatableTopic
+    set_for_all = [make.CreatableTopicConfig(name=name, value=value) for name, value in (configs or {}).items()]
     wanted = [
-        make(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+        make(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=set_for_all)
         for name, partitions in topics.items()
     ]
     request = CreateTopicsRequest(topics=wanted, timeout_ms=int(READY_DEADLINE_S * 1000), validate_only=False)

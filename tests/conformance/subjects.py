@@ -115,7 +115,12 @@ class _Prepared:
 
     def names(self, coordinator_epoch: int = 0) -> Names:
         """What the case's names stand for."""
-        topics = {"@here": ("here", self.here), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
+        topics = {
+            "@here": ("here", self.here),
+            "@shared": ("shared", 0),
+            "@stuck": ("stuck", 0),
+            "@compacted": ("compacted", 0),
+        }
         return Names(f"case{self.index}-", topics, given_ids(self.index), _now_ms(), coordinator_epoch)
 
 
@@ -141,6 +146,7 @@ class WireSubject:
             here += places_of(each)
         with RawClient(broker.bootstrap, client_id=_ADMIN_CLIENT) as client:
             make_topics(client, {"here": max(1, here), "shared": _SHARED_PARTITIONS, "stuck": 1})
+            make_topics(client, {"compacted": 1}, configs={"cleanup.policy": "compact"})
             find_coordinators(client)
             self._give(client, own)
         broker.restart()

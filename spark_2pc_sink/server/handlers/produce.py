@@ -57,6 +57,10 @@ _WITHOUT_LOG_START: Final = frozenset(
     }
 )
 
+#: What `PartitionLog.append` has against single records of a batch.
+_NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
+_KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
+
 _TopicResponse: Final = ProduceResponse.TopicProduceResponse
 _PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
 _RecordError: Final = _PartitionResponse.BatchIndexAndErrorMessage
@@ -88,7 +92,7 @@ class _Write:
     base_offset: int = _NONE
     append_time_ms: int = _NONE
     log_start_offset: int = _NONE
-    record_errors: list[int] | None = None
+    record_errors: list[tuple[int, str | None]] | None = None
 
     def fail(self, code: int) -> None:
         """What was appended may not be there after a crash."""
@@ -265,18 +269,38 @@ def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) 
     write.append_time_ms = appended.log_append_time_ms
     if appended.code not in _WITHOUT_LOG_START:
         write.log_start_offset = log.log_start_offset
-    if appended.code == Code.INVALID_TIMESTAMP:
-        limit_ms = now_ms + log.settings.timestamp_after_max_ms
-        write.record_errors = _later_than(limit_ms, write.records, header)
+    if appended.code in _NAMES_RECORDS:
+        late_after_ms = (
+            now_ms + log.settings.timestamp_after_max_ms if appended.code == Code.INVALID_TIMESTAMP else None
+        )
+        write.record_errors = _record_errors(write, header, late_after_ms, compacted=log.settings.compacted)
 
 
-def _later_than(limit_ms: int, records: bytes, header: BatchHeader) -> list[int]:
-    """Positions in the batch of the records that are refused for their timestamp (KIP-467)."""
+def _record_errors(
+    write: _Write, header: BatchHeader, late_after_ms: int | None, *, compacted: bool
+) -> list[tuple[int, str | None]]:
+    """Which records of a refused batch are the reason, by their positions, and what Kafka says of them (KIP-467)."""
     try:
-        found = list(decode_records(bytes(records), header))
+        found = list(decode_records(bytes(write.records), header))
     except BatchError:
         return []
-    return [position for position, record in enumerate(found) if record.timestamp_ms > limit_ms]
+    keyless = f"{_KEYLESS} {write.topic}-{write.index}"
+    return [
+        (position, keyless if compacted and record.key is None else None)
+        for position, record in enumerate(found)
+        if (compacted and record.key is None) or (late_after_ms is not None and record.timestamp_ms > late_after_ms)
+    ]
+
+
+def _error_message(write: _Write) -> str | None:
+    """The summary that Kafka's clients show (``LogValidator.processRecordErrors``)."""
+    if write.code != Code.INVALID_RECORD or not write.record_errors:
+        return None
+    shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in write.record_errors[:3])
+    return (
+        f"One or more records have been rejected due to {len(write.record_errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
 
 
 def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
@@ -292,8 +316,11 @@ def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
                         base_offset=write.base_offset,
                         log_append_time_ms=write.append_time_ms,
                         log_start_offset=write.log_start_offset,
-                        record_errors=[_RecordError(batch_index=index) for index in write.record_errors or ()],
-                        error_message=None,
+                        record_errors=[
+                            _RecordError(batch_index=position, batch_index_error_message=text)
+                            for position, text in write.record_errors or ()
+                        ],
+                        error_message=_error_message(write),
                     )
                     for write in writes
                 ],

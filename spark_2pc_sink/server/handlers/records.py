@@ -72,6 +72,8 @@ class RecordHandlers:
         log = self._catalog.log(name, partition)
         if log is None:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if not log.settings.deletable:
+            return Code.POLICY_VIOLATION
         if offset == _EVERYTHING:
             return log.high_watermark
         # What is deleted already is so again; Code and offset are told apart by their types.

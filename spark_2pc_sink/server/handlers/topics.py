@@ -7,6 +7,7 @@ coordinators of this process hold their state.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ from spark_2pc_sink.server.handlers.cluster import may_create
 from spark_2pc_sink.server.handlers.configs import config_fault
 from spark_2pc_sink.server.topic_configs import check_topic_configs, note_topic_configs, topic_entries
 from spark_2pc_sink.server.topic_names import CLUSTER_METADATA, colliding, name_fault
+
+_log = logging.getLogger(__name__)
 
 _Created: Final = CreateTopicsResponse.CreatableTopicResult
 _CreatedConfig: Final = _Created.CreatableTopicConfigs
@@ -94,7 +97,13 @@ class TopicHandlers:
             return _created_refused(asked.name, checked)
         topic_id = random_id()
         if not validate_only:
-            topic = await self._catalog.create_topic(asked.name, checked.partitions, checked.configs, topic_id=topic_id)
+            try:
+                topic = await self._catalog.create_topic(
+                    asked.name, checked.partitions, checked.configs, topic_id=topic_id
+                )
+            except OSError as error:
+                _log.warning("topic %s was not created: %s", asked.name, error)
+                return _created_refused(asked.name, _Refusal(Code.KAFKA_STORAGE_ERROR, "The disk refused the topic."))
             if topic is None:
                 return _created_refused(asked.name, _exists(asked.name))
             note_topic_configs(asked.name, checked.configs)

@@ -22,6 +22,7 @@ from spark_2pc_sink.coordinator import (
     ListTransactions,
 )
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, Operation, Resource
+from spark_2pc_sink.coordinator.fields import STRING_BYTES_MAX
 from spark_2pc_sink.coordinator.partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.coordinator.plans import (
     AddOffsetsReply,
@@ -32,6 +33,7 @@ from spark_2pc_sink.coordinator.plans import (
     ListTransactionsReply,
     TransactionDescription,
 )
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.catalog_state import Topic
@@ -83,7 +85,16 @@ class TransactionHandlers:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
-        """InitProducerId v0 to v6."""
+        """InitProducerId v0 to v6.
+
+        Raises:
+            RemoteProtocolError: no record of the state log can hold the transactional id. As in Kafka there is no
+                answer; and nothing is reserved, or the id would be pending for ever.
+        """
+        if len((request.transactional_id or "").encode()) > STRING_BYTES_MAX:
+            raise RemoteProtocolError(
+                peer="the client", detail=f"a transactional id of more than {STRING_BYTES_MAX} bytes"
+            )
         event = InitProducerId(
             transactional_id=request.transactional_id,
             timeout_ms=request.transaction_timeout_ms,

@@ -8,7 +8,7 @@ one place where the event loop waits for the disk, for what was written since th
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -73,11 +73,6 @@ class SegmentedLog:
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """The largest of any batch, or -1."""
-        return max((segment.max_timestamp_ms for segment in self._segments), default=NO_TIMESTAMP)
 
     def recover(self, take: Callable[[BatchHeader, bytes], None]) -> None:
         """Open what is in the store; each batch is checked and given to ``take``. Blocks.
@@ -161,6 +156,17 @@ class SegmentedLog:
                 for header, position in segment.batches(segment.position_before_timestamp(timestamp_ms)):
                     if header.max_timestamp_ms >= timestamp_ms:
                         yield header, segment.batch(header, position)
+
+    def max_timestamp_from(self, offset: int) -> int:
+        """The largest of any batch that begins at ``offset`` or behind it, or -1."""
+        following = bisect_left(self._base_offsets, offset)
+        found_ms = [segment.max_timestamp_ms for segment in self._segments[following:]]
+        if not found_ms or self._segments[following].base_offset != offset:
+            # The segment before has a part that counts; only its headers tell which.
+            begun = self._segments[following - 1]
+            left = (header for header, _ in begun.batches(begun.position_of(offset)) if header.base_offset >= offset)
+            found_ms += [header.max_timestamp_ms for header in left]
+        return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
         """What must be done in a thread to make durable what is written now; it is not given a second time.

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.coordinator.fields import Reader, encode_string, encode_varint
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue, decode_key, encode_key
+from spark_2pc_sink.coordinator.records import (
+    KEY_VERSION,
+    LogRecord,
+    TransactionLogValue,
+    decode_key,
+    encode_key,
+    key_version,
+)
 from spark_2pc_sink.coordinator.states import TransactionState
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
@@ -102,6 +109,7 @@ def test_values_have_kafkas_bytes(version: int, value: TransactionLogValue, expe
 def test_the_key_is_the_transactional_id() -> None:
     assert encode_key("orders").hex() == "000000066f7264657273"
     assert decode_key(encode_key("bestellung-ü")) == "bestellung-ü"
+    assert key_version(encode_key("orders")) == KEY_VERSION
 
 
 def test_next_producer_epoch_is_tag_3_not_2() -> None:
@@ -161,6 +169,7 @@ BROKEN = {
     "bytes after the end": lambda: TransactionLogValue.decode(EMPTY.encode(0) + b"\x00"),
     "an array longer than the record": lambda: TransactionLogValue.decode(EMPTY.encode(0)[:17] + b"\x7f" * 20),
     "key of version 1": lambda: decode_key(b"\x00\x01" + encode_key("orders")[2:]),
+    "key without a version": lambda: key_version(b"\x00"),
     "key with a tail": lambda: decode_key(encode_key("orders") + b"\x00"),
     "key that is not UTF-8": lambda: decode_key(b"\x00\x00\x00\x01\xff"),
     "a string of negative length": lambda: decode_key(b"\x00\x00\xff\xff"),

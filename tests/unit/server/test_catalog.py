@@ -189,17 +189,16 @@ def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
     run(tmp_path, use)
 
 
-@pytest.mark.parametrize("crash", ["after the file", "while renaming", "while removing"])
+@pytest.mark.parametrize("crash", ["after the file", "while renaming"])
 def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
     where = {
         "after the file": (DataDirectory, "remove_topics"),
         "while renaming": (Path, "rename"),
-        "while removing": (shutil, "rmtree"),
     }[crash]
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise OSError("killed")
 
     async def delete(catalog: Catalog) -> None:
@@ -242,16 +241,64 @@ def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: Path) 
     run(tmp_path, look)
 
 
+def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = batch(b"new")
+
+    def busy(_path: Path) -> None:
+        raise OSError("device or resource busy")
+
+    async def use(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 1)
+        assert await catalog.delete_topic("orders") is not None
+        (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
+        assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        log.append(records, read_header(records), now_ms=START_MS)
+
+    async def look(catalog: Catalog) -> None:
+        assert [log.end_offset for log in catalog.logs()] == [1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", busy)
+        run(tmp_path, use)
+        run(tmp_path, look)  # a start is not kept from serving by what it cannot remove
+    run(tmp_path, look)
+    assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties", "orders-0"]
+
+
+def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("too many open files")
+
+    async def use(catalog: Catalog) -> None:
+        for name, partitions in (("orders", 2), ("other", 1)):
+            await catalog.create_topic(name, partitions)
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", refused)
+            with pytest.raises(OSError, match="too many"):
+                await catalog.delete_topic("orders")
+        await catalog.delete_topic("other")
+        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+
+    run(tmp_path, use)
+
+
 def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_directory: DataDirectory, _topics: object) -> None:
-        raise OSError("killed")
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
 
     async def create(catalog: Catalog) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(DataDirectory, "make_partitions", killed)
-            with pytest.raises(OSError, match="killed"):
+            with pytest.raises(RuntimeError, match="killed"):
                 await catalog.create_topic("orders", 2)
 
     async def look(catalog: Catalog) -> None:
@@ -261,6 +308,38 @@ def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
 
     run(tmp_path, create)
     run(tmp_path, look)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
+) -> None:
+    """A disk without inodes: the second partition's directory has no room."""
+    mkdir = Path.mkdir
+
+    def full(path: Path, *args: Any, **options: Any) -> None:
+        if path.name == "orders-1":
+            raise OSError("no space left on device")
+        mkdir(path, *args, **options)
+
+    async def fail(catalog: Catalog) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", full)
+            with pytest.raises(OSError, match="no space"):
+                await catalog.create_topic("orders", 2)
+        assert catalog.topic("orders") is None
+        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+        if not restart:
+            await create(catalog)
+
+    async def create(catalog: Catalog) -> None:
+        assert catalog.topic("orders") is None
+        assert await catalog.create_topic("orders", 2) is not None
+        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
+
+    run(tmp_path, fail)
+    if restart:
+        run(tmp_path, create)
 
 
 def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:

@@ -176,6 +176,64 @@ def test_deleted_topics_and_leftovers_go_and_others_stay(tmp_path: Path) -> None
     directory.close()
 
 
+def test_a_directory_of_a_topic_that_there_is_not_makes_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.make_partitions([ORDERS])
+    (tmp_path / "orders-1" / "00000000000000000000.log").write_bytes(b"x")
+    again = replace(ORDERS, id=uuid.UUID(int=1))
+    directory.make_partitions([again], starting=True)
+    assert directory.must_belong(again, 0) == tmp_path / "orders-0"
+    with pytest.raises(ConfigurationError, match="orders-1"):
+        directory.must_belong(again, 1)
+    directory.make_partitions([again])
+    assert [directory.must_belong(again, partition).name for partition in (0, 1)] == ["orders-0", "orders-1"]
+    # What was empty is removed at the next occasion; records are put away, and said to be.
+    assert {entry.name.rpartition("-")[2] for entry in tmp_path.glob("orders-0.*")} == {"delete"}
+    (stray,) = tmp_path.glob("orders-1.*-stray")
+    assert (stray / "00000000000000000000.log").read_bytes() == b"x"
+    assert caplog.messages == [
+        f"{tmp_path / 'orders-1'} has records of a topic that there is not: it is {stray.name} now"
+    ]
+    directory.remove_topics([])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "orders-0", "orders-1", stray.name]
+    directory.close()
+
+
+def test_a_directory_of_a_topic_that_there_is_stays_where_it_is(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.make_partitions([ORDERS])
+    other = replace(ORDERS, id=uuid.UUID(int=1))
+    directory.make_partitions([other], live=[replace(ORDERS, name="renamed")])
+    with pytest.raises(ConfigurationError, match="orders-0"):
+        directory.must_belong(other, 0)
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "live", "goes"),
+    [
+        (ORDERS.id, {"orders"}, True),
+        (uuid.UUID(int=1), {"orders"}, False),
+        (uuid.UUID(int=1), set(), False),
+        (None, {"orders"}, False),
+        (None, set(), True),
+    ],
+    ids=["its own", "made again", "of nobody", "made again, cut short", "cut short"],
+)
+def test_only_what_is_the_deleted_topics_goes(
+    tmp_path: Path, owner: uuid.UUID | None, live: set[str], goes: bool
+) -> None:
+    """A topic of the same name may have been made since, and its records acknowledged."""
+    directory = DataDirectory(tmp_path)
+    orders = replace(ORDERS, partitions=1)
+    directory.make_partitions([orders if owner is None else replace(orders, id=owner)])
+    if owner is None:
+        (tmp_path / "orders-0" / "partition.metadata").write_text("")
+    directory.remove_topics([orders], live=live)
+    assert (tmp_path / "orders-0").exists() is not goes
+    directory.close()
+
+
 def test_ids_are_written_as_kafka_writes_them() -> None:
     known = uuid.UUID("b308ea02-7682-4992-b3d3-9e034a3161d2")
     assert id_text(known) == "swjqAnaCSZKz054DSjFh0g"

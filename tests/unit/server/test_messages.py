@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnResponse, ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.server.messages import REQUESTS, read_head, read_request, write_response
+from spark_2pc_sink.server.messages import ENTRIES_MAX, REQUESTS, read_head, read_request, write_response
 from tests.unit.server.net import metadata_request, metadata_response, produce_request
 
 
@@ -79,6 +80,71 @@ def test_the_records_of_a_produce_request_are_copied_once() -> None:
         tracemalloc.stop()
     assert len(request.body.topic_data[0].partition_data[0].records) == size
     assert peak < 1.5 * size
+
+
+def keys_frame(count: int, key: str = "x" * 50) -> bytes:
+    return frame_of(FindCoordinatorRequest(key_type=0, coordinator_keys=[key] * count), 4)
+
+
+def partitions_frame(topics: int, partitions: int) -> bytes:
+    """A Produce for so many topics with so many partitions each."""
+    topic = ProduceRequest.TopicProduceData
+    data = [topic.PartitionProduceData(index=index, records=b"some bytes") for index in range(partitions)]
+    named = [topic(name="x" * 50, partition_data=data)] * topics
+    return frame_of(ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1, topic_data=named), 9)
+
+
+def tags_frame(count: int) -> bytes:
+    """A request with tags that no schema has, each two bytes long."""
+    number = bytes((count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14))
+    return keys_frame(0)[:-1] + number + b"\x09\x00" * count + bytes(ENTRIES_MAX)
+
+
+def tagged_topics_frame(count: int) -> bytes:
+    """A Fetch of topics with a tag each: for each the library copies all that follow."""
+    topics = [FetchRequest.FetchTopic(topic="t", partitions=[])] * count
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=topics, forgotten_topics_data=[])
+    return frame_of(request, 12).replace(b"\x02t\x01\x00", b"\x02t\x01\x01\x09\x00") + bytes(ENTRIES_MAX)
+
+
+def test_as_many_entries_as_are_allowed_are_read() -> None:
+    frame = keys_frame(ENTRIES_MAX)
+    assert len(read_request(frame, read_head(frame)).body.coordinator_keys) == ENTRIES_MAX
+    # An entry for each topic, and one for each of its partitions.
+    frame = partitions_frame(10_000, 4)
+    request = read_request(frame, read_head(frame))
+    assert [len(topic.partition_data) for topic in request.body.topic_data] == [4] * 10_000
+    frame = tags_frame(3)
+    assert read_request(frame, read_head(frame)).body.unknown_tags == {"_9": b""}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        keys_frame(ENTRIES_MAX + 1),
+        keys_frame(ENTRIES_MAX + 1, key=""),
+        partitions_frame(10_001, 4),
+        # Twenty million keys are announced, which are not even there.
+        keys_frame(0).replace(b"\x01\x00", b"\x80\x80\x80\x0a" + bytes(ENTRIES_MAX)),
+        tags_frame(ENTRIES_MAX + 1),
+        tagged_topics_frame(20_000),
+    ],
+    ids=["one list", "the shortest", "lists in a list", "announced", "tags", "tags in many places"],
+)
+def test_one_entry_too_many_is_refused(frame: bytes) -> None:
+    """One event loop serves everybody: a million entries, decoded and answered, would hold it for half a minute."""
+    with pytest.raises(RemoteProtocolError, match=f"cannot be read: ValueError.'more than {ENTRIES_MAX} entries'"):
+        read_request(frame, read_head(frame))
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"),
+    [(api_key, version) for api_key, found in sorted(REQUESTS.items()) for version in range(found.max_version + 1)],
+)
+def test_a_long_request_is_read_as_a_short_one(api_key: int, version: int) -> None:
+    frame = struct.pack(">hhih", api_key, version, 1, 0) + bytes(200)
+    short = read_request(frame, read_head(frame))
+    assert read_request(frame + bytes(ENTRIES_MAX), read_head(frame)).body == short.body
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,16 @@ async def test_a_transaction_holds_the_stable_offset_until_its_marker_is_durable
     assert (log.high_watermark, log.last_stable_offset) == (4, 4)
 
 
+def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> None:
+    """LogValidator stamps what every origin appends: the bit 0x08 in end markers and in records of the coordinators."""
+    log = opened(log_append_time=True)
+    append_in_transaction(log, [b"x"], producer=(7, 0), sequence=0)
+    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
+    assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).log_append_time_ms == -1
+    assert [each.batch.attributes for each in log.records()] == [0x18, 0x38, 0x08]
+    assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
+
+
 @with_log
 async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
     for pid in (1, 2, 3):
@@ -260,6 +270,20 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     assert log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
     assert log.offset_for_timestamp(31, COMMITTED) == NOWHERE
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
+
+
+@with_log
+async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: PartitionLog) -> None:
+    """KIP-734, after DeleteRecords (KIP-107): a deleted record's offset is no place to read from."""
+    for timestamps_ms in ([50], [10], [30, 20, 25], [5]):
+        append(log, client_batch([b"v"] * len(timestamps_ms), timestamps_ms=timestamps_ms))
+    await log.sync()
+    found = []
+    for start in range(7):
+        log.delete_before(start)
+        largest = log.offset_of_max_timestamp(UNCOMMITTED)
+        found.append((largest.offset, largest.timestamp_ms))
+    assert found == [(0, 50), (2, 30), (2, 30), (4, 25), (4, 25), (5, 5), (-1, -1)]
 
 
 def test_an_empty_log_has_no_times_and_no_batches() -> None:

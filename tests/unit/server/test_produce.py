@@ -99,6 +99,37 @@ def test_records_from_the_future_are_named(version: int) -> None:
     run(check)
 
 
+@pytest.mark.parametrize("version", [7, 8])
+def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> None:
+    """LogValidator.validateKey; in Kafka before what is known of the producer is looked at."""
+
+    async def check(running: Node) -> None:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact", "delete"}))
+        assert (await running.produce({T0: batch(b"a")}, tid=None, version=version))[T0].error_code == 0
+        answer = (await running.produce({T0: batch_of_times(*[START_MS] * 4)}, tid=None, version=version))[T0]
+        assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (Code.INVALID_RECORD, -1, 0)
+        fault = "Compacted topic cannot accept message without key in topic partition t-0"
+        named = [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
+        assert named == ([(at, fault) for at in range(4)] if version >= 8 else [])
+        shown = ", ".join(f"RecordError(batchIndex={at}, message='{fault}')" for at in range(3))
+        assert answer.error_message == (
+            "One or more records have been rejected due to 4 record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]"
+            if version >= 8
+            else None
+        )
+        late = batch_of_times(START_MS, START_MS + 3_600_001)
+        answer = (await running.produce({T0: late}, tid=None, version=8))[T0]
+        assert (answer.error_code, answer.error_message) == (Code.INVALID_TIMESTAMP, None)
+        assert [each.batch_index_error_message for each in answer.record_errors] == [fault, fault]
+        unreadable = batch(b"v", codec=4)
+        answer = (await running.produce({T0: unreadable}, tid=None, version=8))[T0]
+        assert (answer.error_code, answer.record_errors, answer.error_message) == (Code.INVALID_RECORD, [], None)
+        assert (await running.read(isolation=0)).high_watermark == 1
+
+    run(check)
+
+
 def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
     async def check(running: Node) -> None:
         without_sequence = batch(b"a", pair=(7, 0), sequence=-1, transactional=False)

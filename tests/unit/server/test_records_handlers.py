@@ -111,6 +111,29 @@ def test_what_is_refused_deletes_nothing(topic: str, partition: int, offset: int
     asyncio.run(used())
 
 
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        ("compact", Code.POLICY_VIOLATION),
+        ("compact,delete", Code.NONE),
+        ("delete", Code.NONE),
+        ("", Code.NONE),
+    ],
+)
+def test_where_only_compaction_removes_records_nobody_else_does(policy: str, code: Code) -> None:
+    """ReplicaManager.deleteRecordsOnLocalLog; as Kafka 4.4.0 answers, an offset beyond the end or not."""
+
+    async def used() -> None:
+        catalog = await filled()
+        await catalog.alter_configs("t", lambda _: {"cleanup.policy": policy})
+        assert await delete(catalog, "t", 0, 1) == (code, -1 if code else 1)
+        beyond = code or Code.OFFSET_OUT_OF_RANGE
+        assert await delete(catalog, "t", 0, RECORDS + 1) == (beyond, -1)
+        await catalog.close()
+
+    asyncio.run(used())
+
+
 def test_who_may_not_delete() -> None:
     async def used() -> None:
         catalog = await filled()

@@ -109,7 +109,17 @@ def test_batches_are_found_by_time(shapes: list[tuple[int, int, int]], wanted_ms
     assert list(log.batches_with_timestamp(wanted_ms)) == [
         each for each in with_headers(batches) if each[0].max_timestamp_ms >= wanted_ms
     ]
-    assert log.max_timestamp_ms == max((ms for _, _, ms in shapes), default=-1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3000), st.integers(0, 50))), st.data())
+def test_the_largest_timestamp_is_that_of_what_begins_at_an_offset_or_behind_it(
+    shapes: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    log = opened(MemoryStore())
+    headers = [read_header(append(log, count, value_bytes, ms=ms)) for count, value_bytes, ms in shapes]
+    offset = data.draw(st.integers(0, log.end_offset))
+    expected = max((each.max_timestamp_ms for each in headers if each.base_offset >= offset), default=-1)
+    assert log.max_timestamp_from(offset) == expected
 
 
 @given(SHAPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
+from unittest import mock
 
 import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
@@ -157,6 +158,18 @@ def test_defaults_and_assignments_say_how_many_partitions() -> None:
         assert [(each.name, each.error_code, each.num_partitions) for each in made] == [("d", 0, 5), ("a", 0, 2)]
 
     with_node(use, {"num.partitions": "5"})
+
+
+def test_a_topic_that_the_disk_refuses_is_answered_so() -> None:
+    async def use(node: ClusterNode) -> None:
+        full = mock.patch.object(node.catalog, "create_topic", side_effect=OSError("no space left on device"))
+        with full:
+            (refused,) = await create(node, topic("orders"))
+        assert (refused.name, refused.error_code) == ("orders", 56)
+        (made,) = await create(node, topic("orders"))
+        assert made.error_code == 0
+
+    with_node(use)
 
 
 def test_a_name_given_twice_creates_nothing() -> None:

@@ -28,7 +28,7 @@ from spark_2pc_sink.server.log_values import Appended
 from spark_2pc_sink.server.properties import BrokerProperties
 from spark_2pc_sink.server.transaction_service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
 from tests.unit.coordinator.driver import RELEASED, metadata
-from tests.unit.server.node import TID, Disk, Node, batch, committed, node
+from tests.unit.server.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
 from tests.unit.server.seeds import seeded
 from tests.unit.server.waiting import until
 
@@ -72,6 +72,23 @@ def test_the_first_id_is_there_at_once_and_a_restart_goes_on_with_the_next_block
             assert [(await running.init(None)).producer_id for _ in range(2)] == [0, 1]
         async with node(disk.copied(everything=True)) as restarted:
             assert (await restarted.init(None)).producer_id == 1000
+
+    asyncio.run(run())
+
+
+def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """TransactionLog.readTxnRecordKey: an unknown key version is warned of and ignored, as left by an upgrade."""
+
+    async def run() -> None:
+        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+        log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
+        assert log is not None
+        end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
+        async with node(disk.copied(everything=True)) as restarted:
+            assert restarted.state() == "CompleteCommit"
+        assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: key version 99 is not known"]
 
     asyncio.run(run())
 

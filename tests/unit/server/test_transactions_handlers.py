@@ -10,6 +10,7 @@ from kafka.protocol import admin, producer
 
 from spark_2pc_sink.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.api import Api
 from spark_2pc_sink.server.catalog_state import Topic
@@ -39,6 +40,20 @@ def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable
         assert running.transactions.handlers()[Api.INIT_PRODUCER_ID].version_max == 6
 
     run(check, known())
+
+
+@pytest.mark.parametrize("longest", ["x" * 32767, "\u00fc" * 16383 + "x"])
+def test_an_id_that_no_record_can_hold_is_refused_and_nothing_stays_pending(longest: str) -> None:
+    """Its length stands in two bytes of the log's key (TransactionLogKey). Kafka closes the connection, too."""
+
+    async def check(running: Node) -> None:
+        assert (await running.init(longest)).error_code == 0
+        for _ in range(2):
+            with pytest.raises(RemoteProtocolError, match="more than 32767 bytes"):
+                await running.init(longest + "x")
+        assert running.state(longest + "x") == ""
+
+    run(check)
 
 
 @pytest.mark.parametrize("version", range(7))

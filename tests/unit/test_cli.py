@@ -107,7 +107,7 @@ def test_a_sink_that_nobody_knows_is_exit_code_4(
     """A name that was mistyped is not taken for a sink that is well; what is in doubt counts for more."""
     found = replace(report(settled=True), actions=(), known=False)
     monkeypatch.setattr(sinks, "status", lambda **_: [found])
-    assert cli.main(["status", *SIDES, "--transactional-id", "oders"]) == 4
+    assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
     assert "NOT KNOWN" in capsys.readouterr().out
     monkeypatch.setattr(sinks, "status", lambda **_: [found, replace(report(settled=False), age_s=2.4)])
     assert cli.main(["status", *SIDES]) == 3

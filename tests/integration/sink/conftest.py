@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_2pc_sink.sink.pace import Pace
 from tests.integration.sink.one_batch import OneBatch
+from tests.integration.sink.targets import SCHEMA, Target
+from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.conftest import MakeTopic
     from tests.support.providers import Broker
 
@@ -18,3 +23,30 @@ if TYPE_CHECKING:
 def one_batch(tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> OneBatch:
     """A batch for a topic with eight partitions."""
     return OneBatch(kafka, database, topic(partitions=8), transactional_id, tmp_path)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    return FileStream(spark, tmp_path, SCHEMA)
+
+
+@pytest.fixture
+def target(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Target:
+    return Target(kafka, database, transactional_id, topic())
+
+
+@pytest.fixture
+def target_of_each_version(
+    kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> Target:
+    return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
+
+
+@pytest.fixture(params=["tasks", "tasks without files", "driver"])
+def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""
+    monkeypatch.setattr(Pace, "small", request.param == "driver")
+    if request.param == "tasks without files":
+        # As in a cluster, by Spark's master: not by the option, of which the tests that ask for this know nothing.
+        monkeypatch.setattr("spark_2pc_sink.sink.sink.runs_here", lambda _: False)
+    return str(request.param)

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-import pickle
-import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 from sqlalchemy import make_url
 
-from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, DuplicateKeyError, HaltError
+from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.sink import observer, pace, work
-from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX, Pace
+from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.staging_files import StagedFiles
 from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName, owner_of
-from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.integration import database_tables
-from tests.support.driver_job import terminate
-from tests.support.streams import FileStream, make_sink
+from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
+from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,81 +34,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.task_plan import TaskPlan
     from tests.conftest import MakeTopic
-    from tests.support.providers import Broker
 
 STAGING_TABLES = "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'"
-SCHEMA = StructType(
-    [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
-)
-Row = tuple[int, str | None, int | None]
-
-
-def rows_of(batch: int, count: int = 500) -> list[Row]:
-    """Rows with nulls and text of several scripts; ids are unique over batches."""
-    return [
-        (batch * 10_000 + n, None if n % 17 == 0 else f"n-{n}-żółw-🚲", None if n % 13 == 0 else n)
-        for n in range(count)
-    ]
-
-
-def record_rows(records: list[TopicRecord]) -> list[Row]:
-    parsed = [json.loads(record.value or b"null") for record in records]
-    return [(row["id"], row.get("name"), row.get("amount")) for row in parsed]
-
-
-@dataclass(frozen=True)
-class Target:
-    """The two sides that a test's sink writes to."""
-
-    broker: Broker
-    database: str
-    transactional_id: str
-    topic: str
-
-    def sink(self, **options: Any) -> DualWriteSink:
-        """A sink with the test's own options."""
-        sides = {name: getattr(self, name) for name in ("broker", "database", "transactional_id", "topic")}
-        return make_sink(**{**sides, **options})
-
-    def records(self) -> list[TopicRecord]:
-        """What a reader of committed records sees."""
-        return read_topic(self.broker.bootstrap, self.topic)
-
-    def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
-        """What the table, or another, holds."""
-        return database_tables.rows(self.database, f"SELECT {columns} FROM {table}")
-
-    def check(self, rows: list[Row]) -> None:
-        """Compare both sides with what went in."""
-        assert_same_multiset(record_rows(self.records()), rows, what=f"records in {self.topic}")
-        assert_same_multiset(self.rows(), rows, what="rows in the table")
-
-
-@pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
-    return FileStream(spark, tmp_path, SCHEMA)
-
-
-@pytest.fixture
-def target(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Target:
-    return Target(kafka, database, transactional_id, topic())
-
-
-@pytest.fixture
-def target_of_each_version(
-    kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
-) -> Target:
-    return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
-
-
-@pytest.fixture(params=["tasks", "tasks without files", "driver"])
-def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""
-    monkeypatch.setattr(Pace, "small", request.param == "driver")
-    if request.param == "tasks without files":
-        # As in a cluster, by Spark's master: not by the option, of which the tests that ask for this know nothing.
-        monkeypatch.setattr("spark_2pc_sink.sink.sink.runs_here", lambda _: False)
-    return str(request.param)
 
 
 @pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
@@ -398,56 +320,6 @@ def test_a_topic_column_below_transaction_version_two(
     assert_same_multiset(target.rows(), rows_of(0), what="rows")
 
 
-def test_a_restart_goes_on_where_the_query_was(stream: FileStream, target: Target) -> None:
-    """A9: the identity is Spark's query id, kept in the checkpoint, however the sink object was made."""
-    stream.add(rows_of(0))
-    stream.run(target.sink(key="id"))
-    stream.add(rows_of(1))
-    stream.run(pickle.loads(pickle.dumps(target.sink(key="id"))))  # noqa: S301 - our own bytes
-    target.check(rows_of(0) + rows_of(1))
-
-
-def test_the_same_sink_object_serves_a_restarted_query(stream: FileStream, target: Target) -> None:
-    """A claim belongs to one run: the same object claims again for the next."""
-    sink = target.sink(key="id")
-    stream.add(rows_of(0))
-    stream.run(sink)
-    stream.add(rows_of(1))
-    stream.run(sink)
-    target.check(rows_of(0) + rows_of(1))
-    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
-
-
-def test_a_replayed_batch_is_a_no_op(stream: FileStream, target: Target) -> None:
-    """A1: the last commit-log file of the checkpoint is lost, and Spark replays the batch."""
-    stream.add(rows_of(0))
-    stream.add(rows_of(1))
-    stream.run(target.sink(key="id"))
-    commits = stream.checkpoint / "commits"
-    (commits / "1").unlink()
-    (commits / ".1.crc").unlink()
-    stream.run(target.sink(key="id"))
-    target.check(rows_of(0) + rows_of(1))
-
-
-def test_an_owed_batch_is_sent_again_with_the_same_values(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B7: the table has the rows, Kafka has lost the transaction; the digest says that the records are the same."""
-    steps: list[Step] = []
-
-    def note(step: Step) -> None:
-        if step is Step.DECIDE and step not in steps:
-            terminate(target.broker, target.transactional_id)
-        steps.append(step)
-
-    stream.add(rows_of(0))
-    monkeypatch.setattr(observer, "reached", note)
-    stream.run(target.sink(key="id"))
-    assert steps.count(Step.PRODUCE) == 2
-    target.check(rows_of(0))
-
-
 @pytest.mark.parametrize("column", ["id", "amount / 3D AS third"], ids=["built by the sink", "left to Spark"])
 def test_the_value_is_the_json_of_the_row(spark: SparkSession, stream: FileStream, target: Target, column: str) -> None:
     """By default it is to_json(struct(*)), whoever makes it, to the byte."""
@@ -458,104 +330,6 @@ def test_the_value_is_the_json_of_the_row(spark: SparkSession, stream: FileStrea
     made = [row.value.encode() for row in frame.selectExpr("to_json(struct(*)) AS value").collect()]
     assert_same_multiset([record.value for record in target.records()], made, what="values")
     assert len(target.rows("at", "json_rows")) == len(made)
-
-
-def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target: Target) -> None:
-    """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
-    stream.add(rows_of(0))
-    stream.run(target.sink(key="id"))
-    stream.checkpoint.rename(stream.directory / "lost")
-    with pytest.raises(ClaimRefusedError, match="adopt=True"):
-        stream.run(target.sink(key="id"))
-    target.check(rows_of(0))
-    stream.run(target.sink(key="id", adopt=True))
-    assert_same_multiset(record_rows(target.records()), rows_of(0) * 2, what="adopted: sent again")
-
-
-def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -> None:
-    """C5, D8: the state row is older than the checkpoint (a restored database)."""
-    for batch in range(2):
-        stream.add(rows_of(batch))
-    stream.run(target.sink(key="id"))
-    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
-    stream.add(rows_of(2))
-    with pytest.raises(HaltError, match="batch 2 follows batch 0"):
-        stream.run(target.sink(key="id"))
-    target.check(rows_of(0) + rows_of(1))
-
-
-def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream, target: Target) -> None:
-    """A7: Spark gives an id again to rows that no side has. Skipped by their id they would be lost."""
-    stream.add(rows_of(0))
-    stream.run(target.sink(key="id"))
-    backup = stream.directory / "backup"
-    shutil.copytree(stream.checkpoint, backup)
-    stream.add(rows_of(1))
-    stream.run(target.sink(key="id"))
-    shutil.rmtree(stream.checkpoint)
-    backup.rename(stream.checkpoint)
-    stream.run(target.sink(key="id"))  # the same files come back under the same id
-    target.check(rows_of(0) + rows_of(1))
-    shutil.rmtree(stream.checkpoint / "offsets")
-    shutil.rmtree(stream.checkpoint / "commits")
-    shutil.rmtree(stream.checkpoint / "sources")
-    frame = stream.frame(files_per_batch=2)
-    with pytest.raises(HaltError, match="batch 0 follows batch 1"):
-        stream.run(target.sink(key="id"), frame)
-    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
-    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
-        stream.run(target.sink(key="id"), frame)
-    target.check(rows_of(0) + rows_of(1))
-
-
-def test_a_job_group_of_the_job_s_own_is_no_run(spark: SparkSession, stream: FileStream, target: Target) -> None:
-    """A query that is started again with the same sink object recovers, whatever its jobs are called in the UI."""
-    sink = target.sink(key="id")
-
-    def named(batch: DataFrame, batch_id: int) -> None:
-        spark.sparkContext.setJobGroup("nightly", "orders of the night")
-        sink(batch, batch_id)
-
-    claims = []
-    for batch in range(2):
-        stream.add(rows_of(batch))
-        stream.run(named)
-        claims += database_tables.rows(target.database, "SELECT generation, run_id FROM kafka_transaction_state")
-    assert [generation for generation, _ in claims] == [1, 2]
-    assert len({run_id for _, run_id in claims} - {"nightly"}) == 2
-    target.check(rows_of(0) + rows_of(1))
-
-
-@pytest.mark.usefixtures("written_by")
-def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream: FileStream, target: Target) -> None:
-    """A skipped replay runs the plan all the same: the counts of the next batch build on it."""
-    options: dict[str, Any] = {
-        "key": "name",
-        "mode": "upsert",
-        "upsert_keys": ["name"],
-        "columns": {"name": "name", "total": "total"},
-    }
-    counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
-    stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
-    _run_update(stream, target.sink(**options), counted())
-    commits = stream.checkpoint / "commits"
-    (commits / "0").unlink()
-    (commits / ".0.crc").unlink()
-    (stream.checkpoint / "commits" / ".0.crc").unlink()
-    stream.add([(4, "a", 0)])
-    _run_update(stream, target.sink(**options), counted())
-    assert_same_multiset(target.rows("name, total"), [("a", 3), ("b", 1)], what="running counts")
-
-
-def _run_update(stream: FileStream, sink: DualWriteSink, frame: Any) -> None:
-    query = (
-        frame.writeStream.foreachBatch(sink)
-        .outputMode("update")
-        .option("checkpointLocation", str(stream.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(100)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Both sides of a test's sink, and rows to write to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
+from tests.integration import database_tables
+from tests.support.streams import make_sink
+
+if TYPE_CHECKING:
+    from tests.support.providers import Broker
+
+SCHEMA = StructType(
+    [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
+)
+Row = tuple[int, str | None, int | None]
+
+
+def rows_of(batch: int, count: int = 500) -> list[Row]:
+    """Rows with nulls and text of several scripts; ids are unique over batches."""
+    return [
+        (batch * 10_000 + n, None if n % 17 == 0 else f"n-{n}-żółw-🚲", None if n % 13 == 0 else n)
+        for n in range(count)
+    ]
+
+
+def record_rows(records: list[TopicRecord]) -> list[Row]:
+    parsed = [json.loads(record.value or b"null") for record in records]
+    return [(row["id"], row.get("name"), row.get("amount")) for row in parsed]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The two sides that a test's sink writes to."""
+
+    broker: Broker
+    database: str
+    transactional_id: str
+    topic: str
+
+    def sink(self, **options: Any) -> DualWriteSink:
+        """A sink with the test's own options."""
+        sides = {name: getattr(self, name) for name in ("broker", "database", "transactional_id", "topic")}
+        return make_sink(**{**sides, **options})
+
+    def records(self) -> list[TopicRecord]:
+        """What a reader of committed records sees."""
+        return read_topic(self.broker.bootstrap, self.topic)
+
+    def rows(self, columns: str = "id, name, amount", table: str = "target") -> list[tuple[Any, ...]]:
+        """What the table, or another, holds."""
+        return database_tables.rows(self.database, f"SELECT {columns} FROM {table}")
+
+    def check(self, rows: list[Row]) -> None:
+        """Compare both sides with what went in."""
+        assert_same_multiset(record_rows(self.records()), rows, what=f"records in {self.topic}")
+        assert_same_multiset(self.rows(), rows, what="rows in the table")

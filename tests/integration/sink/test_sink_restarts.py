@@ -1,0 +1,172 @@
+"""The sink in a query that is started again: replays, restored checkpoints and databases, other runs."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.errors import ClaimRefusedError, HaltError
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.sink import observer
+from spark_2pc_sink.testing import assert_same_multiset
+from tests.integration import database_tables
+from tests.integration.sink.targets import Target, record_rows, rows_of
+from tests.support.driver_job import terminate
+from tests.support.streams import FileStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_a_restart_goes_on_where_the_query_was(stream: FileStream, target: Target) -> None:
+    """A9: the identity is Spark's query id, kept in the checkpoint, however the sink object was made."""
+    stream.add(rows_of(0))
+    stream.run(target.sink(key="id"))
+    stream.add(rows_of(1))
+    stream.run(pickle.loads(pickle.dumps(target.sink(key="id"))))  # noqa: S301 - our own bytes
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_the_same_sink_object_serves_a_restarted_query(stream: FileStream, target: Target) -> None:
+    """A claim belongs to one run: the same object claims again for the next."""
+    sink = target.sink(key="id")
+    stream.add(rows_of(0))
+    stream.run(sink)
+    stream.add(rows_of(1))
+    stream.run(sink)
+    target.check(rows_of(0) + rows_of(1))
+    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
+
+
+def test_a_replayed_batch_is_a_no_op(stream: FileStream, target: Target) -> None:
+    """A1: the last commit-log file of the checkpoint is lost, and Spark replays the batch."""
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id"))
+    commits = stream.checkpoint / "commits"
+    (commits / "1").unlink()
+    (commits / ".1.crc").unlink()
+    stream.run(target.sink(key="id"))
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_an_owed_batch_is_sent_again_with_the_same_values(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: the table has the rows, Kafka has lost the transaction; the digest says that the records are the same."""
+    steps: list[Step] = []
+
+    def note(step: Step) -> None:
+        if step is Step.DECIDE and step not in steps:
+            terminate(target.broker, target.transactional_id)
+        steps.append(step)
+
+    stream.add(rows_of(0))
+    monkeypatch.setattr(observer, "reached", note)
+    stream.run(target.sink(key="id"))
+    assert steps.count(Step.PRODUCE) == 2
+    target.check(rows_of(0))
+
+
+def test_a_wiped_checkpoint_is_refused_until_adopted(stream: FileStream, target: Target) -> None:
+    """A8: a new query id would replay everything; never skipped silently, never written twice silently."""
+    stream.add(rows_of(0))
+    stream.run(target.sink(key="id"))
+    stream.checkpoint.rename(stream.directory / "lost")
+    with pytest.raises(ClaimRefusedError, match="adopt=True"):
+        stream.run(target.sink(key="id"))
+    target.check(rows_of(0))
+    stream.run(target.sink(key="id", adopt=True))
+    assert_same_multiset(record_rows(target.records()), rows_of(0) * 2, what="adopted: sent again")
+
+
+def test_a_gap_in_the_batch_ids_is_refused(stream: FileStream, target: Target) -> None:
+    """C5, D8: the state row is older than the checkpoint (a restored database)."""
+    for batch in range(2):
+        stream.add(rows_of(batch))
+    stream.run(target.sink(key="id"))
+    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
+    stream.add(rows_of(2))
+    with pytest.raises(HaltError, match="batch 2 follows batch 0"):
+        stream.run(target.sink(key="id"))
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream, target: Target) -> None:
+    """A7: Spark gives an id again to rows that no side has. Skipped by their id they would be lost."""
+    stream.add(rows_of(0))
+    stream.run(target.sink(key="id"))
+    backup = stream.directory / "backup"
+    shutil.copytree(stream.checkpoint, backup)
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id"))
+    shutil.rmtree(stream.checkpoint)
+    backup.rename(stream.checkpoint)
+    stream.run(target.sink(key="id"))  # the same files come back under the same id
+    target.check(rows_of(0) + rows_of(1))
+    shutil.rmtree(stream.checkpoint / "offsets")
+    shutil.rmtree(stream.checkpoint / "commits")
+    shutil.rmtree(stream.checkpoint / "sources")
+    frame = stream.frame(files_per_batch=2)
+    with pytest.raises(HaltError, match="batch 0 follows batch 1"):
+        stream.run(target.sink(key="id"), frame)
+    database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
+    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
+        stream.run(target.sink(key="id"), frame)
+    target.check(rows_of(0) + rows_of(1))
+
+
+def test_a_job_group_of_the_job_s_own_is_no_run(spark: SparkSession, stream: FileStream, target: Target) -> None:
+    """A query that is started again with the same sink object recovers, whatever its jobs are called in the UI."""
+    sink = target.sink(key="id")
+
+    def named(batch: DataFrame, batch_id: int) -> None:
+        spark.sparkContext.setJobGroup("nightly", "orders of the night")
+        sink(batch, batch_id)
+
+    claims = []
+    for batch in range(2):
+        stream.add(rows_of(batch))
+        stream.run(named)
+        claims += database_tables.rows(target.database, "SELECT generation, run_id FROM kafka_transaction_state")
+    assert [generation for generation, _ in claims] == [1, 2]
+    assert len({run_id for _, run_id in claims} - {"nightly"}) == 2
+    target.check(rows_of(0) + rows_of(1))
+
+
+@pytest.mark.usefixtures("written_by")
+def test_a_stateful_replay_still_advances_its_state(spark: SparkSession, stream: FileStream, target: Target) -> None:
+    """A skipped replay runs the plan all the same: the counts of the next batch build on it."""
+    options: dict[str, Any] = {
+        "key": "name",
+        "mode": "upsert",
+        "upsert_keys": ["name"],
+        "columns": {"name": "name", "total": "total"},
+    }
+    counted: Callable[[], Any] = lambda: stream.frame().groupBy("name").agg(F.count("*").alias("total"))  # noqa: E731
+    stream.add([(1, "a", 0), (2, "a", 0), (3, "b", 0)])
+    _run_update(stream, target.sink(**options), counted())
+    commits = stream.checkpoint / "commits"
+    (commits / "0").unlink()
+    (commits / ".0.crc").unlink()
+    (stream.checkpoint / "commits" / ".0.crc").unlink()
+    stream.add([(4, "a", 0)])
+    _run_update(stream, target.sink(**options), counted())
+    assert_same_multiset(target.rows("name, total"), [("a", 3), ("b", 1)], what="running counts")
+
+
+def _run_update(stream: FileStream, sink: DualWriteSink, frame: Any) -> None:
+    query = (
+        frame.writeStream.foreachBatch(sink)
+        .outputMode("update")
+        .option("checkpointLocation", str(stream.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)

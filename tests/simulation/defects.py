@@ -328,7 +328,7 @@ DEFECTS: tuple[Mutant, ...] = (
         "one pair for two transactions below version 2", ((BatchDriver, "complete", _keep_the_pair),), ("tv0", "tv1")
     ),
     Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
-    Mutant("resend without digest check", ((BatchDriver, "_check_resend", returning(None)),), ("tv2-drift",)),
+    Mutant("resend without digest check", ((batch, "check_resend", returning(None)),), ("tv2-drift",)),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),

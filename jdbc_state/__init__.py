@@ -4,8 +4,8 @@ One row for each transactional id says which transaction (``producerId:epoch``) 
 and whether Kafka has followed. This package knows the row, who may change it, and what a COMMIT can leave unknown. It
 knows nothing of Kafka's protocol and nothing of Spark, and can serve other writers.
 
-Reading order: ``model`` (the row, its legal moves, the contract of a store), ``moves`` (what each of them writes),
-``claim`` (one statement that takes a row over), ``deciding`` (the transaction that writes data and row together),
+Reading order: ``model`` (the row, its legal moves, the contract of a store), ``claim`` (one statement that takes a row
+over), ``store_base`` (what both stores share), ``deciding`` (the transaction that writes data and row together),
 ``sessions`` (ending what an older driver has open), ``store`` (all of it on PostgreSQL), ``memory`` (the same contract
 without a database). ``database``, ``failures`` and ``watchdog`` are the floor under them: connections, errors, and
 waits that end.

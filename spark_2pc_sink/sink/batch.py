@@ -240,12 +240,15 @@ class BatchDriver:
             # The call before ended by an exception, and its caller goes on all the same.
             self.recover()
         self._unfinished = True
+        report = self._write(batch_id, work)
+        self._unfinished = False
+        return report
+
+    def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
-            check_skip(
-                self._claimed(), self._accept_replay, work.reread(self._ticket(self._newest_pair(), kafka_only=True))
-            )
-            self._unfinished = False
+            replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
+            check_skip(self._claimed(), replay, accept_replay=self._accept_replay)
             return BatchReport(batch_id, first)
         error: Exception | None = None
         for attempt in range(1, self._attempts_max + 1):
@@ -254,7 +257,6 @@ class BatchDriver:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
                 row = self._claimed()
-                self._unfinished = False
                 return BatchReport(batch_id, first, row.row_count, row.record_count, attempt)
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
@@ -375,7 +377,8 @@ class BatchDriver:
                 reason=f"the tasks read {produced.row_count} rows, Kafka acknowledged {produced.record_count} records"
             )
         if ticket.kafka_only:
-            check_resend(self._claimed(), self._accept_replay, Replay(produced.record_count, produced.digest))
+            replay = Replay(produced.record_count, produced.digest)
+            check_resend(self._claimed(), replay, accept_replay=self._accept_replay)
         return produced
 
     def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:

@@ -11,22 +11,20 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow
 
 
-def check_resend(row: StateRow, accept_replay: bool, replay: Replay) -> None:  # noqa: FBT001 - an option of the sink
+def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     """A resend must be what the database has.
 
     Args:
         row: of the owed batch.
-        accept_replay: the sink's option.
         replay: what Spark has now.
+        accept_replay: the sink's option.
 
     Raises:
         HaltError: it is another batch.
     """
-    recorded = _recorded(row)
-    if not _is_replay(recorded, accept_replay, replay):
-        raise HaltError(
-            transactional_id=row.transactional_id,
-            database_side=f"batch {row.batch_id} with {recorded}",
+    if not _is_replay(row, replay, accept_replay=accept_replay):
+        raise _another_batch(
+            row,
             kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
             reason="the replay of the owed batch is not the batch that the database has",
             remedies=(
@@ -36,7 +34,7 @@ def check_resend(row: StateRow, accept_replay: bool, replay: Replay) -> None:  #
         )
 
 
-def check_skip(row: StateRow, accept_replay: bool, replay: Replay) -> None:  # noqa: FBT001 - an option of the sink
+def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
 
     Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
@@ -44,17 +42,15 @@ def check_skip(row: StateRow, accept_replay: bool, replay: Replay) -> None:  # n
 
     Args:
         row: of the batch that both sides have.
-        accept_replay: the sink's option.
         replay: what Spark has now.
+        accept_replay: the sink's option.
 
     Raises:
         HaltError: it is another batch.
     """
-    recorded = _recorded(row)
-    if not _is_replay(recorded, accept_replay, replay):
-        raise HaltError(
-            transactional_id=row.transactional_id,
-            database_side=f"batch {row.batch_id} with {recorded}",
+    if not _is_replay(row, replay, accept_replay=accept_replay):
+        raise _another_batch(
+            row,
             kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
             reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
             "back, the source has changed, or the sink was called twice for one batch",
@@ -66,11 +62,21 @@ def check_skip(row: StateRow, accept_replay: bool, replay: Replay) -> None:  # n
         )
 
 
+def _is_replay(row: StateRow, replay: Replay, *, accept_replay: bool) -> bool:
+    """True for the batch of the row. An empty digest of records was accepted by a person, whatever comes."""
+    recorded = _recorded(row)
+    return accept_replay or (recorded.digest == "" and recorded.record_count > 0) or replay == recorded
+
+
+def _another_batch(row: StateRow, *, kafka_side: str, reason: str, remedies: tuple[str, ...]) -> HaltError:
+    return HaltError(
+        transactional_id=row.transactional_id,
+        database_side=f"batch {row.batch_id} with {_recorded(row)}",
+        kafka_side=kafka_side,
+        reason=reason,
+        remedies=remedies,
+    )
+
+
 def _recorded(row: StateRow) -> Replay:
     return Replay(row.record_count, row.digest)
-
-
-def _is_replay(recorded: Replay, accept_replay: bool, replay: Replay) -> bool:  # noqa: FBT001 - see above
-    """True for the same batch. An empty digest of records was accepted by a person, whatever comes."""
-    accepted = accept_replay or (recorded.digest == "" and recorded.record_count > 0)
-    return accepted or replay == recorded

@@ -118,16 +118,27 @@ class Database:
             f"SET LOCAL lock_timeout = {lock_timeout_ms}; "
             f"SET LOCAL statement_timeout = {self._settings.commit_timeout_ms}; {DURABLE}"
         )
-        connection = self.open(operation, patient=patient)
-        try:
-            with translated(self.named(operation)):
-                limit_ms = self._settings.commit_timeout_ms + ANSWER_GRACE_MS
-                with Watchdog(driver_connection(connection), limit_ms):
-                    yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
-        except BaseException:
-            discard(connection)
-            raise
-        give_back(connection)
+        limit_ms = self._settings.commit_timeout_ms
+        with self._lent(operation, self.named(operation), limit_ms=limit_ms, patient=patient) as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT", **prelude(limits))
+
+    @contextmanager
+    def transaction(self, operation: str, *, lock_timeout_ms: int, statement_timeout_ms: int) -> Iterator[Connection]:
+        """A short transaction, committed when the block is left; as a whole it may take as long as one statement.
+
+        Args:
+            operation: for messages.
+            lock_timeout_ms: longest wait of a statement for a lock.
+            statement_timeout_ms: longest statement.
+
+        Raises:
+            StateStoreError: the database failed; what was under way may have been carried out.
+        """
+        with self._lent(operation, operation, limit_ms=statement_timeout_ms) as connection, connection.begin():
+            connection.exec_driver_sql(
+                f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}"
+            )
+            yield connection
 
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""
@@ -136,6 +147,25 @@ class Database:
     def close(self) -> None:
         """Close what the engine holds; connections are closed one by one already."""
         self._engine.dispose()
+
+    @contextmanager
+    def _lent(self, operation: str, shown: str, *, limit_ms: int, patient: bool = True) -> Iterator[Connection]:
+        """A connection for a block that a stopped server cannot hold up; after an error nobody uses it again.
+
+        Args:
+            operation: for the error of connecting.
+            shown: for every other error.
+            limit_ms: how long the block may take; the driver gives the server some time more to say so itself.
+            patient: see :meth:`open`.
+        """
+        connection = self.open(operation, patient=patient)
+        try:
+            with translated(shown), Watchdog(driver_connection(connection), limit_ms + ANSWER_GRACE_MS):
+                yield connection
+        except BaseException:
+            discard(connection)
+            raise
+        give_back(connection)
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.

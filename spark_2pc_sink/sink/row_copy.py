@@ -43,7 +43,7 @@ class RowCopy:
         table: what writes through a connection.
         staged: what shows to it of the rows that tasks have staged.
         look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
-        early: begin at once: rows are soon to come, all of them, and then nobody would do anything else meanwhile.
+        early: open the transaction before the first row: in a small batch all rows come at once, and would wait for it.
     """
 
     def __init__(

@@ -7,15 +7,12 @@ task with more than a few stages them while it runs, from where the driver takes
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from jdbc_state.database import ANSWER_GRACE_MS, discard, driver_connection, give_back
-from jdbc_state.failures import translated
-from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
@@ -32,7 +29,7 @@ from spark_2pc_sink.sink.staging_tables import DROP_LOCK_TIMEOUT_MS, StagingSess
 from spark_2pc_sink.sink.target import read_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
@@ -58,7 +55,7 @@ class RowPlan:
 
     Attributes:
         columns: how each column is checked and encoded.
-        staging: where a task puts more than that.
+        staging: where a task puts its rows when they are more than `inline_bytes_max`.
         channel: by which rows return through the driver.
         inline_bytes_max: COPY bytes that one task may return through the driver.
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
@@ -221,7 +218,7 @@ class RowLoader:
         Args:
             tasks: how many run at a time: they share the inline limit.
             channel: by which rows return through the driver.
-            staging: where it puts more than that.
+            staging: where it puts its rows when they are more than fit through the driver.
         """
         given = self._options.inline_copy_bytes_max
         return RowPlan(
@@ -300,23 +297,12 @@ class RowLoader:
         if result.left:
             _log.warning("%d staging tables are left, to be dropped later: %s", result.left, "; ".join(result.reasons))
 
-    @contextmanager
-    def _transaction(self, operation: str) -> Iterator[Connection]:
-        """A short transaction of its own; as a whole it may take as long as a statement of the one that decides."""
-        options = self._options
-        connection = self._database.open(operation)
-        try:
-            limit_ms = options.statement_timeout_ms + ANSWER_GRACE_MS
-            with translated(operation), Watchdog(driver_connection(connection), limit_ms), connection.begin():
-                connection.exec_driver_sql(
-                    f"SET LOCAL lock_timeout = {options.lock_timeout_ms}; "
-                    f"SET LOCAL statement_timeout = {options.statement_timeout_ms}"
-                )
-                yield connection
-        except BaseException:
-            discard(connection)
-            raise
-        give_back(connection)
+    def _transaction(self, operation: str) -> AbstractContextManager[Connection]:
+        return self._database.transaction(
+            operation,
+            lock_timeout_ms=self._options.lock_timeout_ms,
+            statement_timeout_ms=self._options.statement_timeout_ms,
+        )
 
     def _staging_schema(self) -> str:
         return self._options.staging_schema or self._planned().table.schema or "public"

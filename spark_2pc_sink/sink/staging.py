@@ -78,7 +78,7 @@ class Staging(Protocol):
 
     @property
     def part_bytes(self) -> int:
-        """Of a part, which has at most one piece of the encoder more; a few of them fit any executor and the driver."""
+        """Of a part. The last output of the encoder may exceed it; several of them fit any executor and the driver."""
 
     def store(self, source: int, run: int) -> AbstractContextManager[PartStore]:
         """The end of one run of one source, which is a task.

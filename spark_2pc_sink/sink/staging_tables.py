@@ -158,7 +158,7 @@ class TableStaging:
         schema: of the tables.
         ticket: of the attempt; with the number of a source it names a table.
         look_s: see `Staging`; each look is a query.
-        part_bytes: see `Staging`; what a transaction more costs is lost in the time that so many bytes take.
+        part_bytes: see `Staging`; large enough that the cost of one more transaction does not matter.
     """
 
     session: StagingSession

@@ -116,7 +116,7 @@ class Stopper:
 @pytest.fixture
 def stopper(start_postgres: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Stopper:
     """Of a server of its own."""
-    for module in ("jdbc_state.deciding", "spark_2pc_sink.sink.rows", "spark_2pc_sink.sink.staging_tables"):
+    for module in ("jdbc_state.deciding", "jdbc_state.database", "spark_2pc_sink.sink.staging_tables"):
         monkeypatch.setattr(f"{module}.ANSWER_GRACE_MS", 0)
     return Stopper(start_postgres())
 

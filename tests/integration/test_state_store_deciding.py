@@ -104,6 +104,23 @@ def test_requests_are_durable_and_leave_no_settings_behind(store: SqlStateStore,
     assert (before["synchronous_commit"], before["lock_timeout"]) == ("off", "0")
 
 
+def test_a_short_transaction_is_bounded_and_whole(database: str) -> None:
+    connections = Database(database, SETTINGS)
+    limits = {"lock_timeout_ms": 123, "statement_timeout_ms": 4_567}
+    with connections.transaction("test", **limits) as connection:
+        connection.exec_driver_sql("CREATE TABLE kept ()")
+        shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("lock_timeout", "statement_timeout")]
+    assert shown == ["123ms", "4567ms"]
+    both = "CREATE TABLE undone (); CREATE TABLE kept ()"
+    refused = pytest.raises(StateStoreError, match='test: relation "kept" already exists')
+    with refused, connections.transaction("test", **limits) as connection:
+        connection.exec_driver_sql(both)
+    with connections.transaction("test", **limits) as connection:
+        found = connection.exec_driver_sql("SELECT to_regclass('kept') IS NOT NULL, to_regclass('undone')").one()
+    assert tuple(found) == (True, None)
+    connections.close()
+
+
 def test_a_stricter_durability_is_left_alone(store: SqlStateStore, database: str) -> None:
     """C5: remote_apply waits for standbys, and 'on' in its place would weaken it."""
     name = execute(database, "SELECT current_database()")[0][0]

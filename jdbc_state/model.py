@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from spark_2pc_sink.errors import ClaimRefusedError, HaltError, LocalProtocolError, SupersededError
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -313,6 +313,7 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
     found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
     return HaltError(
         transactional_id=row.transactional_id,
+        cause=HaltCause.COMMITS_LOST,
         database_side=f"batch {row.batch_id}, {found}",
         kafka_side="not asked; it may have committed what the database lacks",
         reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "

@@ -27,7 +27,7 @@
     ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
     ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
     ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
-    ├── HaltError                 recovery found two sides that it must not reconcile by itself
+    ├── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
     └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
 
 Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
@@ -37,6 +37,7 @@ Python workers to the driver.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any
 
 
@@ -356,11 +357,40 @@ class AbortRefusedError(DualWriteError):
         )
 
 
+class HaltCause(str, Enum):
+    """Why a person has to decide, for programs; equal to the text that the command line prints as JSON."""
+
+    #: The state row belongs to another Kafka cluster.
+    OTHER_CLUSTER = "other_cluster"
+    #: The state row is new, and Kafka has transactions of its id.
+    ID_IN_USE = "id_in_use"
+    #: Kafka has committed a transaction that the state row does not know.
+    DATABASE_BEHIND = "database_behind"
+    #: The state row is not what this claim has left: the database lost commits.
+    COMMITS_LOST = "commits_lost"
+    #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
+    OUTCOME_LOST = "outcome_lost"
+    #: The state row has no batch, and the batch that came is not the first.
+    NOT_THE_FIRST_BATCH = "not_the_first_batch"
+    #: The batch that came is neither that of the state row nor the one after it.
+    GAP = "gap"
+    #: Kafka is owed another batch than the one that came.
+    OTHER_BATCH_OWED = "other_batch_owed"
+    #: Kafka is owed this batch, and what came under its id is not what the database has.
+    RESEND_DIFFERS = "resend_differs"
+    #: Both sides have a batch of this id, and it is not the one that came.
+    REPLAY_DIFFERS = "replay_differs"
+
+
 @dataclass(eq=False, kw_only=True)
 class HaltError(DualWriteError):
-    """Recovery found two sides that disagree in a way it must not settle by itself. Kafka was left as it is."""
+    """The two sides disagree in a way that must not be settled by code. Kafka was left as it is.
+
+    ``cause`` is for programs, ``reason`` and ``remedies`` are for people.
+    """
 
     transactional_id: str
+    cause: HaltCause
     database_side: str
     kafka_side: str
     reason: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.recipe.resolve import Resolution, Verdict
+from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ class LogSide(Protocol):
 
 def ask_the_log(
     kafka: LogSide, producer: ProducerIdAndEpoch | None, offsets: Mapping[str, tuple[int, int]], deadline: Deadline
-) -> Resolution:
+) -> Resolution | Halt:
     """Ask one partition after the other until one tells how the transaction ended.
 
     Args:
@@ -73,7 +73,8 @@ def ask_the_log(
         KafkaError, KafkaTimeoutError: no partition could be read, because the cluster cannot be used at all.
     """
     if producer is None or not offsets:
-        return Resolution(Verdict.HALT, "the decided row names no partition whose log could be read", _LOST_REMEDIES)
+        reason = "the decided row names no partition whose log could be read"
+        return Halt(HaltCause.OUTCOME_LOST, reason, _LOST_REMEDIES)
     return _Inquiry(kafka, producer, deadline).ask(offsets)
 
 
@@ -88,7 +89,7 @@ class _Inquiry:
         self._unreadable = False
         self._said: list[str] = []
 
-    def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution:
+    def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution | Halt:
         partitions = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
         # All topics first, then their second partitions, and so on: where a topic is gone, so are all of its own.
         ordered = sorted(partitions, key=lambda each: (each.partition, each.topic))
@@ -138,9 +139,10 @@ class _Inquiry:
         left_ms = int(self._deadline.remaining_s * 1000)
         return max(left_ms if last_one else left_ms // 2, PARTITION_MS_MIN)
 
-    def _halt(self) -> Resolution:
+    def _halt(self) -> Halt:
         shown = self._said[:SHOWN_PARTITIONS_MAX]
         if len(self._said) > len(shown):
             shown.append(f"and {len(self._said) - len(shown)} more like these")
         remedies = (_UNREADABLE_REMEDY, *_LOST_REMEDIES) if self._unreadable else _LOST_REMEDIES
-        return Resolution(Verdict.HALT, f"no partition tells how {self._producer} ended: {'; '.join(shown)}", remedies)
+        reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"
+        return Halt(HaltCause.OUTCOME_LOST, reason, remedies)

@@ -14,15 +14,15 @@ again, and the command line all come through here (KIP-939, "Recovery recipe"). 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
-from spark_2pc_sink.recipe.resolve import KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class RecoveryReport:
         reason: why the last verdict was reached.
         remedies: what a person can do when it is not settled.
         known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
+        cause: why code must not settle it, where that is so; `recover` raises `HaltError` there.
         age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
             a job that is well may be in doubt for a moment.
     """
@@ -101,6 +102,7 @@ class RecoveryReport:
     settled: bool
     reason: str
     remedies: tuple[str, ...] = ()
+    cause: HaltCause | None = None
     known: bool = True
     age_s: float | None = None
 
@@ -218,25 +220,26 @@ class Recovery:
         """
         self._kafka.refresh()
         row = self._store.read(self._transactional_id)
-        view = RowView(RowStatus.NONE) if row is None else view_of(row)
         kafka = self._view_kafka()
-        resolution = resolve(view, kafka, adopt=self._adopt)
-        if row is not None and resolution.verdict is Verdict.ASK_THE_LOG:
-            resolution = self._ask_the_log(row)
-        database = "no state row" if row is None else str(view)
-        quiet = resolution.verdict is Verdict.NOTHING
-        return RecoveryReport(
+        resolution = self._resolve(row, kafka)
+        database = "no state row" if row is None else str(view_of(row))
+        report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
             kafka_before=str(kafka),
-            actions=() if quiet else (f"would {resolution.verdict.value}",),
+            actions=(),
             database_after=database,
-            settled=quiet and view.status is not RowStatus.OWED,
+            settled=False,
             reason=resolution.reason,
-            remedies=resolution.remedies,
             known=row is not None,
             age_s=None if row is None else row.age_s,
         )
+        if isinstance(resolution, Halt):
+            refusal = ("would refuse to choose",)
+            return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
+        if resolution.verdict is not Verdict.NOTHING:
+            return replace(report, actions=(f"would {resolution.verdict.value}",))
+        return replace(report, settled=row is None or row.status != RowStatus.OWED)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -245,9 +248,7 @@ class Recovery:
             kafka = self._view_kafka()
             if findings.kafka_before is None:
                 findings.kafka_before = kafka
-            resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-            if resolution.verdict is Verdict.ASK_THE_LOG:
-                resolution = self._ask_the_log(row)
+            resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
             settled = self._act(row, kafka, resolution, findings)
             if settled is not None:
@@ -260,17 +261,28 @@ class Recovery:
                 )
             deadline.pause()
 
-    def _act(self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings) -> StateRow | None:
+    def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
+        """What to do, asked of the log where the coordinator does not tell."""
+        if row is None:
+            return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
+        resolution = resolve(view_of(row), kafka, adopt=self._adopt)
+        if isinstance(resolution, Halt) or resolution.verdict is not Verdict.ASK_THE_LOG:
+            return resolution
+        return self._ask_the_log(row)
+
+    def _act(
+        self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
+    ) -> StateRow | None:
         """Carry out one verdict; None means: look again."""
-        verdict = resolution.verdict
-        if verdict is Verdict.WAIT:
-            return None
-        if verdict is Verdict.HALT:
+        if isinstance(resolution, Halt):
             # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
             self._store.check_generation(self._transactional_id, row.generation)
             if self._decision is None or row.status != RowStatus.DECIDED:
                 raise self._halt(row, kafka, resolution)
             return self._apply_decision(row, findings)
+        verdict = resolution.verdict
+        if verdict is Verdict.WAIT:
+            return None
         if verdict is Verdict.COMMIT:
             settled = self._commit(row)
             if settled is not None:
@@ -324,7 +336,7 @@ class Recovery:
             return prepared.producer
         return initialized.producer if initialized.ongoing == prepared else None
 
-    def _ask_the_log(self, row: StateRow) -> Resolution:
+    def _ask_the_log(self, row: StateRow) -> Resolution | Halt:
         """Read how the row's transaction ended from the logs of the partitions that it wrote."""
         return ask_the_log(
             self._kafka,
@@ -368,13 +380,14 @@ class Recovery:
             keeps_prepared=self._kafka.offers_keep_prepared,
         )
 
-    def _halt(self, row: StateRow, kafka: KafkaView, resolution: Resolution) -> HaltError:
+    def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt) -> HaltError:
         return HaltError(
             transactional_id=self._transactional_id,
+            cause=halt.cause,
             database_side=f"batch {row.batch_id}, {view_of(row)}",
             kafka_side=str(kafka),
-            reason=resolution.reason,
-            remedies=resolution.remedies,
+            reason=halt.reason,
+            remedies=halt.remedies,
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:

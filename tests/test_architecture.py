@@ -175,19 +175,3 @@ def test_no_forgotten_notes(path: Path) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_say_that_they_are_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
-
-
-def test_the_tree_of_errors_is_as_drawn() -> None:
-    """The docstring of errors.py draws the classes below each other; the drawing is the truth, or wrong."""
-    source = ROOT / "spark_2pc_sink" / "errors.py"
-    drawn: dict[str, str] = {}
-    above: list[str] = []
-    for line in (ast.get_docstring(tree_of(source)) or "").splitlines():
-        found = re.match(r"\s*(?P<stem>[│├└─ ]*)(?P<name>\w+Error)\b", line)
-        if found:
-            depth = len(found["stem"]) // 4
-            del above[depth:]
-            drawn[found["name"]] = above[-1] if above else "Exception"
-            above.append(found["name"])
-    defined = {node.name: ast.unparse(node.bases[0]) for node in tree_of(source).body if isinstance(node, ast.ClassDef)}
-    assert drawn == defined

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.errors import HaltError
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 from spark_2pc_sink.runbook import recover, status
 
@@ -77,15 +78,35 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _recover(given: argparse.Namespace) -> int:
-    report = recover(
-        transactional_id=given.transactional_id,
-        dry_run=given.dry_run,
-        take_over=given.take_over,
-        decision=given.decision,
-        adopt=given.adopt,
-        **_common(given),
-    )
+    try:
+        report = recover(
+            transactional_id=given.transactional_id,
+            dry_run=given.dry_run,
+            take_over=given.take_over,
+            decision=given.decision,
+            adopt=given.adopt,
+            **_common(given),
+        )
+    except HaltError as error:
+        # What is printed for people, on standard error, is the caller's business.
+        if given.json:
+            _show([_halted(error)], as_json=True)
+        raise
     return _report([report], as_json=given.json)
+
+
+def _halted(error: HaltError) -> RecoveryReport:
+    return RecoveryReport(
+        transactional_id=error.transactional_id,
+        database_before=error.database_side,
+        kafka_before=error.kafka_side,
+        actions=(),
+        database_after=error.database_side,
+        settled=False,
+        reason=error.reason,
+        remedies=error.remedies,
+        cause=error.cause,
+    )
 
 
 def _report(reports: Sequence[RecoveryReport], *, as_json: bool) -> int:

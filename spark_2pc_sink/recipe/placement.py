@@ -7,10 +7,10 @@ id means that a checkpoint or a database was replaced, which no code can repair 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
-from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 
 class Placement(Enum):
@@ -19,16 +19,6 @@ class Placement(Enum):
     RUN = "write it to both sides"
     SKIP = "both sides have it already"
     RESEND = "the database has it; only the Kafka half is written"
-    HALT = "refuse: the id fits neither a replay nor the next batch"
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A placement and, for HALT, the reason and what settles it."""
-
-    placement: Placement
-    reason: str = ""
-    remedies: tuple[str, ...] = ()
 
 
 _ADOPT = "adopt=True on the sink (once): take this query's batches from here on, whatever the state row says"
@@ -39,7 +29,7 @@ _CHANGED = (
 _RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
 
 
-def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placed:
+def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
     """Say what to do with a batch.
 
     Args:
@@ -47,6 +37,9 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
         row_batch_id: the last batch in the row, None before the first.
         batch_id: the id that Spark passed, 0 or more.
         adopt: the user has said that a gap is meant.
+
+    Returns:
+        The placement, or why there is none: the id fits neither a replay nor the next batch.
 
     Raises:
         ValueError: the row is ``DECIDED``; recovery must come first.
@@ -57,23 +50,23 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     if status is RowStatus.OWED:
         return _place_beside_owed(row_batch_id, batch_id)
     if row_batch_id is not None and batch_id == row_batch_id:
-        return Placed(Placement.SKIP)
+        return Placement.SKIP
     expected = 0 if row_batch_id is None else row_batch_id + 1
     if batch_id == expected or adopt:
-        return Placed(Placement.RUN)
+        return Placement.RUN
     if row_batch_id is None:
         reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        return Placed(Placement.HALT, reason, (_CHANGED, _RESTORE, _ADOPT))
+        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, (_CHANGED, _RESTORE, _ADOPT))
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-    return Placed(Placement.HALT, reason, (_RESTORE, _ADOPT))
+    return Halt(HaltCause.GAP, reason, (_RESTORE, _ADOPT))
 
 
-def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placed:
+def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:
     if batch_id == row_batch_id:
-        return Placed(Placement.RESEND)
+        return Placement.RESEND
     owed = "a batch of another query" if row_batch_id is None else f"batch {row_batch_id}"
-    return Placed(
-        Placement.HALT,
+    return Halt(
+        HaltCause.OTHER_BATCH_OWED,
         f"batch {batch_id} came, while Kafka is still owed {owed}",
         (_RESTORE, "spark-2pc recover --drop: give up the Kafka half of the owed batch (its rows stay in the table)"),
     )

@@ -1,7 +1,8 @@
 """What to do about two sides that a crash left apart: one pure function over a table.
 
 ``resolve(row, kafka)`` sees the state row that a claim has just returned and what Kafka's transaction coordinator
-says of the transactional id, and answers with one verdict. Carrying it out is the business of ``recovery``.
+says of the transactional id, and answers with one verdict, or that a person has to decide. Carrying it out is the
+business of ``recovery``.
 
 Three facts carry the table:
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import (
     ENDING_STATES,
     EPOCH_BUMP_VERSION,
@@ -55,7 +57,6 @@ class Verdict(Enum):
     MARK_OWED = "note that Kafka has aborted it, and is owed the batch"
     ASK_THE_LOG = "read the control marker, as the coordinator no longer shows the transaction"
     WAIT = "wait for an end that is under way"
-    HALT = "refuse to choose"
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,32 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict and why: ``reason`` is a sentence for the report, and ``remedies`` what a person can do on HALT."""
+    """A verdict, and why, as a sentence for the report."""
 
     verdict: Verdict
     reason: str
-    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Halt:
+    """No verdict: code must not choose. Nothing is changed in Kafka.
+
+    Attributes:
+        cause: why, for programs.
+        reason: why, as a sentence.
+        remedies: what a person can do, one in each line.
+    """
+
+    cause: HaltCause
+    reason: str
+    remedies: tuple[str, ...]
 
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
 
 
-def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution:
+def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution | Halt:
     """Decide what recovery does next.
 
     Args:
@@ -131,11 +146,11 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolutio
         adopt: the user has said that the row may take over an id of which Kafka knows more than the row does.
 
     Returns:
-        The verdict. ``HALT`` never changes anything in Kafka.
+        The verdict, or why there is none.
     """
     if row.cluster_id is not None and row.cluster_id != kafka.cluster_id:
-        return Resolution(
-            Verdict.HALT,
+        return Halt(
+            HaltCause.OTHER_CLUSTER,
             f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}",
             ("connect to the cluster that the row names", _ADOPT),
         )
@@ -146,10 +161,10 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolutio
     return _resolve_undecided(row, kafka, adopt=adopt)
 
 
-def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
+def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
     if row.fresh and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
-        return Resolution(
-            Verdict.HALT,
+        return Halt(
+            HaltCause.ID_IN_USE,
             "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
             "was lost",
             ("choose a transactional id that nothing else uses", "restore the state row", _ADOPT),
@@ -164,7 +179,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
 
-def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
+def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
     own = _outcome_pairs(row, kafka) | {row.settled.producer}
     if kafka.state is TransactionState.ONGOING:
         if kafka.producer == row.prepared.producer:
@@ -177,9 +192,9 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def _behind_kafka() -> Resolution:
-    return Resolution(
-        Verdict.HALT,
+def _behind_kafka() -> Halt:
+    return Halt(
+        HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
         (
@@ -189,7 +204,7 @@ def _behind_kafka() -> Resolution:
     )
 
 
-def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution:
+def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
     if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
         return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
     if kafka.producer in _outcome_pairs(row, kafka):

@@ -36,7 +36,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
-from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.sink.replays import check_resend, check_skip
 from spark_2pc_sink.wire.error_codes import Code
@@ -316,16 +316,17 @@ class BatchDriver:
         placed = place_batch(
             status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
         )
-        if placed.placement is Placement.HALT:
+        if isinstance(placed, Halt):
             raise HaltError(
                 transactional_id=self._transactional_id,
+                cause=placed.cause,
                 database_side=f"batch {row.batch_id}, {row.status}",
                 kafka_side="nothing in doubt",
                 reason=placed.reason,
                 remedies=placed.remedies,
             )
         self._observer(Step.PLACE)
-        return placed.placement
+        return placed
 
     def _look_at_row(self, generation: int) -> StateRow:
         """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""

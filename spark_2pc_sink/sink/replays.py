@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.errors import HaltCause, HaltError
 from spark_2pc_sink.sink.batch_work import Replay
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     if not _is_replay(row, replay, accept_replay=accept_replay):
         raise _another_batch(
             row,
+            HaltCause.RESEND_DIFFERS,
             kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
             reason="the replay of the owed batch is not the batch that the database has",
             remedies=(
@@ -51,6 +52,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     if not _is_replay(row, replay, accept_replay=accept_replay):
         raise _another_batch(
             row,
+            HaltCause.REPLAY_DIFFERS,
             kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
             reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
             "back, the source has changed, or the sink was called twice for one batch",
@@ -68,9 +70,12 @@ def _is_replay(row: StateRow, replay: Replay, *, accept_replay: bool) -> bool:
     return accept_replay or (recorded.digest == "" and recorded.record_count > 0) or replay == recorded
 
 
-def _another_batch(row: StateRow, *, kafka_side: str, reason: str, remedies: tuple[str, ...]) -> HaltError:
+def _another_batch(
+    row: StateRow, cause: HaltCause, *, kafka_side: str, reason: str, remedies: tuple[str, ...]
+) -> HaltError:
     return HaltError(
         transactional_id=row.transactional_id,
+        cause=cause,
         database_side=f"batch {row.batch_id} with {_recorded(row)}",
         kafka_side=kafka_side,
         reason=reason,

@@ -18,7 +18,7 @@ from jdbc_state.model import STATUSES, claim_refusal, legal_before, status_after
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
     CommitUnknownError,
-    HaltError,
+    HaltCause,
     LocalProtocolError,
     StateStoreError,
     SupersededError,
@@ -38,6 +38,7 @@ from tests.integration.state_stores import (
     settings,
     sql_store,
 )
+from tests.support.halts import halts
 from tests.support.providers import Database
 
 BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -220,7 +221,7 @@ def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> No
         "deciding": lambda: decide(store, replace(row, generation=lost)),
     }
     for attempt in attempts.values():
-        with pytest.raises(HaltError, match="left the state row at generation 2, and it is another by now"):
+        with halts(HaltCause.COMMITS_LOST, match="left the state row at generation 2, and it is another by now"):
             attempt()
     assert read(store) == row
 
@@ -369,10 +370,10 @@ def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, 
     """C5: the claim stands, the decision beside which the batch was placed was lost: refused, whatever the status."""
     row = reach(store, status)
     left = "the state row at decision 5:8, and it is another by now"
-    with pytest.raises(HaltError, match=left) as raised:
+    with halts(HaltCause.COMMITS_LOST, match=left) as raised:
         decide(store, row, expected="5:8", prepared="5:9", batch_id=1)
     assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.database_side
-    with pytest.raises(HaltError, match=left):
+    with halts(HaltCause.COMMITS_LOST, match=left):
         store.take_empty_batch(ID, row.generation, 1, "5:8")
     assert read(store) == row
 

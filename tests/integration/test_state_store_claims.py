@@ -25,8 +25,9 @@ from sqlalchemy.exc import DBAPIError
 from jdbc_state import SqlStateStore, application_name, ddl
 from jdbc_state.database import driver_connection
 from jdbc_state.schema import CREATE_ATTEMPTS_MAX
-from spark_2pc_sink.errors import ClaimRefusedError, HaltError, StateStoreError, SupersededError
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError, SupersededError
 from tests.integration.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
+from tests.support.halts import halts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -345,7 +346,7 @@ def test_a_refused_claim_does_not_touch_the_healthy_driver(store: SqlStateStore)
         for changes in ({"query_id": "query-2"}, {"cluster_id": "cluster-b"}):
             with pytest.raises(ClaimRefusedError):
                 claim(store, **changes)
-        with pytest.raises(HaltError):
+        with halts(HaltCause.COMMITS_LOST):
             claim(store, expected_generation=row.generation + 1, run_id="run-2")
     decided = store.read(ID)
     assert decided is not None

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jdbc_state import DONE
-from spark_2pc_sink.errors import BatchAttemptsExhaustedError, LocalProtocolError
+from spark_2pc_sink.errors import BatchAttemptsExhaustedError, HaltCause, LocalProtocolError
 from tests.simulation import faults
 from tests.simulation.broker import TRANSACTIONAL_ID
 from tests.simulation.drivers import ATTEMPTS_MAX
 from tests.simulation.partition import Record
-from tests.simulation.world import World, halted_for_replay, halted_for_skipping
+from tests.simulation.world import World
 
 Checker = Callable[[World], Iterator[str]]
 
@@ -105,7 +105,7 @@ def progress(world: World) -> Iterator[str]:
 def halt(world: World) -> Iterator[str]:
     """A halt comes only where Spark replays another batch than the one that a side has."""
     for error in world.halts:
-        if not (world.profile.drifts and (halted_for_replay(error) or halted_for_skipping(error))):
+        if not (world.profile.drifts and error.cause in (HaltCause.RESEND_DIFFERS, HaltCause.REPLAY_DIFFERS)):
             yield f"halted: {error.reason} (database: {error.database_side}; Kafka: {error.kafka_side})"
 
 

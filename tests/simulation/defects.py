@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from spark_2pc_sink import recovery
 from spark_2pc_sink.coordinator.codes import Code
-from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, OutcomeUnknownError
+from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
-from spark_2pc_sink.recipe.placement import Placed, Placement
-from spark_2pc_sink.recipe.resolve import Resolution, RowStatus, RowView, Verdict
+from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import batch
 from spark_2pc_sink.sink.batch import BatchDriver
@@ -227,13 +227,18 @@ def _init_first(original: Any) -> Any:
     return run
 
 
-def _verdict_replaced(verdict: Verdict, by: Verdict) -> Replacement:
+_UNASKED: Final = Halt(HaltCause.OUTCOME_LOST, "the log was not asked", remedies=())
+
+
+def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:
     """`resolve` with one verdict for another."""
 
     def replacement(original: Any) -> Any:
-        def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution:
-            found: Resolution = original(row, kafka, adopt=adopt)
-            return replace(found, verdict=by) if found.verdict is verdict else found
+        def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
+            found: Resolution | Halt = original(row, kafka, adopt=adopt)
+            if isinstance(found, Halt) or found.verdict is not verdict:
+                return found
+            return by if isinstance(by, Halt) else Resolution(by, found.reason)
 
         return resolve
 
@@ -242,7 +247,7 @@ def _verdict_replaced(verdict: Verdict, by: Verdict) -> Replacement:
 
 def _commit_what_was_never_decided(original: Any) -> Any:
     def act(self: Any, row: Any, kafka: Any, resolution: Any, findings: Any) -> Any:
-        if resolution.verdict is Verdict.ABORT:
+        if not isinstance(resolution, Halt) and resolution.verdict is Verdict.ABORT:
             self._kafka.end(kafka.producer, commit=True)
         return original(self, row, kafka, resolution, findings)
 
@@ -272,10 +277,12 @@ def _placed(change: Any) -> Replacement:
     """`place_batch`, changed by a function of (status, row's batch, batch), which answers None for no change."""
 
     def replacement(original: Any) -> Any:
-        def place(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placed:
+        def place(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
             changed = change(status, row_batch_id, batch_id)
-            unchanged = original(status=status, row_batch_id=row_batch_id, batch_id=batch_id, adopt=adopt)
-            return unchanged if changed is None else Placed(changed)
+            unchanged: Placement | Halt = original(
+                status=status, row_batch_id=row_batch_id, batch_id=batch_id, adopt=adopt
+            )
+            return unchanged if changed is None else changed
 
         return place
 
@@ -303,10 +310,10 @@ def _takes_the_row_as_it_is(original: Any) -> Any:
 
 
 def _overlooks_commits(original: Any) -> Any:
-    def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution:
-        found: Resolution = original(row, kafka, adopt=adopt)
-        overlooked = found.verdict is Verdict.HALT and row.status in (RowStatus.NONE, RowStatus.OWED)
-        return replace(found, verdict=Verdict.NOTHING) if overlooked else found
+    def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
+        found: Resolution | Halt = original(row, kafka, adopt=adopt)
+        overlooked = isinstance(found, Halt) and row.status in (RowStatus.NONE, RowStatus.OWED)
+        return Resolution(Verdict.NOTHING, found.reason) if overlooked else found
 
     return resolve
 
@@ -358,7 +365,7 @@ DEFECTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no log rule: halts",
-        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.HALT)),),
+        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, _UNASKED)),),
         _ALL_VERSIONS,
     ),
     Mutant(

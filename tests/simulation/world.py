@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from spark_2pc_sink.errors import DualWriteError, HaltError
+from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
 from spark_2pc_sink.recovery import OperatorDecision
 from spark_2pc_sink.sink.batch_work import TransactionTicket
 from tests.simulation import faults
@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 EXTRA_MAX: Final = 3
 #: Restarts of the query before it counts as stuck: each fault can end one run, and a late request another.
 STARTS_MAX: Final = 12
+#: A batch came that has no place beside the state row.
+_NO_PLACE: Final = (HaltCause.NOT_THE_FIRST_BATCH, HaltCause.GAP, HaltCause.OTHER_BATCH_OWED)
 #: Requests after the last fault. A run without faults makes about 30.
 REQUESTS_MAX: Final = 200
 
@@ -34,16 +36,6 @@ _STARTED: Final[dict[str, type[JobDriver]]] = {
 
 class StuckError(Exception):
     """Faults are over, and the job does not come to an end."""
-
-
-def halted_for_replay(error: HaltError) -> bool:
-    """Whether it halted because Spark replays another batch than the one that is owed."""
-    return "not the batch that the database has" in error.reason
-
-
-def halted_for_skipping(error: HaltError) -> bool:
-    """Whether it halted because Spark replays another batch than the one that both sides have."""
-    return "it is not the one that came now" in error.reason
 
 
 class World:
@@ -151,7 +143,7 @@ class World:
 
     def note_halt(self, error: HaltError, batch_id: int) -> None:
         """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
-        overtaken = error.kafka_side == "nothing in doubt" and batch_id < self.next_batch
+        overtaken = error.cause in _NO_PLACE and batch_id < self.next_batch
         if not overtaken or self.lost_commits:
             self.halts.append(error)
             self._unanswered = error
@@ -196,10 +188,10 @@ class World:
         halt, self._unanswered = self._unanswered, None
         if self.finished:
             return self._last_look() if self.profile.loses_commits else None
-        self.accepts_replay = halt is not None and halted_for_skipping(halt)
+        self.accepts_replay = halt is not None and halt.cause is HaltCause.REPLAY_DIFFERS
         if halt is None or self.accepts_replay:
             return self._start(JobDriver)
-        if not halted_for_replay(halt):
+        if halt.cause is not HaltCause.RESEND_DIFFERS:
             return None
         dropping = self.choices.choose((faults.DROP,)) == faults.DROP
         self.decision = OperatorDecision.DROP if dropping else OperatorDecision.ACCEPT_REPLAY

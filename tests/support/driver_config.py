@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spark_2pc_sink.errors import HaltError
+
 #: A row of a batch: its key, and the rest.
 Row = tuple[int, str]
 
@@ -102,3 +104,8 @@ class Journal:
         """Append an event; ``at_s`` is the machine's monotonic clock, the same in all processes."""
         line = json.dumps({"event": event, "at_s": time.monotonic(), **values})
         os.write(self._file, f"{line}\n".encode())
+
+    def write_error(self, error: Exception) -> None:
+        """Append the error with which a driver ends."""
+        cause = error.cause.value if isinstance(error, HaltError) else ""
+        self.write("error", type=type(error).__name__, cause=cause, text=str(error))

@@ -70,7 +70,7 @@ def run_driver(path: Path) -> int:
         else:
             run_batches(config, journal, faults)
     except DualWriteError as error:
-        journal.write("error", type=type(error).__name__, text=str(error))
+        journal.write_error(error)
         return 1
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test wants to know
         traceback.print_exc()

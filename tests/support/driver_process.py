@@ -43,11 +43,13 @@ class Outcome:
         event: ``finished``, ``error`` for an error of the package, ``crash`` for any other.
         error: name of the error's class, '' for none.
         text: of the error.
+        cause: of a halt, as `HaltCause` has it, '' for another end.
     """
 
     event: str
     error: str = ""
     text: str = ""
+    cause: str = ""
 
 
 class DriverProcess:
@@ -189,7 +191,7 @@ class DriverProcess:
         if not ends:
             return None
         last = ends[-1]
-        return Outcome(last["event"], last.get("type", ""), last.get("text", ""))
+        return Outcome(last["event"], last.get("type", ""), last.get("text", ""), last.get("cause", ""))
 
     def _state(self) -> str:
         """The state letter of proc(5), '' when it is gone."""

@@ -41,7 +41,7 @@ class WatchedSink(DualWriteSink):
         try:
             super().__call__(batch, batch_id)
         except Exception as error:
-            self._journal.write("error", type=type(error).__name__, text=str(error))
+            self._journal.write_error(error)
             self.failed = True
             raise
         self._journal.write("batch", batch=batch_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,20 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.errors import DatabaseUnreachableError, HaltError, RemoteProtocolError
+from spark_2pc_sink.errors import DatabaseUnreachableError, HaltCause, HaltError, RemoteProtocolError
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
+
+
+HALT = HaltError(
+    transactional_id="orders",
+    cause=HaltCause.GAP,
+    database_side="batch 1, done",
+    kafka_side="nothing in doubt",
+    reason="batch 3 follows batch 1",
+    remedies=("do this",),
+)
 
 
 def report(*, settled: bool) -> RecoveryReport:
@@ -101,6 +111,24 @@ def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.Captur
     assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
 
 
+def test_a_halt_is_printed_for_machines_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An object of the same fields as any other, with the cause; the words go where the words of errors go."""
+
+    def fail(**_: Any) -> RecoveryReport:
+        raise HALT
+
+    monkeypatch.setattr(sinks, "recover", fail)
+    assert cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json"]) == 3
+    printed = capsys.readouterr()
+    (halted,) = json.loads(printed.out)
+    assert halted.keys() == asdict(report(settled=False)).keys()
+    assert (halted["cause"], halted["settled"], halted["remedies"]) == ("gap", False, ["do this"])
+    assert (halted["database_before"], halted["kafka_before"]) == ("batch 1, done", "nothing in doubt")
+    assert str(HALT) in printed.err
+
+
 def test_a_sink_that_nobody_knows_is_exit_code_4(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +155,7 @@ def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: p
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
         (RemoteProtocolError(peer="the transaction coordinator", detail="a state that nobody knows"), 1),
         (
-            HaltError(transactional_id="o", database_side="d", kafka_side="k", reason="why", remedies=("do this",)),
+            HALT,
             3,
         ),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from spark_2pc_sink import errors
-from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.errors import DualWriteError, HaltCause
 
 
 def all_errors() -> list[type[DualWriteError]]:
@@ -27,6 +29,7 @@ def made(kind: type[DualWriteError]) -> DualWriteError:
         "str": "text",
         "str | None": None,
         "object": "value",
+        "HaltCause": HaltCause.GAP,
         "tuple[str, ...]": ("one", "two"),
     }
     return kind(**{field.name: samples[str(field.type)] for field in fields(kind)})
@@ -40,6 +43,14 @@ def test_every_error_can_be_pickled_and_says_a_sentence(kind: type[DualWriteErro
     assert type(again) is kind
     assert str(again) == str(error)
     assert all(getattr(again, field.name) == getattr(error, field.name) for field in fields(kind))
+
+
+def test_the_readme_lists_every_cause_of_a_halt() -> None:
+    """In the table of what it says and what settles it."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = [line.split(" | ") for line in readme.split("## After a crash")[1].split("###")[0].splitlines()]
+    listed = [cause for row in rows if len(row) == 4 for cause in re.findall("`(.*?)`", row[1])]
+    assert sorted(listed) == sorted(["cause", *HaltCause])
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:

@@ -7,13 +7,14 @@ from typing import Final
 
 import pytest
 
-from spark_2pc_sink.errors import HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import HaltCause, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.log_rule import PARTITION_MS_MIN, SHOWN_PARTITIONS_MAX
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery import OperatorDecision
 from spark_2pc_sink.wire.error_codes import Code
+from tests.support.halts import halts
 from tests.unit.test_recovery import Sides
 
 Answer = Callable[[int], Marker]
@@ -78,9 +79,8 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     sides = forgotten(FIRST, SECOND)
     sides.kafka.logs = {FIRST: SILENT[silent](sides), SECOND: says(Marker.MISSING)}
     before = sides.kafka.pair
-    with pytest.raises(
-        HaltError, match=r"no partition tells how 0:0 ended: .*audit-0.*; .*orders-0 .*is missing"
-    ) as halted:
+    said = r"no partition tells how 0:0 ended: .*audit-0.*; .*orders-0 .*is missing"
+    with halts(HaltCause.OUTCOME_LOST, match=said) as halted:
         sides.start()
     assert sides.kafka.pair == before
     remedies = " ".join(halted.value.remedies)
@@ -89,6 +89,7 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     assert ("make the partitions readable" in remedies) == (silent != "missing")
     looked = sides.recovery().look()
     assert (looked.settled, looked.remedies) == (False, halted.value.remedies)
+    assert looked.cause is HaltCause.OUTCOME_LOST
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
 
     sides.kafka.logs = dict.fromkeys(partitions, slow)
     began_s = sides.clock.now
-    with pytest.raises(HaltError, match=r"9\d were not asked within 5000 ms"):
+    with halts(HaltCause.OUTCOME_LOST, match=r"9\d were not asked within 5000 ms"):
         sides.start()
     assert limits[:2] == [2_500, 1_250]
     assert set(limits[2:]) == {PARTITION_MS_MIN}
@@ -202,12 +203,12 @@ def test_the_first_partition_of_each_topic_is_asked_before_the_second_of_any() -
         return read
 
     sides.kafka.logs = {each: ask(each) for each in names}
-    with pytest.raises(HaltError, match=f"and {len(names) - SHOWN_PARTITIONS_MAX} more like these"):
+    with halts(HaltCause.OUTCOME_LOST, match=f"and {len(names) - SHOWN_PARTITIONS_MAX} more like these"):
         sides.start()
     assert asked == sorted(names, key=lambda each: (each.partition, each.topic))
 
 
 def test_a_row_that_names_no_partition_halts() -> None:
     sides = forgotten()
-    with pytest.raises(HaltError, match="names no partition whose log could be read"):
+    with halts(HaltCause.OUTCOME_LOST, match="names no partition whose log could be read"):
         sides.start()

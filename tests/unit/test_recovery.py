@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
-from spark_2pc_sink.errors import HaltError, InDoubtError, RemoteProtocolError, SupersededError
+from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
+from tests.support.halts import halts
 
 ID = "orders"
 QUERY = "query-1"
@@ -164,7 +165,7 @@ def test_a_deleted_log_halts_and_changes_nothing_in_kafka() -> None:
     sides.kafka.init_producer_id()
     sides.kafka.markers.clear()
     before = sides.kafka.pair
-    with pytest.raises(HaltError, match="deleted or compacted") as halted:
+    with halts(HaltCause.OUTCOME_LOST, match="deleted or compacted") as halted:
         sides.start()
     assert sides.kafka.pair == before
     assert sides.row().status == "decided"
@@ -246,7 +247,7 @@ def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
     sides = Sides()
     sides.kafka.produce(sides.kafka.init_producer_id().producer)
     for _ in range(2):
-        with pytest.raises(HaltError, match="another application uses it"):
+        with halts(HaltCause.ID_IN_USE):
             sides.start()
     assert sides.kafka.state == "Ongoing"
     sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")

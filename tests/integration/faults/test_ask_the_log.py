@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as Offset
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.testing import read_topic
 from tests.integration.faults.conftest import MakeJob
@@ -100,7 +101,7 @@ def test_the_log_is_deleted(decision: OperatorDecision, kafka_each_version: Brok
     described, row = job.describe(), job.state("status", "prepared_transaction_state", "settled", "batch_id")
     for _ in range(2):
         refused = job.fail()
-        assert refused.error == "HaltError"
+        assert refused.cause == HaltCause.OUTCOME_LOST
         assert "deleted or compacted" in refused.text
         assert "--accept-replay" in refused.text
         assert "--drop" in refused.text

@@ -12,6 +12,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
+from spark_2pc_sink.errors import HaltCause
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job, make_rows
 from tests.support.providers import Broker
@@ -129,7 +130,7 @@ def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
     decided.terminate()
     changed = make_rows(BATCH, 19)
     decided.write_batch(BATCH, changed)
-    assert decided.fail().error == "HaltError"
+    assert decided.fail().cause == HaltCause.RESEND_DIFFERS
     code, text = run(decided, "recover", "--take-over", "--accept-replay")
     assert code == exits.EXIT_IN_DOUBT
     assert "as decided by the operator" in text

@@ -8,10 +8,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink import OperatorDecision, recover
-from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic, wait_until
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job
+from tests.support.halts import halts
 from tests.support.providers import Broker
 
 BATCH = 1
@@ -60,7 +61,7 @@ def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
         "kafka": {"bootstrap.servers": job.broker.bootstrap},
         "database": job.database,
     }
-    with pytest.raises(HaltError, match=f"no partition tells .*{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
+    with halts(HaltCause.OUTCOME_LOST, match=f"{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
         recover(**sides)
     assert job.state("status", "batch_id") == ("decided", BATCH)
     report = recover(decision=decision, **sides)

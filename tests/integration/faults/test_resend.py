@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import OperatorDecision, recover
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import StartKafka
@@ -119,7 +120,7 @@ def test_a_replay_that_differs_is_refused_until_a_person_decides(kafka_each_vers
     job.write_batch(BATCH, CHANGED)
     for _ in range(2):
         refused = job.fail()
-        assert refused.error == "HaltError"
+        assert refused.cause == HaltCause.RESEND_DIFFERS
         assert "spark-2pc recover --accept-replay" in refused.text
         assert "spark-2pc recover --drop" in refused.text
         assert job.state("status", "batch_id") == ("owed", BATCH)
@@ -140,7 +141,7 @@ def test_a_person_decides_about_an_owed_batch(
     table = [row for rows in before.values() for row in rows]
     owe(job)
     job.write_batch(BATCH, CHANGED)
-    assert job.fail().error == "HaltError"
+    assert job.fail().cause == HaltCause.RESEND_DIFFERS
     report = recover(decision=decision, **_sides(job))
     assert report.settled == (decision is OperatorDecision.DROP)
     in_kafka: Mapping[int, list[Row]] = {BATCH: CHANGED if decision is OperatorDecision.ACCEPT_REPLAY else []}

@@ -6,20 +6,29 @@ import itertools
 
 import pytest
 
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.placement import Placement, place_batch
-from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 ROW_IDS = (None, 0, 1, 5)
 BATCH_IDS = (0, 1, 2, 4, 5, 6, 7)
 
 
-def expected(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool) -> Placement:
+def expected(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool) -> Placement | HaltCause:
     if status is RowStatus.OWED:
-        return Placement.RESEND if row_id == batch_id else Placement.HALT
+        return Placement.RESEND if row_id == batch_id else HaltCause.OTHER_BATCH_OWED
     if row_id == batch_id:
         return Placement.SKIP
     follows = batch_id == 0 if row_id is None else batch_id == row_id + 1
-    return Placement.RUN if follows or adopt else Placement.HALT
+    if follows or adopt:
+        return Placement.RUN
+    return HaltCause.NOT_THE_FIRST_BATCH if row_id is None else HaltCause.GAP
+
+
+def halted(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool = False) -> Halt:
+    placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
+    assert isinstance(placed, Halt)
+    return placed
 
 
 def test_every_combination() -> None:
@@ -27,8 +36,8 @@ def test_every_combination() -> None:
     space = itertools.product((RowStatus.NONE, RowStatus.DONE, RowStatus.OWED), ROW_IDS, BATCH_IDS, (False, True))
     for status, row_id, batch_id, adopt in space:
         placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
-        assert placed.placement is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
-        assert bool(placed.reason) == bool(placed.remedies) == (placed.placement is Placement.HALT)
+        answer = placed.cause if isinstance(placed, Halt) else placed
+        assert answer is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
 
 
 def test_a_decided_row_is_refused() -> None:
@@ -39,15 +48,15 @@ def test_a_decided_row_is_refused() -> None:
 
 def test_reasons_name_both_ids() -> None:
     """D8: a reset of one side is named, with what settles it."""
-    gap = place_batch(status=RowStatus.DONE, row_batch_id=3, batch_id=7, adopt=False)
+    gap = halted(RowStatus.DONE, 3, 7)
     assert "batch 7 follows batch 3" in gap.reason
     assert any("adopt=True" in remedy for remedy in gap.remedies)
-    first = place_batch(status=RowStatus.NONE, row_batch_id=None, batch_id=7, adopt=False)
+    first = halted(RowStatus.NONE, None, 7)
     assert "the first batch is 7" in first.reason
     assert first.remedies[0].startswith("if transactional_id, state_schema, state_table or database is another")
     assert first.remedies[1:] == gap.remedies
-    owed = place_batch(status=RowStatus.OWED, row_batch_id=3, batch_id=4, adopt=True)
+    owed = halted(RowStatus.OWED, 3, 4, adopt=True)
     assert "owed batch 3" in owed.reason
     assert any("--drop" in remedy for remedy in owed.remedies)
-    foreign = place_batch(status=RowStatus.OWED, row_batch_id=None, batch_id=0, adopt=True)
+    foreign = halted(RowStatus.OWED, None, 0, adopt=True)
     assert "another query" in foreign.reason

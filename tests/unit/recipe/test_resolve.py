@@ -10,8 +10,9 @@ import itertools
 
 import pytest
 
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, Verdict, resolve
 
 OWN = ProducerIdAndEpoch(7, 10)
 AFTER = ProducerIdAndEpoch(7, 11)
@@ -38,10 +39,16 @@ SPACE = tuple(
 )
 
 
-def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa: C901, PLR0911 - a table in words
+def decided(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Verdict | HaltCause:
+    """The verdict, or why there is none."""
+    resolution = resolve(row, kafka, adopt=adopt)
+    return resolution.cause if isinstance(resolution, Halt) else resolution.verdict
+
+
+def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCause:  # noqa: C901, PLR0911 - a table in words
     outcome = AFTER if kafka.transaction_version == 2 else OWN
     if row.cluster_id == "elsewhere":
-        return Verdict.HALT
+        return HaltCause.OTHER_CLUSTER
     if row.status is RowStatus.DECIDED:
         if kafka.state is TransactionState.ONGOING and kafka.producer == OWN:
             return Verdict.COMMIT
@@ -50,21 +57,21 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict:  # noqa
         if kafka.producer == outcome and kafka.state in ABORTED and kafka.transaction_version == 2:
             return Verdict.MARK_OWED if kafka.state in COMPLETE else Verdict.WAIT
         beyond = kafka.state in COMMITTED and kafka.transaction_version == 2 and kafka.producer not in {OWN, AFTER}
-        return Verdict.HALT if beyond and not kafka.keeps_prepared and not adopt else Verdict.ASK_THE_LOG
+        return HaltCause.DATABASE_BEHIND if beyond and not kafka.keeps_prepared and not adopt else Verdict.ASK_THE_LOG
     if row.status is RowStatus.DONE:
         if kafka.state is TransactionState.ONGOING:
             return Verdict.COMMIT if kafka.producer == OWN else Verdict.ABORT
         known = kafka.producer in {outcome, row.settled.producer}
         if kafka.state in COMMITTED and not known and not adopt:
-            return Verdict.HALT
+            return HaltCause.DATABASE_BEHIND
         return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
     never_recovered = row.status is RowStatus.NONE and str(row.settled) == ""
     if never_recovered and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
-        return Verdict.HALT
+        return HaltCause.ID_IN_USE
     if kafka.state is TransactionState.ONGOING:
         return Verdict.ABORT
     if kafka.state in COMMITTED and not adopt:
-        return Verdict.HALT
+        return HaltCause.DATABASE_BEHIND
     return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
 
 
@@ -75,11 +82,12 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         row = RowView(status, PreparedTxnState.of(OWN), PreparedTxnState(settled), cluster)
         kafka = KafkaView(state, pair, version, "here", keeps)
         resolution = resolve(row, kafka, adopt=adopt)
-        assert resolution.verdict is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
         assert resolution.reason
-        assert bool(resolution.remedies) == (resolution.verdict is Verdict.HALT), (row, kafka)
-        seen.add(resolution.verdict)
-    assert seen == set(Verdict)
+        answer = resolution.cause if isinstance(resolution, Halt) else resolution.verdict
+        assert answer is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
+        assert not isinstance(resolution, Halt) or resolution.remedies, (row, kafka)
+        seen.add(answer)
+    assert seen == {*Verdict, HaltCause.OTHER_CLUSTER, HaltCause.ID_IN_USE, HaltCause.DATABASE_BEHIND}
 
 
 @pytest.mark.parametrize(
@@ -87,24 +95,24 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     [
         ("none", "", "Unknown", None, 2, Verdict.NOTHING),
         ("none", "", "Empty", OWN, 2, Verdict.NOTHING),
-        ("none", "", "CompleteCommit", OWN, 2, Verdict.HALT),
-        ("none", "", "Ongoing", OWN, 2, Verdict.HALT),
+        ("none", "", "CompleteCommit", OWN, 2, HaltCause.ID_IN_USE),
+        ("none", "", "Ongoing", OWN, 2, HaltCause.ID_IN_USE),
         ("none", "7:10", "Ongoing", LATER, 2, Verdict.ABORT),
         ("done", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
         ("owed", "7:11", "Ongoing", LATER, 2, Verdict.ABORT),
         ("none", "7:10", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
-        ("none", "7:10", "CompleteCommit", AFTER, 2, Verdict.HALT),
-        ("none", "7:10", "CompleteCommit", OWN, 0, Verdict.HALT),
-        ("none", "7:10", "PrepareCommit", AFTER, 2, Verdict.HALT),
-        ("owed", "7:11", "CompleteCommit", LATER, 2, Verdict.HALT),
-        ("owed", "7:11", "CompleteCommit", AFTER, 2, Verdict.HALT),
-        ("owed", "7:11", "PrepareCommit", OTHER, 1, Verdict.HALT),
+        ("none", "7:10", "CompleteCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
+        ("none", "7:10", "CompleteCommit", OWN, 0, HaltCause.DATABASE_BEHIND),
+        ("none", "7:10", "PrepareCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
+        ("owed", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
+        ("owed", "7:11", "CompleteCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
+        ("owed", "7:11", "PrepareCommit", OTHER, 1, HaltCause.DATABASE_BEHIND),
         ("owed", "7:11", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
         ("owed", "7:11", "PrepareAbort", AFTER, 2, Verdict.WAIT),
         ("owed", "7:11", "Unknown", None, 2, Verdict.NOTHING),
         ("done", "7:11", "Ongoing", OWN, 2, Verdict.COMMIT),
-        ("done", "7:11", "CompleteCommit", LATER, 2, Verdict.HALT),
-        ("done", "7:11", "PrepareCommit", LATER, 2, Verdict.HALT),
+        ("done", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
+        ("done", "7:11", "PrepareCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
         ("done", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
         ("done", "7:14", "CompleteCommit", LATER, 2, Verdict.NOTHING),
         ("done", "7:11", "Unknown", None, 2, Verdict.NOTHING),
@@ -120,25 +128,30 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         ("decided", "7:9", "Empty", LATER, 2, Verdict.ASK_THE_LOG),
         ("decided", "7:9", "Unknown", None, 2, Verdict.ASK_THE_LOG),
         ("decided", "7:9", "Ongoing", OTHER, 2, Verdict.ASK_THE_LOG),
-        ("decided", "7:9", "CompleteCommit", OTHER, 2, Verdict.HALT),
-        ("decided", "7:9", "PrepareCommit", LATER, 2, Verdict.HALT),
+        ("decided", "7:9", "CompleteCommit", OTHER, 2, HaltCause.DATABASE_BEHIND),
+        ("decided", "7:9", "PrepareCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
         ("decided", "7:9", "CompleteCommit", OWN, 2, Verdict.ASK_THE_LOG),
         ("decided", "7:9", "CompleteCommit", AFTER, 1, Verdict.ASK_THE_LOG),
     ],
 )
 def test_row_of_the_table(
-    status: str, settled: str, state: str, pair: ProducerIdAndEpoch | None, version: int, verdict: Verdict
+    status: str,
+    settled: str,
+    state: str,
+    pair: ProducerIdAndEpoch | None,
+    version: int,
+    verdict: Verdict | HaltCause,
 ) -> None:
     """One row of the recovery table each, in the words of the state row and of DescribeTransactions."""
     row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState(settled), "here")
-    assert resolve(row, KafkaView(TransactionState(state), pair, version, "here")).verdict is verdict
+    assert decided(row, KafkaView(TransactionState(state), pair, version, "here")) is verdict
 
 
 def test_a_fresh_row_stays_fresh_until_a_recovery_has_finished() -> None:
     """A refused first start must be refused again at the second: the row that the first one left proves nothing."""
     first = RowView(RowStatus.NONE, cluster_id="here")
     kafka = KafkaView(TransactionState.ONGOING, OTHER, 2, "here")
-    assert [resolve(first, kafka).verdict for _ in range(2)] == [Verdict.HALT, Verdict.HALT]
+    assert [decided(first, kafka) for _ in range(2)] == [HaltCause.ID_IN_USE] * 2
 
 
 @pytest.mark.parametrize("status", ["none", "owed", "done"])
@@ -147,24 +160,22 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     """C5: the row knows of no decision, or of one that Kafka aborted, and Kafka shows a commit: never carry on."""
     row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState("7:11"), "here")
     kafka = KafkaView(TransactionState(state), LATER, 2, "here")
-    halted = resolve(row, kafka)
-    assert halted.verdict is Verdict.HALT
-    assert "the database is behind Kafka" in halted.reason
-    assert resolve(row, kafka, adopt=True).verdict is not Verdict.HALT
+    assert decided(row, kafka) is HaltCause.DATABASE_BEHIND
+    assert not isinstance(decided(row, kafka, adopt=True), HaltCause)
 
 
 def test_a_takeover_that_commits_with_a_later_pair_is_not_a_lost_decision() -> None:
     """C5, KIP-939: where prepared transactions are kept, the log tells whose commit it is."""
     row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), PreparedTxnState("7:9"), "here")
     shown = TransactionState.COMPLETE_COMMIT
-    assert resolve(row, KafkaView(shown, LATER, 2, "here", keeps_prepared=True)).verdict is Verdict.ASK_THE_LOG
-    assert resolve(row, KafkaView(shown, LATER, 2, "here")).verdict is Verdict.HALT
+    assert decided(row, KafkaView(shown, LATER, 2, "here", keeps_prepared=True)) is Verdict.ASK_THE_LOG
+    assert decided(row, KafkaView(shown, LATER, 2, "here")) is HaltCause.DATABASE_BEHIND
 
 
 def test_kept_prepared_transaction_that_is_just_committing_is_waited_for() -> None:
     """KIP-939: PrepareCommit shows (P, E+1) while the pair answered to EndTxn is a later one."""
     row = RowView(RowStatus.DONE, PreparedTxnState("7:10"), PreparedTxnState("7:14"), "here")
-    assert resolve(row, KafkaView(TransactionState.PREPARE_COMMIT, AFTER, 2, "here")).verdict is Verdict.WAIT
+    assert decided(row, KafkaView(TransactionState.PREPARE_COMMIT, AFTER, 2, "here")) is Verdict.WAIT
 
 
 def test_views_are_readable() -> None:
@@ -181,6 +192,6 @@ def test_views_are_readable() -> None:
 def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> None:
     """A16: the row is done and names no transaction; a commit in Kafka is then somebody else's."""
     row = RowView(RowStatus.DONE, settled=PreparedTxnState("7:10"), cluster_id="here")
-    assert resolve(row, KafkaView(TransactionState.EMPTY, OWN, 2, "here")).verdict is Verdict.NOTHING
-    assert resolve(row, KafkaView(TransactionState.ONGOING, OWN, 2, "here")).verdict is Verdict.ABORT
-    assert resolve(row, KafkaView(TransactionState.COMPLETE_COMMIT, AFTER, 2, "here")).verdict is Verdict.HALT
+    assert decided(row, KafkaView(TransactionState.EMPTY, OWN, 2, "here")) is Verdict.NOTHING
+    assert decided(row, KafkaView(TransactionState.ONGOING, OWN, 2, "here")) is Verdict.ABORT
+    assert decided(row, KafkaView(TransactionState.COMPLETE_COMMIT, AFTER, 2, "here")) is HaltCause.DATABASE_BEHIND

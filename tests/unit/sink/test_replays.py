@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
+from tests.support.halts import halts
 from tests.unit.sink.batch_jobs import ID, FakeWork, Job, started
 
 
@@ -40,7 +41,7 @@ def test_another_batch_under_the_same_id_is_not_skipped(
 ) -> None:
     """A7: a checkpoint that was set back plans the batch anew, with rows that no side has."""
     job.driver.write(0, job.work(**first))
-    with pytest.raises(HaltError, match="it is not the one that came now: the checkpoint was set back"):
+    with halts(HaltCause.REPLAY_DIFFERS):
         job.driver.write(0, job.work(**second))
     accepting = Job(sides=job, run_id="run-2", accept_replay=True)
     accepting.driver.recover()
@@ -51,7 +52,7 @@ def test_another_batch_under_the_same_id_is_not_skipped(
 def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
     """A person has given its Kafka half up, mostly because the replay is another batch."""
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError, match="not the batch that the database has"):
+    with halts(HaltCause.RESEND_DIFFERS):
         job.driver.write(0, _changing(job.work()))
     row = job.row()
     job.store.drop_batch(ID, row.generation, row.settled)
@@ -63,7 +64,7 @@ def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) ->
 def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
     """A7: the digest tells that Spark replays something else; a person decides."""
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError, match="not the batch that the database has") as halted:
+    with halts(HaltCause.RESEND_DIFFERS) as halted:
         job.driver.write(0, _changing(job.work()))
     assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
     assert any("--drop" in remedy for remedy in halted.value.remedies)
@@ -78,7 +79,7 @@ def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
 def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
     """A person said that what Spark replays is right, and it replays nothing."""
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
-    with pytest.raises(HaltError):
+    with halts(HaltCause.RESEND_DIFFERS):
         job.driver.write(0, _changing(job.work()))
     accepting = Job(sides=job, run_id="run-2", accept_replay=True)
     accepting.driver.recover()

@@ -12,6 +12,7 @@ batch that turns out to be far larger gives itself up and is tried again with on
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,6 +40,37 @@ AIMED_ROWS_MIN: Final = 128
 AIMED_ROWS_MAX: Final = 32_768
 
 
+@dataclass(frozen=True)
+class ArrowBounds:
+    """How large Arrow batches may be.
+
+    Attributes:
+        rows: how many rows at most; 0 or less for any number.
+        rows_given: somebody else has set them, and they stay.
+        roomy: no bound of bytes is needed.
+    """
+
+    rows: int = _ROWS_DEFAULT
+    rows_given: bool = False
+    roomy: bool = False
+
+    def after(self, results: TaskResults) -> ArrowBounds:
+        """The bounds for the batch after one that was shared out and succeeded, with these results."""
+        rows = self.rows
+        if not self.rows_given and results.arrow_bytes:
+            rows = _aimed_rows(results.arrow_bytes / results.rows)
+        roomy = (
+            rows > 0
+            and results.piece_bytes <= UNBOUNDED_BYTES_MAX
+            and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
+        )
+        return replace(self, rows=rows, roomy=roomy)
+
+    def settings(self) -> dict[str, str]:
+        """As Spark's settings."""
+        return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES_MAX)}
+
+
 class ArrowBound:
     """Sets rows and bytes before each batch, where nobody else has set them. One object serves one run.
 
@@ -46,11 +78,9 @@ class ArrowBound:
     """
 
     def __init__(self) -> None:
-        #: What the settings are known to be; None before the first batch.
-        self._known: dict[str, str] | None = None
-        self._bytes_ours = self._rows_ours = False
-        self._rows = _ROWS_DEFAULT
-        self._roomy = False
+        self._bounds = ArrowBounds()
+        #: The settings that nobody else has set, and what they are now; None before the first batch.
+        self._ours: dict[str, str] | None = None
 
     def apply(self, spark: SparkSession) -> int | None:
         """Set them for the next job; the bytes of pieces at which a source has to give up, None for no limit.
@@ -58,18 +88,14 @@ class ArrowBound:
         Args:
             spark: the session of the stream.
         """
-        if self._known is None:
-            self._known = self._look(spark)
-        wanted = {_ROWS_SETTING: str(self._rows)}
-        if self._bytes_ours:
-            wanted[_SETTING] = _UNBOUNDED if self._roomy else str(ARROW_BATCH_BYTES_MAX)
+        if self._ours is None:
+            self._ours = self._look(spark)
+        wanted = {name: value for name, value in self._bounds.settings().items() if name in self._ours}
         for name, value in wanted.items():
-            if self._known.get(name) != value:
+            if value != self._ours[name]:
                 spark.conf.set(name, value)
-        self._known = wanted
-        if not self._bytes_ours:
-            return None
-        return UNBOUNDED_BYTES_MAX if self._roomy else None
+        self._ours = wanted
+        return UNBOUNDED_BYTES_MAX if self._bounds.roomy and _SETTING in self._ours else None
 
     def note(self, results: TaskResults) -> None:
         """A job has succeeded.
@@ -77,25 +103,23 @@ class ArrowBound:
         Args:
             results: of its tasks.
         """
-        if self._rows_ours and results.arrow_bytes:
-            self._rows = _aimed_rows(results.arrow_bytes / results.rows)
-        self._roomy = (
-            self._rows > 0
-            and results.piece_bytes <= UNBOUNDED_BYTES_MAX
-            and results.arrow_bytes * self._rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
-        )
+        self._bounds = self._bounds.after(results)
 
     def forget(self) -> None:
         """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
-        self._roomy = False
+        self._bounds = replace(self._bounds, roomy=False)
 
     def _look(self, spark: SparkSession) -> dict[str, str]:
+        """The settings that are left to us, as they are."""
+        ours = {}
         rows = spark.conf.get(_ROWS_SETTING, None)
-        self._rows_ours = rows is None
-        self._rows = _ROWS_DEFAULT if rows is None else int(rows)
-        self._bytes_ours = spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED
-        # Without that of bytes, which the first batch sets in any case.
-        return {_ROWS_SETTING: str(self._rows)}
+        if rows is None:
+            ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
+        else:
+            self._bounds = ArrowBounds(rows=int(rows), rows_given=True)
+        if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:
+            ours[_SETTING] = _UNBOUNDED
+        return ours
 
 
 def _aimed_rows(row_bytes: float) -> int:

@@ -15,28 +15,23 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
+from spark_2pc_sink.sink import spark_tasks
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay
+from spark_2pc_sink.sink.job_shape import JobShape, shape_of
 from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
-from spark_2pc_sink.sink.partition_task import run_task, write_alone
+from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
 from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
-from spark_2pc_sink.sink.sending_task import run_sending
-from spark_2pc_sink.sink.source_task import run_rereading, run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
-from spark_2pc_sink.sink.waves import WAVES
-from spark_2pc_sink.sink.worker_process import COLLECTOR
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import TypeAlias
 
-    import pyarrow as pa
-    from pyspark import TaskContext
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
@@ -49,8 +44,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.row_feed import RowFeed
     from spark_2pc_sink.sink.rows import RowLoader, RowPlan
     from spark_2pc_sink.sink.topics import Connections, TopicFacts
-
-    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -147,7 +140,7 @@ class SparkBatchWork:
         at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-        answers = rows.mapInArrow(_rereading_function(plan), RESULT_DDL).toArrow()
+        answers = rows.mapInArrow(spark_tasks.rereading_function(plan), RESULT_DDL).toArrow()
         results = read_results(answers, tasks_expected=None)
         return Replay(results.rows, format_digest(results.digest) if results.rows else "")
 
@@ -209,34 +202,38 @@ class SparkBatchWork:
         begun_s = time.monotonic()
         spark = self._frame.sparkSession
         at_once = int(spark.sparkContext.defaultParallelism)
-        partitions = self._partition_count(known, at_once)
-        # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
-        exchange = at_once > 1 and (frames.chooses_partitions(self._expressions) or partitions < at_once)
-        # Rows of tasks that have ended are written while the second stage runs, or else the next wave of tasks.
-        waves = 1 if exchange or at_once == 1 else WAVES
-        tasks = min(at_once * waves, partitions)
+        shape = shape_of(
+            at_once,
+            partitions=self._partition_count(known),
+            chosen=frames.chooses_partitions(self._expressions),
+        )
         plan = replace(
-            self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, tasks), at_once=at_once),
+            self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, shape.senders), at_once=at_once),
             # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
             stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
             piece_bytes_max=self._arrow.apply(spark),
         )
-        frame = self._frame.coalesce(at_once if exchange else tasks)
-        if exchange:
-            rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
-            pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
-            sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
-        else:
-            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=ticket.kafka_only)
-            sent = rows.mapInArrow(_task_function(plan), RESULT_DDL)
+        sent = self._sent(plan, shape)
         try:
-            results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
+            results = read_results(sent.toArrow(), tasks_expected=shape.senders if shape.exchange else None)
         except Exception:
             self._arrow.forget()
             raise
         self._arrow.note(results)
         self._note_pace(results, begun_s, collected=False)
         return results
+
+    def _sent(self, plan: TaskPlan, shape: JobShape) -> DataFrame:
+        """The receipts of the tasks that send, once they are asked for."""
+        kafka_only = plan.ticket.kafka_only
+        frame = self._frame.coalesce(shape.readers)
+        if not shape.exchange:
+            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=kafka_only)
+            return rows.mapInArrow(spark_tasks.task_function(plan), RESULT_DDL)
+        rows = self._selected(frame, [], kafka_only=kafka_only)
+        pieces = rows.mapInArrow(spark_tasks.source_function(plan), PIECE_DDL).repartition(shape.senders, SALT)
+        numbered = pieces.selectExpr("*", frames.attempt_sql())
+        return numbered.mapInArrow(spark_tasks.sending_function(plan), RESULT_DDL)
 
     def _note_pace(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
         seconds = time.monotonic() - begun_s
@@ -281,52 +278,8 @@ class SparkBatchWork:
             *frames.record_columns(self._expressions), *encoded, *more
         )
 
-    def _partition_count(self, known: dict[str, int], at_once: int) -> int:
-        """How many partitions there are to own; no fewer than tasks where rows name their topics."""
+    def _partition_count(self, known: dict[str, int]) -> int | None:
+        """How many partitions there are to own; None where rows name their topics."""
         if self._expressions.topic is not None or self._options.topic is None:
-            return at_once * WAVES
+            return None
         return known[self._options.topic]
-
-
-def _task_function(plan: TaskPlan) -> TaskFunction:
-    def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        run = context.taskAttemptId()
-        return run_task(batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber())
-
-    return write_partition
-
-
-def _source_function(plan: TaskPlan) -> TaskFunction:
-    def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_source(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
-
-    return encode_partition
-
-
-def _rereading_function(plan: TaskPlan) -> TaskFunction:
-    def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_rereading(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
-
-    return reread_partition
-
-
-def _sending_function(plan: TaskPlan) -> TaskFunction:
-    def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_sending(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
-
-    return send_partition
-
-
-def _task_context() -> TaskContext:
-    from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
-
-    context = TaskContext.get()
-    if context is None:
-        message = "this runs inside Spark tasks only"
-        raise RuntimeError(message)
-    COLLECTOR.spare()
-    return context

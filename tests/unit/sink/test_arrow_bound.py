@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from spark_2pc_sink.sink.arrow_bound import (
     UNBOUNDED_BYTES_MAX,
     UNBOUNDED_ROWS_BYTES_MAX,
     ArrowBound,
+    ArrowBounds,
 )
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, TaskResults
 
@@ -75,19 +77,20 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     ],
 )
 def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, ...]], roomy: bool) -> None:
-    session, bound = Session(), ArrowBound()
-    bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read(*sources))
-    assert bound.apply(session) == (UNBOUNDED_BYTES_MAX if roomy else None)  # type: ignore[arg-type]
-    assert session.value == (UNBOUNDED if roomy else BOUNDED)
+    before = ArrowBounds(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
+    assert before.after(read(*sources)) == replace(before, roomy=roomy)
 
 
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
-    session, bound = Session(rows_max=0), ArrowBound()
+    assert not ArrowBounds(rows=0, rows_given=True).after(read((1, 1))).roomy
+
+
+def test_where_there_is_room_the_bound_is_lifted_and_sources_count() -> None:
+    session, bound = Session(), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))
-    assert bound.apply(session) is None  # type: ignore[arg-type]
-    assert session.value == BOUNDED
+    assert bound.apply(session) == UNBOUNDED_BYTES_MAX  # type: ignore[arg-type]
+    assert session.sets == [(SETTING, BOUNDED), (SETTING, UNBOUNDED)]
 
 
 def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
@@ -119,19 +122,19 @@ def test_what_somebody_else_has_set_stays() -> None:
     ],
 )
 def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
+    # There is room by the number that is chosen, not by Spark's own.
+    roomy = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
+    assert ArrowBounds().after(read((3, 3 * row_bytes))) == ArrowBounds(rows=rows, roomy=roomy)
+
+
+def test_a_number_of_rows_is_set_once() -> None:
     session, bound = Session(rows_max=None), ArrowBound()
     bound.apply(session)  # type: ignore[arg-type]
     for _ in range(2):
-        bound.note(read((3, 3 * row_bytes)))
+        bound.note(read((3, 3)))
         bound.apply(session)  # type: ignore[arg-type]
-    assert [value for name, value in session.sets if name == ROWS_SETTING] == [str(rows)]
-    # By the number that is set, not by Spark's own.
-    assert session.value == (UNBOUNDED if rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX else BOUNDED)
+    assert [value for name, value in session.sets if name == ROWS_SETTING] == [str(AIMED_ROWS_MAX)]
 
 
 def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
-    session, bound = Session(rows_max=None), ArrowBound()
-    bound.apply(session)  # type: ignore[arg-type]
-    bound.note(read())
-    bound.apply(session)  # type: ignore[arg-type]
-    assert session.values[ROWS_SETTING] is None
+    assert ArrowBounds(rows=512).after(read()) == ArrowBounds(rows=512, roomy=True)

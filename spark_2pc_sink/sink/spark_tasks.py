@@ -1,0 +1,76 @@
+"""What `mapInArrow` is given: functions of a partition's rows that ask Spark which task they are.
+
+What they do is in the modules of the tasks, which know nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.sink.partition_task import run_task
+from spark_2pc_sink.sink.sending_task import run_sending
+from spark_2pc_sink.sink.source_task import run_rereading, run_source
+from spark_2pc_sink.sink.worker_process import COLLECTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
+
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    from spark_2pc_sink.sink.task_plan import TaskPlan
+
+    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def task_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, records sent; see `run_task`."""
+
+    def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        run = context.taskAttemptId()
+        return run_task(batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber())
+
+    return write_partition
+
+
+def source_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, pieces out; see `run_source`."""
+
+    def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_source(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+
+    return encode_partition
+
+
+def sending_function(plan: TaskPlan) -> TaskFunction:
+    """Pieces in, records sent; see `run_sending`."""
+
+    def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_sending(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
+
+    return send_partition
+
+
+def rereading_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, their digest out; see `run_rereading`."""
+
+    def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task_context()
+        return run_rereading(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+
+    return reread_partition
+
+
+def _task_context() -> TaskContext:
+    from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
+
+    context = TaskContext.get()
+    if context is None:
+        message = "this runs inside Spark tasks only"
+        raise RuntimeError(message)
+    COLLECTOR.spare()
+    return context

@@ -11,6 +11,8 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.properties_file import read_properties_file
 
 _BOOTSTRAP: Final = "bootstrap.servers"
+#: What it is called where it may be said: the second is librdkafka's.
+_BOOTSTRAP_NAMES: Final = frozenset({_BOOTSTRAP, "metadata.broker.list"})
 _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 
 
@@ -39,7 +41,8 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]
     """All that was said, by options without a prefix and by those with one of ``prefixes``.
 
     Raises:
-        ConfigurationError: the file cannot be read, a property has no value, or two sources contradict each other.
+        ConfigurationError: the file cannot be read, a property has no value, two sources contradict each other, or none
+            names the brokers.
     """
     properties: dict[str, str] = {}
     for prefix in ("", *prefixes):
@@ -49,6 +52,13 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]
         _add(properties, [as_property(text) for text in named], option="--kafka")
         if server is not None:
             _add(properties, [(_BOOTSTRAP, server)], option="--bootstrap-server")
+    if not properties.keys() & _BOOTSTRAP_NAMES:
+        raise ConfigurationError(
+            option="--bootstrap-server",
+            value=None,
+            rule="it says where Kafka is, and there is no bootstrap.servers in --kafka or --command-config either",
+            remedy="pass --bootstrap-server HOST:PORT",
+        )
     return properties
 
 

@@ -183,6 +183,21 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize("said", [[], ["--kafka", "client.id=night"]])
+def test_where_kafka_is_must_be_said_in_words_of_the_command_line(
+    capsys: pytest.CaptureFixture[str], said: list[str]
+) -> None:
+    assert cli.main(["status", *said, "--database", "postgresql://h/d"]) == 2
+    printed = capsys.readouterr().err
+    assert "pass --bootstrap-server HOST:PORT" in printed
+    assert "kafka={" not in printed
+
+
+def test_where_kafka_is_may_be_said_as_librdkafka_says_it(calls: list[dict[str, Any]]) -> None:
+    assert cli.main(["status", "--kafka", "metadata.broker.list=h:1", "--database", "postgresql://h/d"]) == 4
+    assert calls[0]["kafka"] == {"metadata.broker.list": "h:1"}
+
+
 def test_a_kafka_property_without_a_value_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     """The form is named."""
     words = ["recover", "--kafka", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]

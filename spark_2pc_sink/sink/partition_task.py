@@ -14,14 +14,12 @@ from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_2pc_sink.producer.produce_session import ProduceSession
     from spark_2pc_sink.sink.task_plan import TaskPlan
 
 
@@ -65,20 +63,19 @@ class _Writing:
         self._task = task
         self._run = run
         self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
-        self._session: ProduceSession | None = None
+        # Making one asks nobody anything: a task without rows needs no broker.
+        self._session = plan.open_session()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
         with TaskRows(self._plan, self._task, self._run) as rows:
             for batch in rows.read(batches):
                 self._produce(batch)
             rows.finish()
-            written = {} if self._session is None else self._session.flush()
-        digest = EMPTY_DIGEST if self._session is None else self._session.digest
+            written = self._session.flush()
+        digest = self._session.digest
         return TaskReceipt(task=self._task, sources=(rows.account(digest),), digest=digest, written=written)
 
     def _produce(self, batch: pa.RecordBatch) -> None:
-        if self._session is None:
-            self._session = self._plan.open_session()
         parts = list(self._router.split(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:

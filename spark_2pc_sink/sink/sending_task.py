@@ -13,14 +13,12 @@ from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.pieces import Piece, partitions_of, read_pieces
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_2pc_sink.producer.produce_session import ProduceSession
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.piece_files import PieceFiles
     from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -49,7 +47,8 @@ class _Sending:
     def __init__(self, plan: TaskPlan, task: int) -> None:
         self._plan = plan
         self._task = task
-        self._session: ProduceSession | None = None
+        # Making one asks nobody anything: a task without pieces needs no broker.
+        self._session = plan.open_session()
         self._taken: Counter[tuple[int, int]] = Counter()
         self._newest: dict[tuple[int, int], int] = {}
         self._sources: list[EncodedSource] = []
@@ -59,12 +58,12 @@ class _Sending:
             with self._plan.piece_files() as files:
                 for batch in batches:
                     self._take(batch, files)
-            written = {} if self._session is None else self._session.flush()
+            written = self._session.flush()
             yield TaskReceipt(
                 task=self._task,
                 sources=tuple(self._sources),
                 taken=dict(self._taken),
-                digest=EMPTY_DIGEST if self._session is None else self._session.digest,
+                digest=self._session.digest,
                 written=written,
             ).to_result()
         except BaseException:
@@ -74,7 +73,7 @@ class _Sending:
     def _take(self, batch: pa.RecordBatch, files: PieceFiles | None) -> None:
         partitions = partitions_of(batch)
         if partitions:
-            self._open_session().meet(partitions)
+            self._session.meet(partitions)
         for piece in read_pieces(batch, files):
             self._check_order(piece)
             content = piece.content
@@ -92,7 +91,7 @@ class _Sending:
             raise BatchRetryError(
                 reason=f"records for {batch.partition} came to task {self._task}, which does not own that partition"
             )
-        self._open_session().append_encoded(batch)
+        self._session.append_encoded(batch)
 
     def _check_order(self, piece: Piece) -> None:
         """Records with one key keep their order."""
@@ -103,8 +102,3 @@ class _Sending:
                 "shuffle did not keep their order"
             )
         self._newest[made_by] = piece.number
-
-    def _open_session(self) -> ProduceSession:
-        if self._session is None:
-            self._session = self._plan.open_session()
-        return self._session

@@ -242,6 +242,14 @@ def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPla
     assert set(read.offsets) == {TopicPartition("t", partition) for partition in expected}
 
 
+def test_tasks_without_rows_ask_no_broker(fake: FakeCluster, plan: TaskPlan) -> None:
+    """Small batches have many of them."""
+    results = [*run_task([], plan, task=0, run=1, attempt=0), *run_sending([], plan, task=1, attempt=0)]
+    read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=2)
+    assert (read.rows, read.records, read.offsets) == (0, 0, {})
+    assert fake.received == []
+
+
 def test_the_driver_writes_the_same_and_by_connections_of_its_own(fake: FakeCluster, plan: TaskPlan) -> None:
     """A small batch: two queries of one driver have one process, and must not share a connection."""
     connections = Connections(plan.kafka)

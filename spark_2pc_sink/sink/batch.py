@@ -10,7 +10,6 @@ that would abort.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,18 +37,14 @@ from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
+from spark_2pc_sink.sink.deciding_scope import DecidingScope
 from spark_2pc_sink.sink.replays import check_resend, check_skip
 from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from types import TracebackType
-
-    from sqlalchemy import Connection
 
     from jdbc_state import StateRow, StateStore
-    from jdbc_state.model import DecidingTransaction
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recovery import KafkaSide, Recovered, Recovery
@@ -108,44 +103,6 @@ class PreparedBatch:
         """
         self.driver.decide(self, work, scope, kafka_only=kafka_only)
         return DecidedBatch(self.driver, self.producer)
-
-
-class DecidingScope:
-    """The database transaction of one attempt. It begins where it is first needed, and ends with the block at last.
-
-    Rows may come long before the decision, and the transaction is open from the first of them on.
-
-    Args:
-        deciding: begins the transaction; see `StateStore.deciding`.
-    """
-
-    def __init__(self, deciding: Callable[[], AbstractContextManager[DecidingTransaction]]) -> None:
-        self._deciding = deciding
-        self._stack = ExitStack()
-        self._transaction: DecidingTransaction | None = None
-
-    def __enter__(self) -> DecidingScope:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    @property
-    def transaction(self) -> DecidingTransaction:
-        """The transaction, begun now if it was not yet."""
-        if self._transaction is None:
-            self._transaction = self._stack.enter_context(self._deciding())
-        return self._transaction
-
-    def connection(self) -> Connection:
-        """The connection of the transaction."""
-        return self.transaction.connection
-
-    def commit(self) -> None:
-        """COMMIT what was decided."""
-        self._stack.close()
 
 
 class BatchDriver:

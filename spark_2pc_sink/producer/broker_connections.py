@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
@@ -26,6 +26,8 @@ from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
 from spark_2pc_sink.wire.replies import ApiVersionsReply
+
+_Answer = TypeVar("_Answer")
 
 #: ApiVersions is asked at this version: brokers since 2.4 answer it, the others are too old for us anyway.
 _API_VERSIONS_VERSION: Final = 3
@@ -180,8 +182,6 @@ class BrokerConnections:
         choose_node: Callable[[Deadline], int],
         build: Callable[[int], KafkaRequest],
         deadline: Deadline,
-        *,
-        version_max: int | None = None,
     ) -> KafkaResponse:
         """Ask until some broker answers, whatever it answers.
 
@@ -190,24 +190,44 @@ class BrokerConnections:
             choose_node: says whom to ask, anew for each attempt.
             build: makes the request for a version.
             deadline: when to give up.
-            version_max: the newest version to use.
 
         Raises:
             KafkaTimeoutError: no answer within the deadline.
             KafkaError: the broker and this package have no version in common (code 35).
             AuthorizationError: a broker refused the credentials.
         """
+
+        def attempt() -> KafkaResponse:
+            node_id = choose_node(deadline)
+            version = self.version(node_id, api, deadline)
+            return self.request(node_id, build(version), deadline)
+
+        return self.until_answered(api.name, attempt, deadline)
+
+    def until_answered(
+        self, operation: str, attempt: Callable[[], _Answer], deadline: Deadline, *, otherwise: str | None = None
+    ) -> _Answer:
+        """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
+
+        Args:
+            operation: what is asked, for the error.
+            attempt: asks once.
+            deadline: when to give up.
+            otherwise: what the error says where no attempt could be made; by default what last went wrong with a
+                connection.
+
+        Raises:
+            KafkaTimeoutError: every attempt within the deadline failed.
+        """
         reasons = Reasons(deadline)
         while not deadline.passed:
             try:
-                node_id = choose_node(deadline)
-                version = self.version(node_id, api, deadline, at_most=version_max)
-                return self.request(node_id, build(version), deadline)
+                return attempt()
             except NodeUnavailableError as error:
                 reasons.note(error)
             deadline.pause()
-        last_error = reasons.newest or self._events.last_error
-        raise KafkaTimeoutError(operation=api.name, deadline_ms=deadline.limit_ms, last_error=last_error)
+        last_error = reasons.newest or otherwise or self._events.last_error
+        raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def api_versions(self, node_id: int | str, deadline: Deadline) -> ApiVersionsReply:
         """What this broker offers, asked once per broker and again after `forget_features`.

@@ -76,18 +76,13 @@ class Cluster(BrokerConnections):
             KafkaTimeoutError: no broker answered.
         """
         deadline = self.deadline()
-        reasons = Reasons(deadline)
-        while not deadline.passed:
+
+        def attempt() -> BrokerFeatures:
             metadata = self._known(deadline)
-            try:
-                versions = self.api_versions(self.any_node(deadline), deadline)
-            except NodeUnavailableError as error:
-                reasons.note(error)
-                deadline.pause()
-                continue
+            versions = self.api_versions(self.any_node(deadline), deadline)
             return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version)
-        last_error = reasons.newest or self._events.last_error
-        raise KafkaTimeoutError(operation="API_VERSIONS", deadline_ms=deadline.limit_ms, last_error=last_error)
+
+        return self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
 
     def forget_features(self) -> None:
         """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""

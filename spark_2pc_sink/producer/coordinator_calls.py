@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spark_2pc_sink.clock import Deadline
-from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, COORDINATOR_MOVED
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
 
@@ -49,21 +47,18 @@ class CoordinatorCalls:
             KafkaTimeoutError: every attempt within the deadline failed.
             KafkaError: the coordinator cannot be found, for good.
         """
-        reasons = Reasons(deadline)
-        while not deadline.passed:
+
+        def attempt() -> _Reply:
             try:
                 return ask(self._cluster.coordinator(self._transactional_id, deadline))
-            except _CoordinatorBusyError as error:
-                reasons.note(error)
-            except NodeUnavailableError as error:
-                reasons.note(error)
+            except _CoordinatorBusyError:
+                raise
+            except NodeUnavailableError:
                 self.forget()
-            deadline.pause()
-        raise KafkaTimeoutError(
-            operation=f"{operation} for {self._transactional_id!r}",
-            deadline_ms=deadline.limit_ms,
-            last_error=reasons.newest or "no coordinator was found",
-        )
+                raise
+
+        named = f"{operation} for {self._transactional_id!r}"
+        return self._cluster.until_answered(named, attempt, deadline, otherwise="no coordinator was found")
 
     def ask(
         self,

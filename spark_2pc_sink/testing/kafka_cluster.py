@@ -12,6 +12,7 @@ from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.local_broker import create_topic, wait_for_leaders
+from spark_2pc_sink.testing.wait import last_look
 
 NODES = 3
 #: The topic of the transaction coordinators. It has one partition here, so that its leader coordinates every id.
@@ -106,13 +107,8 @@ class KafkaCluster(Lifetime):
         Raises:
             ServerError: not in time, or a node that was started has ended by itself; the text has the ends of logs.
         """
-        end_s = time.monotonic() + deadline_s
-        while time.monotonic() < end_s:
-            for node in self._started():
-                node.check_alive()
-            if all(self._sees_all(node) for node in self.nodes.values()):
-                return
-            time.sleep(_POLL_S)
+        if last_look(self._is_whole, deadline_s=deadline_s, interval_s=_POLL_S):
+            return
         logs = "".join(f"\nThe log of node {node.node_id} ends:\n{node.log_tail()}" for node in self._started())
         raise ServerError(f"the cluster was not whole within {deadline_s} s: {self._lagging()}{logs}")
 
@@ -157,6 +153,11 @@ class KafkaCluster(Lifetime):
 
     def _started(self) -> list[KafkaBroker]:
         return [node for node in self.nodes.values() if node.started]
+
+    def _is_whole(self) -> bool:
+        for node in self._started():
+            node.check_alive()
+        return all(self._sees_all(node) for node in self.nodes.values())
 
     def _sees_all(self, node: KafkaBroker) -> bool:
         """Whether a node's own picture is of a whole cluster; asked of each, because they learn of news one by one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
+from spark_2pc_sink.testing.wait import last_look
 
 #: A start takes one to four seconds; this is for a machine that is busy with something else.
 START_DEADLINE_S = 90.0
@@ -91,12 +91,8 @@ class LocalBroker(Lifetime):
         Raises:
             ServerError: it ended, or was not ready in time.
         """
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
-            self.check_alive()
-            if self._serves():
-                return
-            time.sleep(0.05)
+        if last_look(self._lives_and_serves, deadline_s=deadline_s, interval_s=0.05):
+            return
         raise ServerError(f"the broker was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 
     def check_alive(self) -> None:
@@ -161,6 +157,10 @@ class LocalBroker(Lifetime):
             raise ServerError("the broker is not running")
         return self._process
 
+    def _lives_and_serves(self) -> bool:
+        self.check_alive()
+        return self._serves()
+
     def _serves(self) -> bool:
         try:
             metadata = _admin(self.bootstrap).list_topics(timeout=1.0)
@@ -191,13 +191,13 @@ def wait_for_leaders(bootstrap: str, topic: str) -> None:
         ServerError: it knew of none within ten seconds.
     """
     admin = _admin(bootstrap)
-    end = time.monotonic() + _REQUEST_DEADLINE_S
-    while time.monotonic() < end:
+
+    def found() -> bool:
         # Asking for one topic by name gives an answer for it also while it does not exist: with an error.
-        if has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic):
-            return
-        time.sleep(0.01)
-    raise ServerError(f"topic {topic} has no leaders within {_REQUEST_DEADLINE_S} s")
+        return has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic)
+
+    if not last_look(found, deadline_s=_REQUEST_DEADLINE_S, interval_s=0.01):
+        raise ServerError(f"topic {topic} has no leaders within {_REQUEST_DEADLINE_S} s")
 
 
 def has_leaders(metadata: ClusterMetadata, topic: str) -> bool:

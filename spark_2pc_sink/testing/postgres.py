@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess, children, pause_all, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
+from spark_2pc_sink.testing.wait import last_look
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
 #: A start takes about half a second; this is for a machine that is busy with something else.
@@ -110,20 +110,20 @@ class PostgresServer(Lifetime):
             raise ServerError("PostgreSQL is running already")
         if not (self._data / "PG_VERSION").exists():
             self._make_cluster()
-        self._process = ServerProcess(
+        process = self._process = ServerProcess(
             [str(self.binaries / "postgres"), "-D", str(self._data)],
             log=self._directory / "postgres.log",
             folder=self._directory,
             user=self._user,
         )
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
-            if not self._process.running:
-                raise ServerError(f"PostgreSQL ended by itself. Its log ends:\n{self._process.log_tail()}")
-            if self._serves():
-                return
-            time.sleep(0.02)
-        raise ServerError(f"PostgreSQL was not ready within {deadline_s} s. Its log ends:\n{self._process.log_tail()}")
+
+        def serves() -> bool:
+            if not process.running:
+                raise ServerError(f"PostgreSQL ended by itself. Its log ends:\n{process.log_tail()}")
+            return self._serves()
+
+        if not last_look(serves, deadline_s=deadline_s):
+            raise ServerError(f"PostgreSQL was not ready within {deadline_s} s. Its log ends:\n{process.log_tail()}")
 
     def kill(self) -> None:
         """End the postmaster and all its backends with SIGKILL, as a crash would. :meth:`start` starts it again.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping
 
 from spark_2pc_sink.testing.errors import ServerError
 from spark_2pc_sink.testing.postgres import START_DEADLINE_S, PostgresServer, run_program
+from spark_2pc_sink.testing.wait import last_look
 
 _NAME = "standby"
 #: Named beside the standby, and never there.
 _MISSING = "missing"
-_POLL_S = 0.02
 
 
 class PostgresStandby(PostgresServer):
@@ -45,11 +44,9 @@ class PostgresStandby(PostgresServer):
         names = f"FIRST 2 ({_NAME}, {_MISSING})" if and_another else f"FIRST 1 ({_NAME})"
         self._primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         self._primary.execute("SELECT pg_reload_conf()")
-        end_s = time.monotonic() + deadline_s
-        while time.monotonic() < end_s:
-            if self._primary.query("SELECT sync_state FROM pg_stat_replication") == [("sync",)]:
-                return
-            time.sleep(_POLL_S)
+        states = "SELECT sync_state FROM pg_stat_replication"
+        if last_look(lambda: self._primary.query(states) == [("sync",)], deadline_s=deadline_s):
+            return
         raise ServerError(f"not synchronous within {deadline_s} s. The standby's log ends:\n{self.log_tail()}")
 
     def wait_until_caught_up(self, *, deadline_s: float = START_DEADLINE_S) -> None:
@@ -59,11 +56,9 @@ class PostgresStandby(PostgresServer):
             ServerError: not in time.
         """
         ((position,),) = self._primary.query("SELECT pg_current_wal_flush_lsn()")
-        end_s = time.monotonic() + deadline_s
-        while time.monotonic() < end_s:
-            if self.query(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") == [(True,)]:
-                return
-            time.sleep(_POLL_S)
+        reached = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
+        if last_look(lambda: self.query(reached) == [(True,)], deadline_s=deadline_s):
+            return
         raise ServerError(f"the standby has not caught up with {position} within {deadline_s} s")
 
     def promote(self, *, deadline_s: float = START_DEADLINE_S) -> None:

@@ -29,11 +29,23 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, inte
     Raises:
         DeadlineError: it was never true.
     """
+    found = last_look(condition, deadline_s=deadline_s, interval_s=interval_s)
+    if found:
+        return found
+    raise DeadlineError(f"waited {deadline_s} s for {what}; it never came. The last look found {found!r}")
+
+
+def last_look(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
+    """As `wait_until`, for those who have an error of their own: what was found last, true unless time ran out.
+
+    Args:
+        condition: called without arguments; an exception it raises ends the wait.
+        deadline_s: seconds to wait at most.
+        interval_s: seconds between two calls.
+    """
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         if found := condition():
             return found
         time.sleep(interval_s)
-    if found := condition():
-        return found
-    raise DeadlineError(f"waited {deadline_s} s for {what}; it never came. The last look found {found!r}")
+    return condition()

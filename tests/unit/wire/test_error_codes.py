@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.wire.error_codes import ERROR_CODES, Code, describe_error
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.wire.error_codes import ERROR_CODES, describe_error
 
 
 def test_every_code_with_a_branch_has_kafkas_name() -> None:

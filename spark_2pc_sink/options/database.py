@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _DRIVERS = ("postgresql", "postgresql+psycopg2")
 _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
-#: libpq's own default, shown where the URL leaves the port out.
-_DEFAULT_PORT = 5432
 
 
 def parse_database_url(text: object) -> str:

@@ -25,7 +25,13 @@ from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
 from spark_2pc_sink.sink.staging_files import FileStaging
-from spark_2pc_sink.sink.staging_tables import DROP_LOCK_TIMEOUT_MS, StagingSession, TableStaging, drop_ended_staging
+from spark_2pc_sink.sink.staging_tables import (
+    DROP_LOCK_TIMEOUT_MS,
+    StagingSession,
+    TableStaging,
+    drop_ended_staging,
+    owner_of,
+)
 from spark_2pc_sink.sink.target import read_target
 
 if TYPE_CHECKING:
@@ -150,6 +156,9 @@ class RowLoader:
     def __init__(self, options: SinkOptions, database: Database) -> None:
         self._options = options
         self._database = database
+        self._owner = owner_of(
+            options.transactional_id, state_schema=options.state_schema, state_table=options.state_table
+        )
         self._schema: StructType | None = None
         self._plan: ColumnPlan | None = None
         self._selected: list[str] = []
@@ -256,7 +265,7 @@ class RowLoader:
             lock_timeout_ms=options.lock_timeout_ms,
             statement_timeout_ms=options.statement_timeout_ms,
         )
-        return TableStaging(session, self._staging_schema(), ticket)
+        return TableStaging(session, self._staging_schema(), self._owner, ticket)
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
@@ -286,7 +295,7 @@ class RowLoader:
                 result = drop_ended_staging(
                     connection,
                     schema=self._staging_schema(),
-                    transactional_id=self._options.transactional_id,
+                    owner=self._owner,
                     ended=ended,
                 )
         except StateStoreError as error:

@@ -72,7 +72,7 @@ class StagingName:
     taken for the rows of a newer one: within a generation, ``attempt`` counts transactions and does not start again.
 
     Attributes:
-        owner: ten hexadecimal digits that stand for the transactional id, see `owner_of`.
+        owner: ten hexadecimal digits that stand for the sink, see `owner_of`.
         generation: the claim under which the batch runs.
         attempt: the transaction within the claim.
         task: the Spark partition.
@@ -84,9 +84,9 @@ class StagingName:
     task: int
 
     @classmethod
-    def of(cls, ticket: TransactionTicket, task: int) -> StagingName:
+    def of(cls, owner: str, ticket: TransactionTicket, task: int) -> StagingName:
         """The name for a task of an attempt."""
-        return cls(owner_of(ticket.transactional_id), ticket.generation, ticket.transaction, task)
+        return cls(owner, ticket.generation, ticket.transaction, task)
 
     @classmethod
     def parse(cls, text: str) -> StagingName | None:
@@ -156,24 +156,27 @@ class TableStaging:
     Attributes:
         session: how a task connects.
         schema: of the tables.
-        ticket: of the attempt; with the number of a source it names a table.
+        owner: see `owner_of`.
+        ticket: of the attempt; with owner and the number of a source it names a table.
         look_s: see `Staging`; each look is a query.
         part_bytes: see `Staging`; large enough that the cost of one more transaction does not matter.
     """
 
     session: StagingSession
     schema: str
+    owner: str
     ticket: TransactionTicket
     look_s: float = 0.2
     part_bytes: int = 8 * 1024 * 1024
 
     def store(self, source: int, run: int) -> _TableStore:
         """See `Staging.store`."""
-        return _TableStore(self.session, name=StagingName.of(self.ticket, source), schema=self.schema, run=run)
+        name = StagingName.of(self.owner, self.ticket, source)
+        return _TableStore(self.session, name=name, schema=self.schema, run=run)
 
     def staged(self, connection: Connection) -> StagedTables:
         """See `Staging.staged`; the transaction is READ COMMITTED: each look sees what was committed before it."""
-        return StagedTables(self.ticket, connection, self.schema)
+        return StagedTables(self.owner, self.ticket, connection, self.schema)
 
 
 class _TableStore:
@@ -252,16 +255,17 @@ class StagedTables(StagedParts):
     """See `StagedParts`. A table that vanishes was dropped as a leftover by a newer driver, or by a person.
 
     Args:
+        owner: see `owner_of`.
         ticket: of the attempt.
         connection: of the transaction that decides.
         schema: of the tables.
     """
 
-    def __init__(self, ticket: TransactionTicket, connection: Connection, schema: str) -> None:
+    def __init__(self, owner: str, ticket: TransactionTicket, connection: Connection, schema: str) -> None:
         super().__init__()
         self._connection = driver_connection(connection)
         self._schema = schema
-        self._prefix = str(StagingName.of(ticket, 0)).removesuffix("0")
+        self._prefix = str(StagingName.of(owner, ticket, 0)).removesuffix("0")
 
     def _places(self) -> list[tuple[int, StagingName]]:
         with self._connection.cursor() as cursor:
@@ -305,9 +309,15 @@ def _put_together(rows: memoryview) -> tuple[int, Stream] | None:
     return (run, [b"".join(pieces[number] for number in range(len(pieces)))]) if pieces else None
 
 
-def owner_of(transactional_id: str) -> str:
-    """The ten hexadecimal digits that stand for a transactional id in the names of its staging tables."""
-    return hashlib.sha256(transactional_id.encode()).hexdigest()[:_OWNER_CHARACTERS]
+def owner_of(transactional_id: str, *, state_schema: str, state_table: str) -> str:
+    """The ten hexadecimal digits that stand for a sink in the names of its staging tables.
+
+    A sink is a row of a state table. The same id beside another state table, of another Kafka cluster for instance, is
+    another sink: generations of the two say nothing of each other.
+    """
+    # No name of PostgreSQL contains NUL.
+    named = f"{state_schema}\0{state_table}\0{transactional_id}"
+    return hashlib.sha256(named.encode()).hexdigest()[:_OWNER_CHARACTERS]
 
 
 def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) -> list[StagingName]:
@@ -336,15 +346,13 @@ class DroppedStaging:
     reasons: tuple[str, ...]
 
 
-def drop_ended_staging(
-    connection: Connection, *, schema: str, transactional_id: str, ended: tuple[int, int]
-) -> DroppedStaging:
+def drop_ended_staging(connection: Connection, *, schema: str, owner: str, ended: tuple[int, int]) -> DroppedStaging:
     """Drop the staging tables of a sink's attempts that are over, each in a transaction of its own.
 
     Args:
         connection: on which each statement is a transaction and has a short lock_timeout; see `Database.requests`.
         schema: where staging tables are created.
-        transactional_id: the sink's; tables of others are left alone.
+        owner: see `owner_of`; tables of others are left alone.
         ended: generation and number of the last attempt that is over; number 0 for those of older claims only.
 
     Returns:
@@ -354,7 +362,7 @@ def drop_ended_staging(
         SQLAlchemyError, psycopg2.Error: the connection broke.
     """
     with driver_connection(connection).cursor() as cursor:
-        names = staging_names(cursor, schema, f"{_STAGE}{owner_of(transactional_id)}_")
+        names = staging_names(cursor, schema, f"{_STAGE}{owner}_")
     over = [TableName(str(name), schema) for name in names if (name.generation, name.attempt) <= ended][:LEFTOVERS_MAX]
     dropped: list[TableName] = []
     reasons: list[str] = []

@@ -12,7 +12,7 @@ from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.staging import PartWriter
-from spark_2pc_sink.sink.staging_tables import StagingSession, TableStaging
+from spark_2pc_sink.sink.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from tests.integration.database_tables import orders, rows
 
 if TYPE_CHECKING:
@@ -56,8 +56,18 @@ def session(url: str, **more: Any) -> StagingSession:
     return StagingSession(**{**defaults, **more})
 
 
+def owner(sink: str = ID) -> str:
+    """The owner of the staging tables of a sink whose state table has the name that it has by default."""
+    return owner_of(sink, state_schema="public", state_table="kafka_transaction_state")
+
+
+def name(of: TransactionTicket = TICKET, source: int = 0) -> str:
+    """The name of a source's staging table."""
+    return str(StagingName.of(owner(of.transactional_id), of, source))
+
+
 def tables(url: str, *, schema: str = "public", of: TransactionTicket = TICKET, **more: Any) -> TableStaging:
-    return TableStaging(session(url, **more), schema, of)
+    return TableStaging(session(url, **more), schema, owner(of.transactional_id), of)
 
 
 @contextmanager

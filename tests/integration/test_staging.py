@@ -14,7 +14,6 @@ from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
 from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 from spark_2pc_sink.sink.staging_files import FileStaging
-from spark_2pc_sink.sink.staging_tables import StagingName
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.database_tables import (
     ORDERS,
@@ -33,6 +32,7 @@ from tests.integration.staging_places import (
     RUN,
     TICKET,
     copying,
+    name,
     stage,
     table,
     tables,
@@ -199,7 +199,7 @@ def test_rows_that_have_vanished_are_noticed(database: str, place: Staging, kind
     if isinstance(place, FileStaging):
         shutil.rmtree(place.folder / "2")
     else:
-        run(database, f"DROP TABLE {StagingName.of(TICKET, 2)}")
+        run(database, f"DROP TABLE {name(source=2)}")
     with pytest.raises(BatchRetryError, match="were written"), transaction(database) as connection:
         copying(connection, plan, place, kind=kind).finish(connection, sources)
     assert table(database) == []

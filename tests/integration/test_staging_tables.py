@@ -22,7 +22,6 @@ from spark_2pc_sink.sink.staging_tables import (
     DroppedStaging,
     StagingName,
     drop_ended_staging,
-    owner_of,
 )
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.wait import wait_until
@@ -32,6 +31,8 @@ from tests.integration.staging_places import (
     LARGE,
     TICKET,
     copying,
+    name,
+    owner,
     session,
     stage,
     table,
@@ -48,10 +49,6 @@ if TYPE_CHECKING:
     from tests.support.providers import Database as Server
 
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '2pc:my sink:3'"
-
-
-def name(source: int = 0) -> StagingName:
-    return StagingName.of(TICKET, source)
 
 
 def stages(url: str) -> list[str]:
@@ -71,7 +68,7 @@ def test_tables_stay_when_the_deciding_transaction_rolls_back(database: str, pla
     with transaction(database, commit=False) as connection:
         copying(connection, plan, tables(database)).finish(connection, [source])
     assert table(database) == []
-    assert stages(database) == [str(name())]
+    assert stages(database) == [name()]
 
 
 def test_a_table_is_unlogged_and_each_slice_of_a_part_fills_a_page(database: str, plan: ColumnPlan) -> None:
@@ -134,8 +131,8 @@ def test_table_that_goes_while_it_is_looked_at_is_noticed(database: str, plan: C
     with transaction(database, commit=False) as connection:
         arrived = tables(database).staged(connection).arrived()
         next(arrived)
-        run(database, f"DROP TABLE {name(2)}")
-        with pytest.raises(BatchRetryError, match=f"{name(2)} of this batch is gone"):
+        run(database, f"DROP TABLE {name(source=2)}")
+        with pytest.raises(BatchRetryError, match=f"{name(source=2)} of this batch is gone"):
             list(arrived)
 
 
@@ -143,12 +140,12 @@ def test_table_that_goes_while_it_is_looked_at_is_noticed(database: str, plan: C
 
 
 def test_names_are_read_back_and_fit() -> None:
-    longest = StagingName(owner_of(ID), 2**31, 2**31, 2**31)
+    longest = StagingName(owner(), 2**31, 2**31, 2**31)
     assert StagingName.parse(str(longest)) == longest
     assert len(str(longest)) <= 63
     for foreign in ("_2pc_stage_abc_1_1_1", "_2pc_stage_0123456789_1_1", "x_2pc_stage_0123456789_1_1_1", "orders"):
         assert StagingName.parse(foreign) is None
-    assert owner_of("a") != owner_of("b")
+    assert owner("a") != owner("b")
 
 
 def test_only_older_leftovers_of_the_same_sink_are_dropped(database: str, plan: ColumnPlan) -> None:
@@ -156,8 +153,8 @@ def test_only_older_leftovers_of_the_same_sink_are_dropped(database: str, plan: 
     kept = [TICKET, ticket(generation=4), ticket(generation=1, sink="other"), ticket(generation=10)]
     for one in older + kept:
         stage(tables(database, of=one), plan, (1, "a"))
-    names = {one: str(StagingName.of(one, 0)) for one in older + kept}
-    look_alike = f"_2pc_stage_{owner_of(ID)}_1_1_x"
+    names = {one: name(one, 0) for one in older + kept}
+    look_alike = f"_2pc_stage_{owner()}_1_1_x"
     run(database, f"CREATE TABLE {look_alike} ()", "CREATE SCHEMA s", f"CREATE TABLE s.{names[older[0]]} ()")
     assert dropped(database, (3, 0)) == {names[one] for one in older}
     assert stages(database) == sorted([look_alike, names[older[0]], *(names[one] for one in kept)])
@@ -169,8 +166,8 @@ def test_tables_of_an_attempt_and_of_those_before_are_dropped(database: str, pla
     for source in (0, 1):
         for one in attempts:
             stage(tables(database, of=one), plan, (1, "a"), source=source)
-    assert dropped(database, (3, 9)) == {str(StagingName.of(one, source)) for one in attempts[:2] for source in (0, 1)}
-    assert stages(database) == [str(StagingName.of(attempts[2], source)) for source in (0, 1)]
+    assert dropped(database, (3, 9)) == {name(one, source) for one in attempts[:2] for source in (0, 1)}
+    assert stages(database) == [name(attempts[2], source) for source in (0, 1)]
 
 
 def test_a_table_that_somebody_reads_is_left_and_the_others_go(database: str, plan: ColumnPlan) -> None:
@@ -178,11 +175,12 @@ def test_a_table_that_somebody_reads_is_left_and_the_others_go(database: str, pl
     for source in range(LOCKED_MAX + 2):
         stage(tables(database), plan, (1, "a"), source=source)
     with transaction(database) as reader:
-        reader.exec_driver_sql(f"LOCK TABLE {name(1)} IN ACCESS SHARE MODE")
+        reader.exec_driver_sql(f"LOCK TABLE {name(source=1)} IN ACCESS SHARE MODE")
         result = drop(database, (3, 1))
-        assert (len(result.dropped), result.left, stages(database)) == (LOCKED_MAX + 1, 1, [str(name(1))])
-        assert result.reasons == (f'"public"."{name(1)}": canceling statement due to lock timeout (SQLSTATE 55P03)',)
-    assert dropped(database, (3, 1)) == {str(name(1))}
+        assert (len(result.dropped), result.left, stages(database)) == (LOCKED_MAX + 1, 1, [name(source=1)])
+        reason = "canceling statement due to lock timeout (SQLSTATE 55P03)"
+        assert result.reasons == (f'"public"."{name(source=1)}": {reason}',)
+    assert dropped(database, (3, 1)) == {name(source=1)}
 
 
 def test_tables_that_somebody_reads_are_waited_for_a_second_in_all(database: str, plan: ColumnPlan) -> None:
@@ -211,10 +209,8 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
     """The batch is decided; whatever comes next finds out by itself."""
     server = start_postgres()
     url = server.create_database("shop")
-    place = {"table": "public.orders", "staging_schema": "public", "database": url}
-    options = SinkOptions.parse(transactional_id=ID, topic="orders", kafka={"bootstrap.servers": "nowhere:1"}, **place)
     connections = Database(url, settings(connect_deadline_ms=20_000))
-    loader = RowLoader(options, connections)
+    loader = RowLoader(loading(url), connections)
     loader.drop_staging(TICKET)
     assert caplog.text == ""
     server.kill()
@@ -225,11 +221,32 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
     connections.close()
 
 
+def test_a_sink_of_the_same_id_beside_another_state_table_keeps_its_rows(database: str, plan: ColumnPlan) -> None:
+    """C10: of another Kafka cluster, say. Their claims are counted apart: no generation says anything of the other."""
+    connections = Database(database, settings())
+    one, other = (RowLoader(loading(database, state_table=name), connections) for name in ("state", "other_state"))
+    under_way = ticket(generation=2)
+    stage(other.staging(under_way, None), plan, (1, "a"))
+    one.drop_staging(TICKET)
+    with transaction(database) as connection:
+        assert list(one.staging(under_way, None).staged(connection).arrived()) == []
+        assert len(list(other.staging(under_way, None).staged(connection).arrived())) == 1
+    connections.close()
+
+
+def loading(url: str, **more: Any) -> SinkOptions:
+    """Options of a sink that stages."""
+    place = {"table": "public.orders", "staging_schema": "public", "database": url}
+    return SinkOptions.parse(
+        transactional_id=ID, topic="orders", kafka={"bootstrap.servers": "nowhere:1"}, **place, **more
+    )
+
+
 def drop(url: str, ended: tuple[int, int]) -> DroppedStaging:
     """Drop as the sink does."""
     connections = Database(url, settings())
     with connections.requests("test", lock_timeout_ms=DROP_LOCK_TIMEOUT_MS) as connection:
-        result = drop_ended_staging(connection, schema="public", transactional_id=ID, ended=ended)
+        result = drop_ended_staging(connection, schema="public", owner=owner(), ended=ended)
     connections.close()
     return result
 
@@ -246,7 +263,7 @@ def test_leftovers_are_dropped_in_bounded_numbers(database: str) -> None:
     many = LEFTOVERS_MAX + 3
     run(
         database,
-        f"DO $$ BEGIN FOR n IN 1..{many} LOOP EXECUTE format('CREATE TABLE _2pc_stage_{owner_of(ID)}_1_1_%s ()', n);"
+        f"DO $$ BEGIN FOR n IN 1..{many} LOOP EXECUTE format('CREATE TABLE _2pc_stage_{owner()}_1_1_%s ()', n);"
         " END LOOP; END $$",
     )
     counts = [len(dropped(database, (2, 0))) for _ in range(3)]

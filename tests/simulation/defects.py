@@ -322,6 +322,10 @@ def _owed_runs_whole(status: RowStatus, last: int | None, batch_id: int) -> Plac
     return Placement.RUN if status is RowStatus.OWED and batch_id == last else None
 
 
+def _older_runs(status: RowStatus, last: int | None, batch_id: int) -> Placement | None:
+    return Placement.RUN if status is RowStatus.DONE and last is not None and batch_id < last else None
+
+
 DEFECTS: tuple[Mutant, ...] = (
     Mutant("EndTxn before COMMIT", ((BatchDriver, "decide", _end_before_commit),)),
     Mutant("done noted before EndTxn", ((BatchDriver, "complete", _note_before_end),)),
@@ -336,6 +340,8 @@ DEFECTS: tuple[Mutant, ...] = (
     ),
     Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
     Mutant("resend without digest check", ((batch, "check_resend", returning(None)),), ("tv2-drift",)),
+    Mutant("a batch of the same id is skipped unseen", ((batch, "check_skip", returning(None)),)),
+    Mutant("a batch that the row has left behind runs again", ((batch, "place_batch", _placed(_older_runs)),)),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),

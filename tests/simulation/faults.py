@@ -9,6 +9,9 @@ from typing import Final
 CRASH: Final = "crash"
 #: The driver dies while its tasks run: what they had not sent yet arrives later, or never.
 CRASH_TASKS_LIVE: Final = "crash-tasks-live"
+#: The driver dies, and the checkpoint is set back by the last batch that Spark has recorded in it: that batch, and what
+#: follows it, is planned anew, with other rows. Twice in a row is two batches.
+CHECKPOINT_BACK: Final = "checkpoint-back"
 #: The driver stands still; another one is started in its place. It goes on when that one has ended, or earlier.
 SECOND_DRIVER: Final = "second-driver"
 #: The driver stands still while a person runs ``spark-2pc recover``.
@@ -93,6 +96,7 @@ def offered(
     sessions: bool,
     late: bool,
     lossy: bool,
+    recorded: bool,
 ) -> tuple[str, ...]:
     """The options where a request of this kind is about to be sent.
 
@@ -107,6 +111,7 @@ def offered(
         sessions: the database has open transactions.
         late: something is still to arrive.
         lossy: a commit can be lost.
+        recorded: Spark has recorded a batch, and nobody else is at work on its checkpoint.
     """
     asks_kafka = kind in (KAFKA, PRODUCE)
     conditional = (
@@ -122,6 +127,7 @@ def offered(
         (ARRIVE, late),
         (ASYNC_FAILOVER, lossy),
         (ASYNC_FAILOVER_NOTE, lossy),
+        (CHECKPOINT_BACK, recorded),
     )
     return (
         CRASH,

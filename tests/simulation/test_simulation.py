@@ -97,6 +97,23 @@ def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks
     assert check(world) == []
 
 
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [
+        ("17:checkpoint-back", "it is not the one that came now"),
+        ("29:checkpoint-back", "batch 1 follows batch 2"),
+        ("29:checkpoint-back@30:checkpoint-back", "batch 0 follows batch 2"),
+    ],
+)
+def test_a_checkpoint_that_was_set_back_halts_until_it_is_restored(at: str, reason: str) -> None:
+    """A7, D8: the rows that were planned anew would be lost, or those that both sides have be there twice."""
+    world = World("tv2", Choices(Schedule.parse(f"tv2@{at}")))
+    world.run()
+    assert [reason in halted.reason for halted in world.halts] == [True]
+    assert world.finished
+    assert check(world) == []
+
+
 def test_a_halt_without_a_lost_commit_is_not_excused() -> None:
     """C5: `tv2-async` excuses nothing by itself; only after a failover that lost commits may a driver halt."""
     halting = next(each for each in MUTANTS if each.name == "no log rule: halts")
@@ -160,6 +177,8 @@ def test_there_are_enough_mutants_and_each_checker_is_named_once() -> None:
         ("no owed state: an aborted decision is noted as done", "no loss"),
         ("replay check off by one: a replay runs again", "no duplicate"),
         ("resend without digest check", "agreement"),
+        ("a batch of the same id is skipped unseen", "no loss"),
+        ("a batch that the row has left behind runs again", "no duplicate"),
         ("resend without the owed state's decision", "nothing undecided"),
         ("one pair for two transactions below version 2", "pairs"),
         ("abort after EndTxn(commit) without an answer", "resends"),

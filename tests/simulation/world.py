@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -62,6 +63,10 @@ class World:
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
         self.traced: list[str] = []
         self.next_batch = 0
+        #: Of each batch how often Spark has planned it anew, because its checkpoint was set back.
+        self.plans: Counter[int] = Counter()
+        #: The checkpoint before it was set back, until Spark records a batch in the older one.
+        self._newest: tuple[int, Counter[int]] | None = None
         self.tracing = tracing
         self._now_s = 0.0
         self._late: list[Callable[[], object]] = []
@@ -130,7 +135,7 @@ class World:
     def evaluate(self, batch_id: int) -> tuple[Record, ...]:
         """The rows of a batch, as Spark computes them this time."""
         version = self._evaluations[batch_id] = self._evaluations.get(batch_id, -1) + 1
-        version = version if self.profile.drifts else 0
+        version = version if self.profile.drifts else self.plans[batch_id]
         return tuple(
             Record(batch_id, partition, number, version)
             for partition, count in enumerate(self.profile.records_of(batch_id))
@@ -140,6 +145,7 @@ class World:
     def note_batch(self, batch_id: int) -> None:
         """Spark's commit log has the batch."""
         self.next_batch = max(self.next_batch, batch_id + 1)
+        self._newest = None
 
     def note_halt(self, error: HaltError, batch_id: int) -> None:
         """A driver has halted at a batch. Where Spark is further by now, that driver's checkpoint was overtaken."""
@@ -188,14 +194,29 @@ class World:
         halt, self._unanswered = self._unanswered, None
         if self.finished:
             return self._last_look() if self.profile.loses_commits else None
-        self.accepts_replay = halt is not None and halt.cause is HaltCause.REPLAY_DIFFERS
-        if halt is None or self.accepts_replay:
+        restored = halt is not None and self._restore_checkpoint()
+        self.accepts_replay = halt is not None and not restored and halt.cause is HaltCause.REPLAY_DIFFERS
+        if halt is None or restored or self.accepts_replay:
             return self._start(JobDriver)
         if halt.cause is not HaltCause.RESEND_DIFFERS:
             return None
         dropping = self.choices.choose((faults.DROP,)) == faults.DROP
         self.decision = OperatorDecision.DROP if dropping else OperatorDecision.ACCEPT_REPLAY
         return self._start(Remedy)
+
+    def _set_checkpoint_back(self) -> None:
+        if self._newest is None:
+            self._newest = self.next_batch, self.plans.copy()
+        self.next_batch -= 1
+        self.plans.update(range(self.next_batch, len(self.profile.batches)))
+
+    def _restore_checkpoint(self) -> bool:
+        """What the halt asks for first, where the checkpoint was set back; False where it was not."""
+        if self._newest is None:
+            return False
+        (self.next_batch, self.plans), self._newest = self._newest, None
+        self.trace("the newest checkpoint is restored")
+        return True
 
     def _last_look(self) -> JobDriver | None:
         """The job is through. What the database has lost since then, the next start notices, without more faults."""
@@ -243,6 +264,7 @@ class World:
                 database.has_sessions,
                 bool(self._late) or database.hanging is not None,
                 self.profile.loses_commits and database.before_batch is not None,
+                self.next_batch > 0 and not self._stopped and not self.profile.loses_commits,
             )
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
@@ -321,6 +343,9 @@ class World:
     ) -> None:
         """Let the request, or its driver, fail."""
         if choice == faults.CRASH:
+            raise DriverCrashedError
+        if choice == faults.CHECKPOINT_BACK:
+            self._set_checkpoint_back()
             raise DriverCrashedError
         if choice == faults.CRASH_TASKS_LIVE:
             self._late.append(effect)

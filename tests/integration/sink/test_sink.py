@@ -20,10 +20,11 @@ from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.staging_files import StagedFiles
-from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName, owner_of
+from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.integration import database_tables
 from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
+from tests.integration.staging_places import owner
 from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def test_a_leftover_of_another_role_does_not_stop_a_start(
 ) -> None:
     """C10: the job has run as somebody else before. What is its own is dropped all the same."""
     role = f"app_{target.transactional_id}".replace("-", "_").lower()
-    leftovers = [str(StagingName(owner_of(target.transactional_id), 0, 1, task)) for task in (0, 1)]
+    leftovers = [str(StagingName(owner(target.transactional_id), 0, 1, task)) for task in (0, 1)]
     database_tables.run(
         target.database,
         f"CREATE ROLE {role} LOGIN PASSWORD 'pw'",

@@ -24,7 +24,7 @@ class Placement(Enum):
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement and, for HALT, the reason and what settles it."""
+    """A placement and, for HALT, the reason and what settles it. RUN with a reason overrules it, as the user said."""
 
     placement: Placement
     reason: str = ""
@@ -59,13 +59,14 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     if row_batch_id is not None and batch_id == row_batch_id:
         return Placed(Placement.SKIP)
     expected = 0 if row_batch_id is None else row_batch_id + 1
-    if batch_id == expected or adopt:
+    if batch_id == expected:
         return Placed(Placement.RUN)
+    reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
+    remedies: tuple[str, ...] = (_RESTORE, _ADOPT)
     if row_batch_id is None:
         reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        return Placed(Placement.HALT, reason, (_CHANGED, _RESTORE, _ADOPT))
-    reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-    return Placed(Placement.HALT, reason, (_RESTORE, _ADOPT))
+        remedies = (_CHANGED, *remedies)
+    return Placed(Placement.RUN, reason) if adopt else Placed(Placement.HALT, reason, remedies)
 
 
 def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placed:

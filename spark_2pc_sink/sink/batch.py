@@ -324,6 +324,8 @@ class BatchDriver:
                 reason=placed.reason,
                 remedies=placed.remedies,
             )
+        if placed.reason:
+            _log.warning("%s: adopt=True lets it pass that %s", self._transactional_id, placed.reason)
         self._observer(Step.PLACE)
         return placed.placement
 

@@ -28,7 +28,9 @@ def test_every_combination() -> None:
     for status, row_id, batch_id, adopt in space:
         placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
         assert placed.placement is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
-        assert bool(placed.reason) == bool(placed.remedies) == (placed.placement is Placement.HALT)
+        assert bool(placed.remedies) == (placed.placement is Placement.HALT)
+        follows = expected(status, row_id, batch_id, adopt=False) is not Placement.HALT
+        assert bool(placed.reason) != follows, "where adopt alone lets it run, the reason says what it has overruled"
 
 
 def test_a_decided_row_is_refused() -> None:

@@ -8,9 +8,10 @@ that is stopped after sending it holds no lock.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -72,7 +73,11 @@ class Database:
         self._password = parsed.password
         self._settings = settings
         self._answered = False
+        # Of the thread that is making a connection: what ends when it is made.
+        self._making = threading.local()
         self._engine = _engine(parsed, settings)
+        # Before SQLAlchemy's own, which asks the first connection of an engine for the server's version and the like.
+        event.listen(self._engine, "connect", self._watch_new, insert=True)
 
     def open(self, operation: str, *, patient: bool = True) -> Connection:
         """A connection that has not begun a transaction; the caller closes it.
@@ -90,7 +95,8 @@ class Database:
         pause_s = _RECONNECT_PAUSE_S
         while True:
             try:
-                connection = self._engine.connect()
+                with ExitStack() as self._making.until:
+                    connection = self._engine.connect()
             except SQLAlchemyError as error:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
@@ -166,6 +172,11 @@ class Database:
             discard(connection)
             raise
         give_back(connection)
+
+    def _watch_new(self, driver: Any, record: object) -> None:
+        """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
+        del record
+        self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.

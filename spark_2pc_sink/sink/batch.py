@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
@@ -270,9 +271,8 @@ class BatchDriver:
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        placed = place_batch(
-            status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, adopt=self._adopt
-        )
+        place = partial(place_batch, status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
+        placed = place(adopt=self._adopt)
         if isinstance(placed, Halt):
             raise HaltError(
                 transactional_id=self._transactional_id,
@@ -282,6 +282,8 @@ class BatchDriver:
                 reason=placed.reason,
                 remedies=placed.remedies,
             )
+        if isinstance(overruled := place(adopt=False), Halt):
+            _log.warning("%s: adopt=True lets it pass that %s", self._transactional_id, overruled.reason)
         self._observer(Step.PLACE)
         return placed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import HaltCause, HaltError
@@ -9,6 +10,8 @@ from spark_2pc_sink.sink.batch_work import Replay
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
+
+_log = logging.getLogger(__name__)
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
@@ -22,7 +25,9 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     Raises:
         HaltError: it is another batch.
     """
-    if not _is_replay(row, replay, accept_replay=accept_replay):
+    if _is_replay(row, replay):
+        return
+    if not accept_replay:
         raise _another_batch(
             row,
             HaltCause.RESEND_DIFFERS,
@@ -33,13 +38,16 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
                 "spark-2pc recover --drop: leave Kafka without this batch",
             ),
         )
+    _warn(row, replay, f"sends batch {row.batch_id} to Kafka as it is now")
 
 
 def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
 
     Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
-    may then be others. And a job may call the sink twice for one batch, with a part of the rows each time.
+    may then be others. A job may call the sink twice for one batch, with a part of the rows each time. And rows that
+    both sides have may come as others: the sink's expressions were changed while it was down, or they depend on the
+    order in which Spark meets rows, as first(), collect_list() and sums of floating-point numbers do.
 
     Args:
         row: of the batch that both sides have.
@@ -49,25 +57,40 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     Raises:
         HaltError: it is another batch.
     """
-    if not _is_replay(row, replay, accept_replay=accept_replay):
+    if _is_replay(row, replay):
+        return
+    if not accept_replay:
         raise _another_batch(
             row,
             HaltCause.REPLAY_DIFFERS,
             kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
             reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
-            "back, the source has changed, or the sink was called twice for one batch",
+            "back, the source or an expression has changed, rows depend on the order in which Spark meets them, or the "
+            "sink was called twice for one batch",
             remedies=(
                 "restore the checkpoint, or the database, that belongs to the other one",
                 "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
                 "for two parts of one stream use two sinks, each with a transactional_id of its own",
             ),
         )
+    _warn(row, replay, f"leaves out batch {row.batch_id} as it is now")
 
 
-def _is_replay(row: StateRow, replay: Replay, *, accept_replay: bool) -> bool:
+def _is_replay(row: StateRow, replay: Replay) -> bool:
     """True for the batch of the row. An empty digest of records was accepted by a person, whatever comes."""
     recorded = _recorded(row)
-    return accept_replay or (recorded.digest == "" and recorded.record_count > 0) or replay == recorded
+    return (recorded.digest == "" and recorded.record_count > 0) or replay == recorded
+
+
+def _warn(row: StateRow, replay: Replay, does: str) -> None:
+    """Say what the option, which is meant for one start, has just done: it may have been left on."""
+    _log.warning(
+        "%s: accept_replay=True %s, with %s; the database has it with %s",
+        row.transactional_id,
+        does,
+        replay,
+        _recorded(row),
+    )
 
 
 def _another_batch(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -47,8 +49,8 @@ class DualWriteSink:
     """Writes each micro-batch of a streaming query to Kafka and PostgreSQL, exactly once to both.
 
     Pass it to ``writeStream.foreachBatch(sink)``. It can be pickled, and one object may be used by one query at a
-    time. A reader of the topic with isolation.level=read_committed and a reader of the table see the same rows, each
-    once, whatever died in between (KIP-939, "Normal processing recipe").
+    time, one call after the other. A reader of the topic with isolation.level=read_committed and a reader of the table
+    see the same rows, each once, whatever died in between (KIP-939, "Normal processing recipe").
 
     Args:
         transactional_id: stable across restarts and different for each sink; both sides fence by it.
@@ -71,13 +73,29 @@ class DualWriteSink:
     def __init__(self, **options: Any) -> None:
         self._options = SinkOptions.parse(**options)
         self._run: _Run | None = None
+        self._calls = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
 
         Raises:
+            LocalProtocolError: another thread is in a call of this object, which does not notice.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
+        # Else the second call would take the first one for failed, claim anew, and supersede it.
+        if not self._calls.acquire(blocking=False):
+            raise LocalProtocolError(
+                operation=f"write batch {batch_id} to {self._options.transactional_id!r}",
+                state="busy in another thread",
+                rule="one call comes after the other; parts of a batch that are written at the same time, and queries "
+                "that run at the same time, need a sink each, with a transactional_id of its own",
+            )
+        try:
+            self._write(batch, batch_id)
+        finally:
+            self._calls.release()
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
         query_id = current_query(batch.sparkSession)
         if self._run is None or not self._run.goes_on(batch.sparkSession, query_id):
             self._start(batch, query_id)
@@ -98,7 +116,12 @@ class DualWriteSink:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_run": None}
+        return {"_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._options = state["_options"]
+        self._run = None
+        self._calls = threading.Lock()
 
     def __repr__(self) -> str:
         options = self._options

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg2
 import pytest
@@ -444,6 +445,24 @@ def test_a_database_that_was_there_is_waited_for(start_postgres: object) -> None
         assert raised.value.retriable
         threading.Timer(0.5, server.start).start()
         assert store.check_generation(ID, row.generation) == row
+
+
+def test_a_server_that_falls_silent_when_it_is_reached_is_not_waited_for_without_end(
+    postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B26: a pooler takes connections while no server is behind it, and SQLAlchemy asks something first of all."""
+    connect = psycopg2.connect
+    with postgres.proxy() as proxy:
+
+        def silenced(*arguments: Any, **named: Any) -> Any:
+            connection = connect(*arguments, **named)
+            proxy.hold_answers()
+            return connection
+
+        monkeypatch.setattr(psycopg2, "connect", silenced)
+        url = postgres.database_url(database.rpartition("/")[2], port=proxy.port)
+        with pytest.raises(DatabaseUnreachableError, match="read: connecting to"):
+            SqlStateStore(url, settings(connect_timeout_s=2)).read(ID)
 
 
 def test_a_stopped_server_is_not_waited_for_without_end(

@@ -37,15 +37,21 @@ def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
     ids=["others", "none", "some behind none"],
 )
 def test_another_batch_under_the_same_id_is_not_skipped(
-    job: Job, first: dict[str, Any], second: dict[str, Any]
+    job: Job, first: dict[str, Any], second: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has."""
+    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has.
+
+    Where accept_replay=True was left on, nothing but the log tells that they are left out.
+    """
     job.driver.write(0, job.work(**first))
     with halts(HaltCause.REPLAY_DIFFERS):
         job.driver.write(0, job.work(**second))
     accepting = Job(sides=job, run_id="run-2", accept_replay=True)
     accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(**first)).placement is Placement.SKIP
+    assert "accept_replay" not in caplog.text
     assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
+    assert "orders: accept_replay=True leaves out batch 0 as it is now" in caplog.text
     assert accepting.driver.write(1, accepting.work()).placement is Placement.RUN
 
 
@@ -61,7 +67,7 @@ def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) ->
     assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
 
 
-def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
+def test_a_resend_that_is_another_batch_halts(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """A7: the digest tells that Spark replays something else; a person decides."""
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
     with halts(HaltCause.RESEND_DIFFERS) as halted:
@@ -73,6 +79,7 @@ def test_a_resend_that_is_another_batch_halts(job: Job) -> None:
     accepting = Job(sides=job, run_id="run-2", accept_replay=True)
     accepting.driver.recover()
     assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
+    assert "orders: accept_replay=True sends batch 0 to Kafka as it is now" in caplog.text
     assert job.row().status == "done"
 
 
@@ -85,6 +92,17 @@ def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
     accepting.driver.recover()
     accepting.driver.write(0, accepting.work(rows=0, records=0))
     assert job.row().status == "done"
+
+
+def test_a_gap_that_adopt_lets_pass_is_said(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    """D8: the option is meant for one start. Left on, it lets a checkpoint that was set back write batches again."""
+    job.driver.write(0, job.work())
+    adopting = Job(sides=job, run_id="run-2", adopt=True)
+    adopting.driver.recover()
+    adopting.driver.write(1, adopting.work())
+    assert "adopt" not in caplog.text
+    adopting.driver.write(3, adopting.work())
+    assert "orders: adopt=True lets it pass that batch 3 follows batch 1 in the state row" in caplog.text
 
 
 def _changing(work: FakeWork) -> FakeWork:

@@ -91,6 +91,8 @@ class RecoveryReport:
         known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
         age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
             a job that is well may be in doubt for a moment.
+        in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
+            has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
     """
 
     transactional_id: str
@@ -103,6 +105,7 @@ class RecoveryReport:
     remedies: tuple[str, ...] = ()
     known: bool = True
     age_s: float | None = None
+    in_doubt_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,7 @@ class Recovery:
             remedies=resolution.remedies,
             known=row is not None,
             age_s=None if row is None else row.age_s,
+            in_doubt_s=None if row is None else row.in_doubt_s,
         )
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -388,6 +392,7 @@ class Recovery:
             settled=not owed,
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
             remedies=_OWED_REMEDIES if owed else (),
+            in_doubt_s=row.in_doubt_s,
         )
 
 

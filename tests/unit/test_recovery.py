@@ -141,6 +141,7 @@ def test_a_decided_transaction_that_timed_out_is_owed() -> None:
     assert ("init", "owed") in states
     assert not report.settled
     assert any("--drop" in remedy for remedy in report.remedies)
+    assert report.in_doubt_s is not None
 
 
 @pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
@@ -327,6 +328,7 @@ def test_a_look_changes_nothing() -> None:
     report = sides.recovery().look()
     assert (report.settled, report.known) == (False, True)
     assert report.age_s is not None
+    assert report.in_doubt_s == pytest.approx(report.age_s, abs=1)
     assert report.actions == ("would commit the transaction of the row's pair",)
     assert sides.row() == before
     assert sides.kafka.committed == []

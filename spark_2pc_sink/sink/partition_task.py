@@ -74,7 +74,13 @@ class _Writing:
             rows.finish()
             written = {} if self._session is None else self._session.flush()
         digest = EMPTY_DIGEST if self._session is None else self._session.digest
-        return TaskReceipt(task=self._task, sources=(rows.account(digest),), digest=digest, written=written)
+        return TaskReceipt(
+            task=self._task,
+            sources=(rows.account(digest),),
+            digest=digest,
+            written=written,
+            record_bytes=0 if self._session is None else self._session.record_bytes,
+        )
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         if self._session is None:

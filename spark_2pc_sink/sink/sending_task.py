@@ -66,6 +66,7 @@ class _Sending:
                 taken=dict(self._taken),
                 digest=EMPTY_DIGEST if self._session is None else self._session.digest,
                 written=written,
+                record_bytes=0 if self._session is None else self._session.record_bytes,
             ).to_result()
         except BaseException:
             self._plan.topics.connections.drop()

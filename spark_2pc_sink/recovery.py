@@ -262,6 +262,9 @@ class Recovery:
                     prepared=row.prepared_transaction_state,
                     detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
                 )
+            if deadline.got_long():
+                waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
+                _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
             deadline.pause()
 
     def _act(self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings) -> StateRow | None:

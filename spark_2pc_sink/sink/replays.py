@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow
 
 
+_CHANGED_JOB = (
+    "if topic, key, value, headers or the query have changed since: start the job as it was, until this batch is "
+    "through, and then the new one"
+)
+
+
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     """A resend must be what the database has.
 
@@ -28,6 +34,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
             kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
             reason="the replay of the owed batch is not the batch that the database has",
             remedies=(
+                _CHANGED_JOB,
                 "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
                 "spark-2pc recover --drop: leave Kafka without this batch",
             ),
@@ -53,8 +60,10 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
             row,
             kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
             reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
-            "back, the source has changed, or the sink was called twice for one batch",
+            "back, the source has changed, the job makes other records of it, or the sink was called twice for one "
+            "batch",
             remedies=(
+                _CHANGED_JOB,
                 "restore the checkpoint, or the database, that belongs to the other one",
                 "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
                 "for two parts of one stream use two sinks, each with a transactional_id of its own",

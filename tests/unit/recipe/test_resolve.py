@@ -150,6 +150,7 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     halted = resolve(row, kafka)
     assert halted.verdict is Verdict.HALT
     assert "the database is behind Kafka" in halted.reason
+    assert halted.remedies[0].startswith("if another job or application uses this id: give that one another")
     assert resolve(row, kafka, adopt=True).verdict is not Verdict.HALT
 
 

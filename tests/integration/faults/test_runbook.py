@@ -66,7 +66,7 @@ def listed(job: Job, capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_database_moves_while_the_job_is_stopped(
     place: str, kafka: Broker, make_job: MakeJob, postgres: Database, request: pytest.FixtureRequest
 ) -> None:
-    """Table and state row go together, so the copy settles what was in doubt."""
+    """D6: table and state row go together, so the copy settles what was in doubt."""
     job = make_job(kafka)
     job.kill_at(place, batch=BATCH)
     copy = f"{make_url(job.database).database}_moved"
@@ -83,7 +83,7 @@ def test_the_database_moves_while_the_job_is_stopped(
 
 
 def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJob, run: Run) -> None:
-    """A job and an operator who look in the old place are told to look where it is."""
+    """D2: a job and an operator who look in the old place are told to look where it is."""
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
     job.sql("CREATE SCHEMA ops")
@@ -134,7 +134,7 @@ def test_a_password_is_changed_under_a_running_job(kafka: Broker, make_job: Make
 
 
 def test_a_row_that_the_table_refuses(kafka: Broker, make_job: MakeJob) -> None:
-    """The batch is refused until such rows are filtered, and then goes through; nothing of it was written before."""
+    """C12: the batch is refused until such rows are filtered, and then goes through as a whole."""
     job = make_job(kafka)
     job.sql("ALTER TABLE target ADD CONSTRAINT not_nine CHECK (id <> 100009)")
     outcome = job.fail()
@@ -152,7 +152,7 @@ def test_a_row_that_the_table_refuses(kafka: Broker, make_job: MakeJob) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_the_topic_gets_more_partitions(place: str, kafka: Broker, make_job: MakeJob) -> None:
-    """While a batch is in doubt: its records stay where they are, and a replay is the same batch all the same."""
+    """A6: while a batch is in doubt, its records stay where they are, and a replay is the same batch all the same."""
     job = make_job(kafka)
     job.kill_at(place, batch=BATCH)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -164,7 +164,7 @@ def test_the_topic_gets_more_partitions(place: str, kafka: Broker, make_job: Mak
 
 @pytest.mark.parametrize("place", PLACES[1:])
 def test_the_job_makes_other_records_of_a_batch_that_comes_again(place: str, kafka: Broker, make_job: MakeJob) -> None:
-    """A new version of the job is started while Spark does not know that the batch is done: the old one ends it."""
+    """A7: a new version of the job is started while Spark does not know that the batch is done: the old one ends it."""
     job = make_job(kafka)
     job.kill_at(place, batch=BATCH)
     before = job.input()[BATCH]
@@ -176,7 +176,7 @@ def test_the_job_makes_other_records_of_a_batch_that_comes_again(place: str, kaf
 
 
 def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
-    """Settled on the old one, adopted on the new one, and then as ever. The topic was mirrored by others."""
+    """D6: settled on the old one, adopted on the new one, and then as ever. The topic was mirrored by others."""
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
     kafka_without_2pc.create_topic(job.topic, partitions=3)
@@ -196,7 +196,7 @@ def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_
 def test_the_cluster_is_gone_with_a_decided_batch(
     kafka: Broker, kafka_without_2pc: Broker, make_job: MakeJob, run: Run
 ) -> None:
-    """By hand, as the refusal says: owed, adopted, and the new cluster gets the batch."""
+    """D6: by hand, as the refusal says: owed, adopted, and the new cluster gets the batch."""
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
     kafka_without_2pc.create_topic(job.topic, partitions=3)
@@ -215,7 +215,7 @@ def test_the_cluster_is_gone_with_a_decided_batch(
 def test_a_transaction_that_nobody_is_left_for(
     place: str, kafka: Broker, make_job: MakeJob, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The job was given up with a prepared transaction, which never times out: it is found, though it does not hang."""
+    """B27: a job was given up with a prepared transaction, which never times out: it is found, and not as hanging."""
     job = make_job(kafka)
     job.kill_at(place, batch=BATCH)
     wait_until(
@@ -260,7 +260,7 @@ def test_the_transactional_id_is_changed_for_good(place: str, kafka: Broker, mak
 
 
 def test_the_checkpoint_is_that_of_yesterday(kafka: Broker, make_job: MakeJob) -> None:
-    """Two batches back. What adopting costs is said; a new checkpoint behind what both sides have costs nothing."""
+    """D8: two batches back. What adopting costs is said; a new checkpoint behind what both sides have costs nothing."""
     job = make_job(kafka)
     job.run()
     for batch in (2, 3):
@@ -278,7 +278,7 @@ def test_the_checkpoint_is_that_of_yesterday(kafka: Broker, make_job: MakeJob) -
 
 
 def test_only_the_state_row_is_restored(kafka: Broker, make_job: MakeJob) -> None:
-    """An old row beside a new table: Kafka shows what it lacks. The newest row is the remedy."""
+    """C5: an old row beside a new table: Kafka shows what it lacks. The newest row is the remedy."""
     job = make_job(kafka)
     job.kill_at("step:NOTE", batch=0)
     job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")

@@ -74,15 +74,20 @@ def claim_statement(state: Table, claimant: Claimant) -> Returning:
 
 
 def row_columns(state: Table) -> tuple[ColumnElement[Any], ...]:
-    """What to select for :func:`row_of`: every column, and the row's age by the database's clock."""
+    """What to select for :func:`row_of`: every column, and the row's ages by the database's clock."""
     newest = func.greatest(state.c.claimed_at, state.c.decided_at, state.c.settled_at)
-    return (*state.columns, func.extract("epoch", func.clock_timestamp() - newest).label("age_s"))
+    ages = {"age_s": newest, "decided_age_s": state.c.decided_at}
+    return (
+        *state.columns,
+        *(func.extract("epoch", func.clock_timestamp() - since).label(name) for name, since in ages.items()),
+    )
 
 
 def row_of(answer: Any) -> StateRow:
     """A StateRow from SQLAlchemy's row with :func:`row_columns`."""
     values = dict(answer._mapping)  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
     values["age_s"] = float(values["age_s"])
+    values["decided_age_s"] = None if values["decided_age_s"] is None else float(values["decided_age_s"])
     values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
     return StateRow(**values)
 

@@ -8,6 +8,7 @@ that is stopped after sending it holds no lock.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from jdbc_state.failures import describe, translated
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import DatabaseUnreachableError
+
+_log = logging.getLogger(__name__)
 
 #: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
 ANSWER_GRACE_MS = 2_000
@@ -93,14 +96,19 @@ class Database:
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
         pause_s = _RECONNECT_PAUSE_S
+        told = False
         while True:
             try:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except SQLAlchemyError as error:
                 left_s = end_s - time.monotonic()
+                unreachable = self._unreachable(operation, error)
                 if left_s <= 0:
-                    raise self._unreachable(operation, error) from None
+                    raise unreachable from None
+                if not told:
+                    told = True
+                    _log.warning("%s; trying again for up to %.0f s", unreachable, left_s)
                 time.sleep(min(pause_s, left_s))
                 pause_s = min(pause_s * 2, _RECONNECT_PAUSE_S_MAX)
             else:
@@ -270,5 +278,9 @@ def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
 
 def _label(url: URL) -> str:
     """'host:port/database' without user and password; libpq's defaults where the URL leaves them out."""
-    host, port, name = url.host, url.port, url.database
-    return f"{host or url.query.get('host', 'local socket')}:{port or url.query.get('port', 5432)}/{name or ''}"
+    host, port, name = url.host, url.port, url.database or ""
+    named = url.query.get("host", "local socket")
+    if host is None and isinstance(named, tuple):
+        # Several servers, each with its port.
+        return f"{','.join(named)}/{name}"
+    return f"{host or named}:{port or url.query.get('port', 5432)}/{name}"

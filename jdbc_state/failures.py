@@ -27,6 +27,13 @@ _GRANT = (
     "history table, and USAGE on their schema. Where a table is missing: CREATE on the schema, or make it with a role "
     "that has that. README.md lists everything under Permissions"
 )
+#: The server takes no writes: mostly a standby, after a failover that the URL does not follow.
+READ_ONLY = "25006"
+_PRIMARY = (
+    ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
+    "target_session_attrs=read-write, which finds it after a failover too"
+)
+_REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
 
 
 def sqlstate_of(error: BaseException) -> str:
@@ -65,7 +72,7 @@ def describe(error: BaseException) -> str:
 def store_error(operation: str, error: BaseException) -> StateStoreError:
     """The StateStoreError that stands for ``error``."""
     sqlstate = sqlstate_of(error)
-    remedy = _GRANT if sqlstate == INSUFFICIENT_PRIVILEGE else ""
+    remedy = _REMEDIES.get(sqlstate, "")
     return StateStoreError(
         operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
     )

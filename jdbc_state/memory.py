@@ -254,4 +254,6 @@ class MemoryStateStore(StoreBase):
 
     def _aged(self, row: StateRow) -> StateRow:
         newest = max(moment for moment in (row.claimed_at, row.decided_at, row.settled_at) if moment is not None)
-        return replace(row, age_s=(self._clock() - newest).total_seconds())
+        now = self._clock()
+        decided_age_s = None if row.decided_at is None else (now - row.decided_at).total_seconds()
+        return replace(row, age_s=(now - newest).total_seconds(), decided_age_s=decided_age_s)

@@ -87,6 +87,7 @@ class StateRow:
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
+        decided_age_s: the same since ``decided_at`` alone; None before the first decision.
     """
 
     transactional_id: str
@@ -106,6 +107,15 @@ class StateRow:
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
+    decided_age_s: float | None = field(default=None, compare=False)
+
+    @property
+    def in_doubt_s(self) -> float | None:
+        """Seconds for which this database has had a batch that Kafka, as far as the row knows, lacks; else None.
+
+        Not ``age_s``: a job that starts and fails again and again claims the row each time, and so keeps it young.
+        """
+        return self.decided_age_s if self.status in (DECIDED, OWED) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
     from spark_2pc_sink.runbook import recover, status
+    from spark_2pc_sink.sink.batch_work import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
 
 __all__ = [
+    "BatchReport",
     "DualWriteError",
     "DualWriteSink",
     "OperatorDecision",
@@ -62,6 +64,7 @@ _HOMES = {
     "RecoveryReport": "recovery",
     "recover": "runbook",
     "status": "runbook",
+    "BatchReport": "sink.batch_work",
     "DualWriteSink": "sink.sink",
 }
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+#: Leaders, coordinators and end markers take less. Who waits for longer is told what for, before a time-out says it.
+QUIET_S: Final = 5.0
 
 
 class Clock(Protocol):
@@ -44,6 +47,7 @@ class Deadline:
         self._end_s = clock.now_s() + limit_ms / 1000
         self._pause_s = backoff_ms / 1000
         self._pause_s_max = backoff_ms_max / 1000
+        self._long_at_s = clock.now_s() + QUIET_S
 
     @property
     def remaining_s(self) -> float:
@@ -54,6 +58,13 @@ class Deadline:
     def passed(self) -> bool:
         """True when no time is left."""
         return self.remaining_s == 0.0
+
+    def got_long(self) -> bool:
+        """True for the first call after `QUIET_S`: a log has one line of each operation that waits for long."""
+        long = self._clock.now_s() >= self._long_at_s
+        if long:
+            self._long_at_s = float("inf")
+        return long
 
     def pause(self) -> None:
         """Wait a little longer than the last time, but not beyond the deadline."""

@@ -92,6 +92,8 @@ class RecoveryReport:
         cause: why code must not settle it, where that is so; `recover` raises `HaltError` there.
         age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
             a job that is well may be in doubt for a moment.
+        in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
+            has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
     """
 
     transactional_id: str
@@ -105,6 +107,7 @@ class RecoveryReport:
     cause: HaltCause | None = None
     known: bool = True
     age_s: float | None = None
+    in_doubt_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,7 @@ class Recovery:
             reason=resolution.reason,
             known=row is not None,
             age_s=None if row is None else row.age_s,
+            in_doubt_s=None if row is None else row.in_doubt_s,
         )
         if isinstance(resolution, Halt):
             refusal = ("would refuse to choose",)
@@ -259,6 +263,9 @@ class Recovery:
                     prepared=row.prepared_transaction_state,
                     detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
                 )
+            if deadline.got_long():
+                waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
+                _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
             deadline.pause()
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
@@ -401,6 +408,7 @@ class Recovery:
             settled=not owed,
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
             remedies=_OWED_REMEDIES if owed else (),
+            in_doubt_s=row.in_doubt_s,
         )
 
 

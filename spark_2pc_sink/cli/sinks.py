@@ -141,6 +141,7 @@ def _lines(report: RecoveryReport) -> list[str]:
         f"  database: {report.database_before}",
         f"  Kafka:    {report.kafka_before}",
         *([f"  touched:  {report.age_s:.0f} s ago"] if report.age_s is not None else []),
+        *([f"  in doubt: for {report.in_doubt_s:.0f} s"] if report.in_doubt_s is not None else []),
         *(f"  - {action}" for action in report.actions),
         *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),
         *(f"  to settle: {remedy}" for remedy in report.remedies if not report.settled),

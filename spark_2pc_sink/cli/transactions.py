@@ -26,8 +26,11 @@ when readers of committed data stand still:
      A transaction that its coordinator will still end is not shown, however old it is.
   2. abort ends one of those, in one partition. It looks at the partition and at every coordinator, twice, and
      refuses where a coordinator knows the transaction: its producer could still commit what readers skipped.
-  3. force-terminate is for those: the coordinator itself aborts, in every partition, and fences the producer.
-     Before: `spark-2pc status`, if the id is one of a sink. If its database has decided the batch, the row becomes
+  3. list --state Ongoing --running-longer-than-ms 600000 names the ids of those that a coordinator knows, and describe
+     their partitions and age. One with two-phase commit never times out: only its owner ends it. If that is a sink,
+     `spark-2pc recover` does, as its database has decided.
+  4. force-terminate is for those whose owner is gone: the coordinator itself aborts, in every partition, and fences
+     the producer. If the id is one of a sink after all, and its database has decided the batch, the row becomes
      `owed`, and `spark-2pc recover` or the next start of the job settles it. Two-phase commit is off for the id
      until its owner starts again.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +246,11 @@ class SinkOptions(CommonOptions):
         why="go on with a replay that differs from the batch that the database took: one that Kafka is owed is sent as "
         "Spark has it now, one that both sides have is left out",
     )
+    on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        why="called in the driver with a BatchReport for each batch that both sides have, to hand its figures on; what "
+        "it raises ends the query, and the batch stays written",
+    )
     decision_margin_ms: int = setting(
         10_000,
         unit="ms",
@@ -259,6 +264,10 @@ class SinkOptions(CommonOptions):
         check_topic(self.topic)
         TableName.parse(self.table)
         self._check_upsert()
+        given: object = self.on_batch
+        if given is not None and not callable(given):
+            rule = "it is a function of one argument, the BatchReport"
+            raise _contradiction("on_batch", given, rule, "pass on_batch=lambda report: print(report)")
         open_ms = self.kafka.transaction_timeout_ms
         if open_ms is not None and self.decision_margin_ms >= open_ms:
             raise _contradiction(

@@ -39,6 +39,10 @@ _REFUSED: Final = frozenset(
         Code.SASL_AUTHENTICATION_FAILED,
     }
 )
+_ACL_REMEDY: Final = (
+    "An ACL is missing: README.md lists under Permissions what a sink needs, and `spark-2pc transactions --help` "
+    "what those commands need"
+)
 
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
@@ -50,6 +54,8 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
         kind: type[KafkaError] = FencedError
     elif code in _REFUSED:
         kind = AuthorizationError
+        if code != Code.SASL_AUTHENTICATION_FAILED:
+            detail = f"{detail}. {_ACL_REMEDY}"
     elif code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         kind = UnknownTopicError
     else:

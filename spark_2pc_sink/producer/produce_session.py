@@ -81,6 +81,7 @@ class ProduceSession:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._limits = dict(limits or {})
         self._digest = EMPTY_DIGEST
+        self._record_bytes = 0
         self._failure: Exception | None = None
 
     def __enter__(self) -> ProduceSession:
@@ -100,6 +101,11 @@ class ProduceSession:
     def digest(self) -> int:
         """The digest of every record encoded so far; of every record appended once `flush` has returned."""
         return self._digest
+
+    @property
+    def record_bytes(self) -> int:
+        """Of all record batches so far, compressed; each is counted once, however often it was sent."""
+        return self._record_bytes
 
     def append(self, partition: TopicPartition, rows: Rows) -> None:
         """Append rows to one partition, in order.
@@ -227,6 +233,7 @@ class ProduceSession:
         target.sequence = next_sequence(target.sequence, batch.record_count)
         self._digest = combine_digests(self._digest, batch.digest)
         self._sender.push(target.lane, payload, record_count=batch.record_count, row_key=batch.row_key)
+        self._record_bytes += len(payload)
         return len(payload)
 
     def _let_go(self) -> None:

@@ -27,6 +27,11 @@ _CHANGED = (
     "back, the row is where it was"
 )
 _RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
+_NEW_CHECKPOINT = (
+    "if it is lost: a new checkpoint, with a source that begins behind what both sides have (startingOffsets or the "
+    "like), and adopt=True on the sink (once)"
+)
+_REPAIR = "compare both sides, repair the table by hand, then the next"
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
@@ -56,9 +61,19 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
         return Placement.RUN
     if row_batch_id is None:
         reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, (_CHANGED, _RESTORE, _ADOPT))
+        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, (_CHANGED, _RESTORE, _adopt(f"batch {batch_id}")))
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-    return Halt(HaltCause.GAP, reason, (_RESTORE, _ADOPT))
+    if batch_id < row_batch_id:
+        again = _adopt(f"what it has of batches {batch_id} to {row_batch_id}")
+        older, remedies = "the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT, again)
+    else:
+        older, remedies = "the row is older than the checkpoint", (_RESTORE, _REPAIR, _adopt(f"batch {batch_id}"))
+    return Halt(HaltCause.GAP, f"{reason}; {older}", remedies)
+
+
+def _adopt(written: str) -> str:
+    """The last way out, and what it costs where ``written`` is on both sides already."""
+    return f"{_ADOPT}. It writes {written} to both sides, also where they have it"
 
 
 def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:

@@ -134,6 +134,10 @@ class Halt:
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
+_CHANGED = (
+    "if state_schema, state_table or database is another than in this id's last run: change it back, the row is where "
+    "it was"
+)
 
 
 def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution | Halt:
@@ -167,7 +171,12 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
             HaltCause.ID_IN_USE,
             "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
             "was lost",
-            ("choose a transactional id that nothing else uses", "restore the state row", _ADOPT),
+            (
+                "choose a transactional id that nothing else uses",
+                _CHANGED,
+                "restore the state row",
+                f"{_ADOPT}, and what it has open there is aborted",
+            ),
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
@@ -198,6 +207,7 @@ def _behind_kafka() -> Halt:
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
         (
+            "if another job or application uses this id: give that one another, then adopt as below",
             "restore the database to its newest state",
             "compare both sides, repair the table by hand, then " + _ADOPT,
         ),

@@ -160,6 +160,7 @@ class BatchDriver:
         self._observer = observer
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
+        self._record_bytes = 0
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
@@ -207,15 +208,15 @@ class BatchDriver:
         if first is Placement.SKIP:
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
             check_skip(self._claimed(), replay, accept_replay=self._accept_replay)
-            return BatchReport(batch_id, first)
+            return BatchReport.of(self._claimed(), batch_id, first)
         error: Exception | None = None
         for attempt in range(1, self._attempts_max + 1):
             error = self._try(batch_id, work, attempt, placement)
             if error is not None:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
-                row = self._claimed()
-                return BatchReport(batch_id, first, row.row_count, row.record_count, attempt)
+                sent = self._record_bytes
+                return BatchReport.of(self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent)
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
         ) from error
@@ -230,7 +231,8 @@ class BatchDriver:
             self._restore(error)
             raise
         except Exception as error:
-            _log.warning("batch %d, attempt %d of %d failed: %s", batch_id, attempt, self._attempts_max, error)
+            tried = f"{self._transactional_id}: batch {batch_id}, attempt {attempt} of {self._attempts_max}"
+            _log.warning("%s failed: %s", tried, error)
             self._restore(error)
             if self._stopping():
                 raise
@@ -254,7 +256,7 @@ class BatchDriver:
             except (SupersededError, HaltError, InDoubtError, ClaimRefusedError):
                 raise
             except DualWriteError as second:
-                _log.warning("recovery after %r did not get through yet: %s", error, second)
+                _log.warning("%s: recovery after %r did not get through yet: %s", self._transactional_id, error, second)
                 if deadline.passed and decided is not None:
                     raise InDoubtError(
                         transactional_id=self._transactional_id, prepared=decided, detail=str(second)
@@ -331,6 +333,7 @@ class BatchDriver:
     def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope) -> ProducedBatch:
         """Step 3, and what must be true of it."""
         produced = work.produce(ticket, scope.connection)
+        self._record_bytes = produced.record_bytes
         self._observer(Step.PRODUCE)
         if produced.row_count != produced.record_count:
             raise BatchRetryError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from jdbc_state import StateRow
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
     from spark_2pc_sink.recipe.placement import Placement
 
@@ -51,12 +52,14 @@ class ProducedBatch:
         record_count: records that Kafka has acknowledged.
         digest: 32 hexadecimal digits over the records, '' when there are none.
         offsets: first and last offset per partition.
+        record_bytes: of the record batches that were sent, compressed.
     """
 
     row_count: int
     record_count: int
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    record_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,20 +114,65 @@ class BatchWork(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """What became of a batch.
+    """What became of a batch, told when both sides have it.
 
     Attributes:
+        transactional_id: the sink's id.
         batch_id: Spark's id.
-        placement: run, skipped as done, or resent to Kafka only.
+        placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
         row_count: rows in the table, 0 when skipped.
         record_count: records in Kafka, 0 when skipped.
+        record_bytes: of the record batches that were sent, compressed; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
+        prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
+        seconds: what the call took; without the recovery of a start, with those after a failed attempt.
+        step_seconds: the same by steps, as in ``{"produce": 0.8, …}`` with the names of `recipe.dual_write.Step` in
+            lower case. Each is the time since the step that was reached before it; so ``recover`` has, where an attempt
+            has failed, all of it since its last step.
     """
 
+    transactional_id: str
     batch_id: int
     placement: Placement
     row_count: int = 0
     record_count: int = 0
+    record_bytes: int = 0
     attempts: int = 0
+    prepared: str = ""
+    seconds: float = 0.0
+    step_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, row: StateRow, batch_id: int, placement: Placement, *, attempts: int = 0, record_bytes: int = 0
+    ) -> BatchReport:
+        """Read a report off the state row that the batch has left.
+
+        Args:
+            row: says what is where.
+            batch_id: Spark's id.
+            placement: of the batch.
+            attempts: transactions begun, 0 for a batch that was skipped.
+            record_bytes: of the last one.
+        """
+        return cls(
+            transactional_id=row.transactional_id,
+            batch_id=batch_id,
+            placement=placement,
+            row_count=row.row_count if attempts else 0,
+            record_count=row.record_count if attempts else 0,
+            record_bytes=record_bytes,
+            attempts=attempts,
+            prepared=row.prepared_transaction_state if row.record_count else "",
+        )
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
+        return (
+            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows, "
+            f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
+            f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
+        )

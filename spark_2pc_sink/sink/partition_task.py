@@ -73,7 +73,13 @@ class _Writing:
             rows.finish()
             written = self._session.flush()
         digest = self._session.digest
-        return TaskReceipt(task=self._task, sources=(rows.account(digest),), digest=digest, written=written)
+        return TaskReceipt(
+            task=self._task,
+            sources=(rows.account(digest),),
+            digest=digest,
+            written=written,
+            record_bytes=self._session.record_bytes,
+        )
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         parts = list(self._router.split(batch))

@@ -66,6 +66,7 @@ class TaskReceipt:
         taken: how many pieces it took of each (source, run).
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
+        record_bytes: of the record batches in which that was sent.
         error: why the task refused or gave up; nothing it wrote may be used then.
     """
 
@@ -74,6 +75,7 @@ class TaskReceipt:
     taken: Mapping[tuple[int, int], int] = field(default_factory=dict)
     digest: int = 0
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
+    record_bytes: int = 0
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:
@@ -110,6 +112,11 @@ class TaskResults:
     def records(self) -> int:
         """Records acknowledged to all tasks."""
         return sum(written.records for receipt in self.receipts for written in receipt.written.values())
+
+    @property
+    def record_bytes(self) -> int:
+        """Of the record batches that all tasks have sent."""
+        return sum(receipt.record_bytes for receipt in self.receipts)
 
     @property
     def digest(self) -> int:

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+_CHANGED_JOB = (
+    "if topic, key, value, headers or the query have changed since: start the job as it was, until this batch is "
+    "through, and then the new one"
+)
+
+
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     """A resend must be what the database has.
 
@@ -34,6 +40,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
             kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
             reason="the replay of the owed batch is not the batch that the database has",
             remedies=(
+                _CHANGED_JOB,
                 "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
                 "spark-2pc recover --drop: leave Kafka without this batch",
             ),
@@ -68,6 +75,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
             "back, the source or an expression has changed, rows depend on the order in which Spark meets them, or the "
             "sink was called twice for one batch",
             remedies=(
+                _CHANGED_JOB,
                 "restore the checkpoint, or the database, that belongs to the other one",
                 "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
                 "for two parts of one stream use two sinks, each with a transactional_id of its own",

@@ -65,6 +65,7 @@ class _Sending:
                 taken=dict(self._taken),
                 digest=self._session.digest,
                 written=written,
+                record_bytes=self._session.record_bytes,
             ).to_result()
         except BaseException:
             self._plan.topics.connections.drop()

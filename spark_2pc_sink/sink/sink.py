@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import SqlStateStore, StoreSettings
@@ -18,7 +18,6 @@ from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
-from spark_2pc_sink.sink.batch_work import BatchReport
 from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.row_feed import RowFeed
@@ -34,6 +33,7 @@ from spark_2pc_sink.sink.spark_facts import (
     runs_here,
     stream_execution,
 )
+from spark_2pc_sink.sink.step_times import StepTimes
 from spark_2pc_sink.sink.topics import Connections, TopicFacts
 from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
@@ -41,6 +41,9 @@ from spark_2pc_sink.sink.work import SparkBatchWork
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from spark_2pc_sink.recipe.dual_write import Step
+    from spark_2pc_sink.sink.batch_work import BatchReport
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class DualWriteSink:
         table: target table, ``table`` or ``schema.table``.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
+        on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
+            query; the batch stays written, and is skipped by the next start.
         **options: everything else of `SinkOptions`, each with a documented default.
 
     Raises:
@@ -102,18 +107,11 @@ class DualWriteSink:
         if self._run is None:
             message = "a run was just started"
             raise AssertionError(message)
-        begun_s = time.monotonic()
         report = self._run.write(batch, batch_id)
-        _log.info(
-            "%s: batch %d, %s: %d rows, %d records, %d transactions, %.3f s",
-            self._options.transactional_id,
-            batch_id,
-            report.placement.name.lower(),
-            report.row_count,
-            report.record_count,
-            report.attempts,
-            time.monotonic() - begun_s,
-        )
+        # Its line is put together only where it is logged.
+        _log.info("%s", report)
+        if self._options.on_batch is not None:
+            self._options.on_batch(report)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options}
@@ -163,6 +161,7 @@ class _Run:
         self._arrow = ArrowBound()
         self._feed = RowFeed()
         clock = SystemClock()
+        self._times = StepTimes(clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
             recovery=Recovery(
@@ -184,7 +183,7 @@ class _Run:
             adopt=options.adopt,
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
-            observer=lambda step: observer.reached(step),  # noqa: PLW0108 - looked up at each call, so that it can be replaced
+            observer=self._reached,
         )
         self._analyzed: tuple[StructType, frames.RecordExpressions] | None = None
 
@@ -208,6 +207,12 @@ class _Run:
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])
         self._loader.prepare(batch, expressions, create=False)
+        for name in ("adopt", "accept_replay"):
+            if getattr(self._options, name):
+                once = (
+                    "is meant for one start, and nothing that it allows is refused while it is there: take it out again"
+                )
+                _log.warning("%s: %s=True %s", self._options.transactional_id, name, once)
         recovered = self._driver.recover()
         self._loader.drop_leftover_staging(recovered.row.generation)
         initialized = recovered.initialized
@@ -237,7 +242,9 @@ class _Run:
             feed=self._feed,
             local=self._local,
         )
-        return self._driver.write(batch_id, work)
+        self._times.begin()
+        report = self._driver.write(batch_id, work)
+        return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
 
     def close(self) -> None:
         """Close the connections of this run."""
@@ -247,6 +254,11 @@ class _Run:
         self._connections.drop()
         self._cluster.close()
         self._store.close()
+
+    def _reached(self, step: Step) -> None:
+        self._times(step)
+        # Looked up at each call, so that it can be replaced.
+        observer.reached(step)
 
     def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
         """The sink's expressions over this batch; analyzed again only when the schema has changed."""

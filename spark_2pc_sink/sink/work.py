@@ -126,6 +126,7 @@ class SparkBatchWork:
             record_count=results.records,
             digest=format_digest(results.digest) if results.records else "",
             offsets=results.offsets,
+            record_bytes=results.record_bytes,
         )
 
     def copy_into(self, connection: Connection) -> int:

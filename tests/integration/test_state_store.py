@@ -102,6 +102,16 @@ def test_a_row_says_how_old_it_is(store: StateStore) -> None:
     """Recovery asks before it stops a sink that is probably running."""
     assert 0 <= claim(store).age_s < 5
     assert 0 <= read(store).age_s < 5
+    assert (read(store).decided_age_s, read(store).in_doubt_s) == (None, None)
+
+
+@pytest.mark.parametrize("status", ["decided", "owed", "done"])
+def test_a_row_says_for_how_long_kafka_has_lacked_its_batch(status: str, store: StateStore) -> None:
+    """B27: by the decision; claims come and go while a job fails at each start."""
+    reach(store, status)
+    row = read(store)
+    assert 0 <= (row.decided_age_s or 0) < 5
+    assert row.in_doubt_s == (None if status == "done" else row.decided_age_s)
 
 
 # --- the claim -------------------------------------------------------------------------------------------------------
@@ -473,7 +483,7 @@ def test_both_stores_take_the_same_claims(database: str) -> None:
 
 def columns_of(row: StateRow) -> dict[str, Any]:
     """The row as its table has it."""
-    return {name: value for name, value in asdict(row).items() if name not in {"age_s", "created"}}
+    return {name: value for name, value in asdict(row).items() if name not in {"age_s", "decided_age_s"}}
 
 
 def claimed_or_refused(store: StateStore, transactional_id: str, **claimant: Any) -> StateRow | str:
@@ -494,6 +504,8 @@ def test_the_store_in_memory_takes_its_time_from_a_clock() -> None:
     assert (row.claimed_at, row.decided_at, row.settled_at) == (now, now, now)
     now += timedelta(minutes=5)
     assert store.check_generation(ID, 1).age_s == 300.0
+    row = claim(store)
+    assert (row.age_s, row.decided_age_s) == (0.0, 300.0)
 
 
 def test_the_store_in_memory_keeps_the_statements_of_committed_transactions() -> None:

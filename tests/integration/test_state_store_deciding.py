@@ -416,6 +416,8 @@ def test_an_unreachable_database_is_named_without_its_password(postgres: Server)
     assert not raised.value.retriable
     with pytest.raises(DatabaseUnreachableError, match=r"connecting to localhost:1/ci: "):
         SqlStateStore("postgresql+psycopg2://localhost:1/ci", SETTINGS).read_all()
+    with pytest.raises(DatabaseUnreachableError, match=r"connecting to 127.0.0.1:1,localhost:2/ci: "):
+        SqlStateStore("postgresql+psycopg2:///ci?host=127.0.0.1:1&host=localhost:2", SETTINGS).read_all()
     missing = SqlStateStore(postgres.database_url("missing"), SETTINGS)
     with pytest.raises(DatabaseUnreachableError, match='database "missing" does not exist'):
         missing.read(ID)
@@ -432,7 +434,7 @@ def test_a_password_is_cut_out_of_what_the_driver_says(monkeypatch: pytest.Monke
         SqlStateStore("postgresql+psycopg2://user:the-password@h/shop", SETTINGS).read(ID)
 
 
-def test_a_database_that_was_there_is_waited_for(start_postgres: object) -> None:
+def test_a_database_that_was_there_is_waited_for(start_postgres: object, caplog: pytest.LogCaptureFixture) -> None:
     """A failover takes 10 to 20 seconds, and the sink survives it."""
     server = start_postgres()  # type: ignore[operator]
     url = server.create_database("shop")
@@ -445,6 +447,8 @@ def test_a_database_that_was_there_is_waited_for(start_postgres: object) -> None
         assert raised.value.retriable
         threading.Timer(0.5, server.start).start()
         assert store.check_generation(ID, row.generation) == row
+    waits = [line for line in caplog.messages if "trying again for up to" in line]
+    assert [f":{server.port}/shop" in line for line in waits] == [True, True]  # one for each of the waits
 
 
 def test_a_server_that_falls_silent_when_it_is_reached_is_not_waited_for_without_end(

@@ -137,9 +137,10 @@ def test_a_sink_that_nobody_knows_is_exit_code_4(
     monkeypatch.setattr(sinks, "status", lambda **_: [found])
     assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
     assert "NOT KNOWN" in capsys.readouterr().out
-    monkeypatch.setattr(sinks, "status", lambda **_: [found, replace(report(settled=False), age_s=2.4)])
+    old = replace(report(settled=False), age_s=2.4, in_doubt_s=3601.0)
+    monkeypatch.setattr(sinks, "status", lambda **_: [found, old])
     assert cli.main(["status", *SIDES]) == 3
-    assert "touched:  2 s ago" in capsys.readouterr().out
+    assert "touched:  2 s ago\n  in doubt: for 3601 s\n" in capsys.readouterr().out
 
 
 def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.clock import Deadline, SystemClock
+from spark_2pc_sink.clock import QUIET_S, Deadline, SystemClock
 from tests.support.fake_kafka import FakeClock
 
 
@@ -16,6 +16,15 @@ def test_pauses_double_and_never_go_beyond_the_deadline() -> None:
         times.append(round(clock.now, 3))
     assert times == [0.1, 0.3, 0.6, 0.9, 1.0]
     assert deadline.remaining_s == 0
+
+
+def test_a_long_wait_is_said_once() -> None:
+    """An operation that waits has a line in the log before its time-out, and no more than one."""
+    clock = FakeClock()
+    deadline = Deadline(clock, 60_000)
+    assert not deadline.got_long()
+    clock.now += QUIET_S
+    assert [deadline.got_long() for _ in range(3)] == [True, False, False]
 
 
 def test_the_system_clock_goes_on() -> None:

@@ -154,6 +154,7 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"topic": "a b"}, "1 to 249 of the characters"),
         ({"table": "a.b.c"}, "'table' or 'schema.table'"),
         ({"staging_schema": "a.b"}, "it is one name"),
+        ({"on_batch": "print"}, "a function of one argument"),
     ],
 )
 def test_contradictions_and_bad_values_are_refused(options: dict[str, object], said: str) -> None:

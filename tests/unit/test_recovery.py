@@ -26,13 +26,15 @@ class Sides:
         self.store = MemoryStateStore()
         self.clock = FakeClock()
 
-    def recovery(self, *, adopt: bool = False, decision: OperatorDecision | None = None) -> Recovery:
+    def recovery(
+        self, *, adopt: bool = False, decision: OperatorDecision | None = None, settle_deadline_ms: int = 5_000
+    ) -> Recovery:
         return Recovery(
             transactional_id=ID,
             kafka=self.kafka,
             store=self.store,
             clock=self.clock,
-            settle_deadline_ms=5_000,
+            settle_deadline_ms=settle_deadline_ms,
             adopt=adopt,
             decision=decision,
         )
@@ -142,6 +144,7 @@ def test_a_decided_transaction_that_timed_out_is_owed() -> None:
     assert ("init", "owed") in states
     assert not report.settled
     assert any("--drop" in remedy for remedy in report.remedies)
+    assert report.in_doubt_s is not None
 
 
 @pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
@@ -269,7 +272,7 @@ def test_an_answer_to_end_txn_that_was_lost_leaves_the_sink_in_doubt_and_the_nex
     assert sides.kafka.committed == [pair]
 
 
-def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline() -> None:
+def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """B13: PrepareCommit is not interpreted; a coordinator that never finishes leaves the sink in doubt."""
     sides = Sides()
     pair = sides.start()
@@ -289,7 +292,9 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline() -> None:
     stuck.decide(pair)
     stuck.kafka.state, stuck.kafka.pair = "PrepareCommit", pair.bumped()
     with pytest.raises(InDoubtError, match="PrepareCommit"):
-        stuck.start()
+        stuck.recovery(settle_deadline_ms=60_000).run(query_id=QUERY, run_id="run")
+    waiting = [line for line in caplog.messages if "recovery is still waiting, for up to 5" in line]
+    assert [f"{ID}: recovery" in line and "Kafka shows PrepareCommit 0:1" in line for line in waiting] == [True]
 
 
 def test_a_superseded_driver_does_not_touch_kafka() -> None:
@@ -328,6 +333,7 @@ def test_a_look_changes_nothing() -> None:
     report = sides.recovery().look()
     assert (report.settled, report.known) == (False, True)
     assert report.age_s is not None
+    assert report.in_doubt_s == pytest.approx(report.age_s, abs=1)
     assert report.actions == ("would commit the transaction of the row's pair",)
     assert sides.row() == before
     assert sides.kafka.committed == []

@@ -239,3 +239,18 @@ def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
     pair.fail_over()
     outcome = promoted(job, pair).fail()
     assert outcome.cause == HaltCause.DATABASE_BEHIND
+
+
+# --- which of both is the primary --------------------------------------------------------------------------------
+
+
+def test_a_url_that_names_the_standby_alone(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
+    """C11: as a name may after a failover. The refusal says what to write instead, and that works."""
+    job = make(make_job, kafka_without_2pc, pair)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    pair.standby.wait_until_caught_up()
+    refused = promoted(job, pair).fail()
+    assert "read-only transaction" in refused.text
+    assert "target_session_attrs=read-write" in refused.text
+    job.run(database=pair.url)
+    job.check()

@@ -50,6 +50,16 @@ def sequences(fake: FakeCluster, partition: int = 0) -> list[int]:
     ]
 
 
+def sizes(fake: FakeCluster) -> list[int]:
+    """The bytes of every batch that came."""
+    return [
+        len(data.records)
+        for request in fake.of(Api.PRODUCE)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+    ]
+
+
 def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluster, cluster: Cluster) -> None:
     """KIP-890: 'sequence numbers start from 0 in each transaction', since every transaction has its own epoch."""
     session = session_on(cluster, **SMALL_BATCHES)
@@ -58,6 +68,7 @@ def test_records_arrive_with_the_pair_and_in_sequence_from_zero(fake: FakeCluste
     receipts = session.flush()
     assert receipts == {T0: PartitionReceipt(3, 0, 2), T1: PartitionReceipt(2, 0, 1)}
     assert session.records == 5
+    assert session.record_bytes == sum(sizes(fake))
     assert [batch[0] for batch in fake.partitions[T0].batches] == [(PAIR.producer_id, PAIR.epoch)] * 3
     assert sequences(fake) == [0, 1, 2]
     request = fake.of(Api.PRODUCE)[0].body

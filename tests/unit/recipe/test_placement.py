@@ -40,6 +40,22 @@ def test_every_combination() -> None:
         assert answer is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
 
 
+@pytest.mark.parametrize(
+    ("row_batch_id", "reason", "written"),
+    [
+        (None, "knows none", "batch 4 to both sides, also where they have it"),
+        (2, "the row is older than the checkpoint", "batch 4 to both sides, also where they have it"),
+        (7, "the checkpoint is older than the row", "what it has of batches 4 to 7 to both sides, also where they"),
+    ],
+)
+def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, written: str) -> None:
+    """A8, D8: who adopts at night knows that rows may then be there twice."""
+    placed = halted(RowStatus.DONE, row_batch_id, 4)
+    assert reason in placed.reason
+    assert "adopt=True" in placed.remedies[-1]
+    assert written in placed.remedies[-1]
+
+
 def test_a_decided_row_is_refused() -> None:
     """Recovery comes first: beside an undecided outcome no batch can be placed."""
     with pytest.raises(ValueError, match="recovered"):
@@ -54,7 +70,7 @@ def test_reasons_name_both_ids() -> None:
     first = halted(RowStatus.NONE, None, 7)
     assert "the first batch is 7" in first.reason
     assert first.remedies[0].startswith("if transactional_id, state_schema, state_table or database is another")
-    assert first.remedies[1:] == gap.remedies
+    assert first.remedies[1] == gap.remedies[0]
     owed = halted(RowStatus.OWED, 3, 4, adopt=True)
     assert "owed batch 3" in owed.reason
     assert any("--drop" in remedy for remedy in owed.remedies)

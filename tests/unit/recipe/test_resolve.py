@@ -160,7 +160,10 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     """C5: the row knows of no decision, or of one that Kafka aborted, and Kafka shows a commit: never carry on."""
     row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState("7:11"), "here")
     kafka = KafkaView(TransactionState(state), LATER, 2, "here")
-    assert decided(row, kafka) is HaltCause.DATABASE_BEHIND
+    halted = resolve(row, kafka)
+    assert isinstance(halted, Halt)
+    assert halted.cause is HaltCause.DATABASE_BEHIND
+    assert halted.remedies[0].startswith("if another job or application uses this id: give that one another")
     assert not isinstance(decided(row, kafka, adopt=True), HaltCause)
 
 

@@ -45,7 +45,8 @@ class FakeWork:
             self.kafka.produce(ticket.producer)
         if self.fail:
             raise self.fail.pop(0)
-        return ProducedBatch(self.rows, self.records, self.digest if self.records else "", {PARTITION: (0, 2)})
+        digest = self.digest if self.records else ""
+        return ProducedBatch(self.rows, self.records, digest, {PARTITION: (0, 2)}, record_bytes=100 * self.records)
 
     def copy_into(self, connection: Any) -> int:
         self.log.append("copy")

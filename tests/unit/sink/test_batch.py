@@ -44,6 +44,7 @@ def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
     assert job.steps == list(Step)
     assert work.log == ["produce", "copy", "discard"]
     assert (report.placement, report.row_count, report.record_count, report.attempts) == (Placement.RUN, 3, 3, 1)
+    assert (report.transactional_id, report.batch_id, report.record_bytes, report.prepared) == (ID, 0, 300, "0:0")
     assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
     assert (job.row().status, job.row().settled, job.row().batch_id) == ("done", "0:1", 0)
 
@@ -173,11 +174,14 @@ def test_a_caller_that_goes_on_after_an_error_is_recovered_first(job: Job) -> No
 
 
 @pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])
-def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction(job: Job, error: Exception) -> None:
+def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction(
+    job: Job, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     """A4, A5, B30: the whole transaction is aborted; its records are never committed."""
     work = job.work(fail=[error])
     report = job.driver.write(0, work)
-    assert report.attempts == 2
+    assert f"{ID}: batch 0, attempt 1 of 3 failed: {error}" in caplog.messages
+    assert (report.attempts, report.prepared) == (2, "0:2")
     first, second = (ticket.producer for ticket in work.tickets)
     assert job.kafka.aborted == [first]
     assert job.kafka.committed == [second]
@@ -298,7 +302,7 @@ def test_an_empty_batch_has_no_transaction(job: Job) -> None:
     """A16: nothing is committed in Kafka, and the row takes the batch id."""
     job.driver.write(0, job.work())
     report = job.driver.write(1, job.work(rows=0, records=0))
-    assert (report.row_count, report.record_count) == (0, 0)
+    assert (report.row_count, report.record_count, report.record_bytes, report.prepared) == (0, 0, 0, "")
     assert len(job.kafka.committed) == 1
     assert (job.row().batch_id, job.row().status, job.row().prepared_transaction_state) == (1, "done", "0:0")
     work = job.work()

@@ -22,7 +22,7 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
     written = {TopicPartition("t", partition): PartitionReceipt(2, 10, 11) for partition in partitions}
     own = EncodedSource(source=task, rows=rows, digest=digest)
-    return TaskReceipt(task=task, sources=(own,), digest=digest, written=written)
+    return TaskReceipt(task=task, sources=(own,), digest=digest, written=written, record_bytes=100 * len(partitions))
 
 
 def sent(task: int, *sources: EncodedSource, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
@@ -42,7 +42,7 @@ def test_receipts_are_added_up_in_the_order_of_tasks() -> None:
         tasks_expected=2,
     )
     assert [one.task for one in results.receipts] == [0, 1]
-    assert (results.rows, results.records, results.digest) == (4, 8, 2)
+    assert (results.rows, results.records, results.record_bytes, results.digest) == (4, 8, 400, 2)
     assert results.offsets == {TopicPartition("t", partition): (10, 11) for partition in range(4)}
 
 

@@ -26,7 +26,8 @@ def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
     job.driver.write(0, job.work())
     work = job.work()
     report = job.driver.write(0, work)
-    assert report.placement is Placement.SKIP
+    assert (report.placement, report.attempts, report.row_count, report.record_bytes) == (Placement.SKIP, 0, 0, 0)
+    assert report.prepared == "0:0"
     assert work.log == ["reread"]
     assert len(job.kafka.committed) == 1
 

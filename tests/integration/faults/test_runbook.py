@@ -1,0 +1,293 @@
+"""What operators do to a job that is well or stopped, and whether what they are told then works as it is written.
+
+Each test does what README.md and the messages say, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from sqlalchemy import make_url
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.testing import wait_until
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import Job, make_rows
+from tests.support.driver_process import Outcome
+from tests.support.providers import Broker, Database
+
+BATCH = 1
+#: Where a driver dies: nothing is decided; Kafka has not followed; both sides have the batch, and Spark knows nothing.
+PLACES = ["step:PREPARE", "step:DECIDE", "step:NOTE"]
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command of this program against a job's sides; returns its exit code and all that it printed."""
+
+    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
+        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return call
+
+
+def refused(job: Job, error: str, *texts: str, **sink: Any) -> Outcome:
+    """A start that fails with this error, whose text has all of these."""
+    outcome = job.fail(**sink)
+    assert outcome.error == error, outcome
+    for text in texts:
+        assert text in outcome.text, outcome.text
+    return outcome
+
+
+def listed(job: Job, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the runbook's command for old transactions prints, here for those of more than a second."""
+    capsys.readouterr()
+    words = ["--bootstrap-server", job.broker.bootstrap, "--state", "Ongoing", "--running-longer-than-ms", "1000"]
+    assert cli.main(["transactions", "list", *words]) == exits.EXIT_SETTLED
+    return capsys.readouterr().out
+
+
+# --- the database -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_database_moves_while_the_job_is_stopped(
+    place: str, kafka: Broker, make_job: MakeJob, postgres: Database, request: pytest.FixtureRequest
+) -> None:
+    """D6: table and state row go together, so the copy settles what was in doubt."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    copy = f"{make_url(job.database).database}_moved"
+    job.sql(
+        "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        "AND datname = current_database()"
+    )
+    admin = job.on(kafka, database=postgres.url)
+    admin.sql(f'CREATE DATABASE "{copy}" TEMPLATE "{make_url(job.database).database}"')
+    request.addfinalizer(lambda: admin.sql(f'DROP DATABASE "{copy}" WITH (FORCE)'))
+    job.database = postgres.database_url(copy)
+    job.run()
+    job.check()
+
+
+def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJob, run: Run) -> None:
+    """D2: a job and an operator who look in the old place are told to look where it is."""
+    job = make_job(kafka)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    job.sql("CREATE SCHEMA ops")
+    job.sql("ALTER TABLE kafka_transaction_state SET SCHEMA ops")
+    refused(job, "HaltError", "if state_schema, state_table or database is another than")
+    refused(job, "HaltError", "if state_schema, state_table or database is another than")
+    code, text = run(job, "recover", "--take-over")
+    assert code == exits.EXIT_IN_DOUBT
+    assert "state_schema" in text
+    code, text = run(job, "status", "--state-schema", "ops")
+    assert code == exits.EXIT_IN_DOUBT
+    assert "would commit" in text
+    job.run(state_schema="ops")
+    job.check()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_table_is_renamed(place: str, kafka: Broker, make_job: MakeJob) -> None:
+    """In the database and in the job, in the middle of a batch."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    job.sql("ALTER TABLE target RENAME TO orders")
+    job.table = "orders"
+    job.run()
+    job.check()
+
+
+def test_a_password_is_changed_under_a_running_job(kafka: Broker, make_job: MakeJob) -> None:
+    """A new connection is refused, which the log says; a start with the new password goes on."""
+    job = make_job(kafka)
+    role = f"{make_url(job.database).database}_role"
+    job.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'old'")
+    job.sql(f"GRANT ALL ON SCHEMA public TO {role}")
+    job.sql(f"GRANT ALL ON target TO {role}")
+    url = make_url(job.database)
+    old, new = (url.set(username=role, password=word).render_as_string(hide_password=False) for word in ("old", "new"))
+    running = job.stop_at("step:PREPARE", batch=BATCH, database=old, connect_deadline_ms=1_000)
+    job.sql(f"ALTER ROLE {role} PASSWORD 'new'")
+    job.sql("SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = %s", role)
+    running.go_on()
+    assert running.outcome().event == "error"
+    assert "password authentication failed" in running.log_tail()
+    job.run(database=new)
+    job.check()
+    job.sql(f"REASSIGN OWNED BY {role} TO CURRENT_USER")
+    job.sql(f"DROP OWNED BY {role}")
+    job.sql(f"DROP ROLE {role}")
+
+
+def test_a_row_that_the_table_refuses(kafka: Broker, make_job: MakeJob) -> None:
+    """C12: the batch is refused until such rows are filtered, and then goes through as a whole."""
+    job = make_job(kafka)
+    job.sql("ALTER TABLE target ADD CONSTRAINT not_nine CHECK (id <> 100009)")
+    outcome = job.fail()
+    assert "not_nine" in outcome.text, outcome
+    outcome = job.fail()
+    assert "not_nine" in outcome.text, outcome
+    filtered = [row for row in make_rows(BATCH, 20) if row[0] != 100_009]
+    job.write_batch(BATCH, filtered)
+    job.run()
+    job.check()
+
+
+# --- Kafka --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_topic_gets_more_partitions(place: str, kafka: Broker, make_job: MakeJob) -> None:
+    """A6: while a batch is in doubt, its records stay where they are, and a replay is the same batch all the same."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for future in admin.create_partitions([NewPartitions(job.topic, 5)]).values():
+        future.result(30)
+    job.run()
+    job.check()
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_the_job_makes_other_records_of_a_batch_that_comes_again(place: str, kafka: Broker, make_job: MakeJob) -> None:
+    """A7: a new version of the job is started while Spark does not know that the batch is done: the old one ends it."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    before = job.input()[BATCH]
+    job.write_batch(BATCH, [(number, payload.upper()) for number, payload in before])
+    refused(job, "HaltError", "if topic, key, value, headers or the query have changed since: start the job as it was")
+    job.write_batch(BATCH, before)
+    job.run()
+    job.check()
+
+
+def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+    """D6: settled on the old one, adopted on the new one, and then as ever. The topic was mirrored by others."""
+    job = make_job(kafka)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    kafka_without_2pc.create_topic(job.topic, partitions=3)
+    moved = job.on(kafka_without_2pc)
+    code, text = run(moved, "status")
+    assert code == exits.EXIT_IN_DOUBT
+    assert "the state row belongs to Kafka cluster" in text
+    refused(moved, "ClaimRefusedError", "Connect to the cluster that the state row names")
+    refused(moved, "ClaimRefusedError", "Run spark-2pc recover against that cluster first", adopt=True)
+    assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
+    assert run(moved, "recover", "--take-over", "--adopt")[0] == exits.EXIT_SETTLED
+    moved.run()
+    table = [row for rows in job.input().values() for row in rows]
+    moved.check({0: [], BATCH: []}, table=table)
+
+
+def test_the_cluster_is_gone_with_a_decided_batch(
+    kafka: Broker, kafka_without_2pc: Broker, make_job: MakeJob, run: Run
+) -> None:
+    """D6: by hand, as the refusal says: owed, adopted, and the new cluster gets the batch."""
+    job = make_job(kafka)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    kafka_without_2pc.create_topic(job.topic, partitions=3)
+    moved = job.on(kafka_without_2pc)
+    refused(moved, "ClaimRefusedError", "'owed' to send the Kafka half again", adopt=True)
+    job.sql("UPDATE kafka_transaction_state SET status = 'owed'")
+    code, text = run(moved, "recover", "--take-over", "--adopt")
+    assert code == exits.EXIT_IN_DOUBT, text
+    moved.run()
+    table = [row for rows in job.input().values() for row in rows]
+    moved.check({0: []}, table=table)
+    assert run(moved, "status")[0] == exits.EXIT_SETTLED
+
+
+@pytest.mark.parametrize("place", PLACES[:2])
+def test_a_transaction_that_nobody_is_left_for(
+    place: str, kafka: Broker, make_job: MakeJob, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B27: a job was given up with a prepared transaction, which never times out: it is found, and not as hanging."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    wait_until(
+        lambda: job.transactional_id in listed(job, capsys), deadline_s=10, what="the transaction to be a second old"
+    )
+    assert cli.main(["transactions", "find-hanging", "--bootstrap-server", kafka.bootstrap]) == exits.EXIT_SETTLED
+    assert run(job, "status")[0] == exits.EXIT_IN_DOUBT
+    assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
+    assert job.describe().state != "Ongoing"
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def test_the_transactional_id_is_changed(kafka: Broker, make_job: MakeJob) -> None:
+    """The new id has no row: changed back, the job goes on."""
+    job = make_job(kafka)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    renamed = {"transactional_id": f"{job.transactional_id}-renamed"}
+    refused(job, "HaltError", "the first batch is 1", "transactional_id", "change it back", **renamed)
+    job.run()
+    job.check()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_transactional_id_is_changed_for_good(place: str, kafka: Broker, make_job: MakeJob, run: Run) -> None:
+    """Settled first, then the row takes the new id along, and with it what is known of the last batch."""
+    job = make_job(kafka)
+    job.kill_at(place, batch=BATCH)
+    assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
+    renamed = replace(job, transactional_id=f"{job.transactional_id}-renamed")
+    job.sql(
+        "UPDATE kafka_transaction_state SET transactional_id = %s WHERE transactional_id = %s",
+        renamed.transactional_id,
+        job.transactional_id,
+    )
+    renamed.run()
+    renamed.check()
+
+
+# --- the checkpoint -----------------------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_is_that_of_yesterday(kafka: Broker, make_job: MakeJob) -> None:
+    """D8: two batches back. What adopting costs is said; a new checkpoint behind what both sides have costs nothing."""
+    job = make_job(kafka)
+    job.run()
+    for batch in (2, 3):
+        (job.checkpoint / str(batch)).unlink()
+    refused(job, "HaltError", "batch 2 follows batch 3", "the checkpoint is older than the row", "a new checkpoint")
+    for batch in range(2):
+        (job.checkpoint / str(batch)).unlink()
+    job.query_id = "query-2"
+    before = job.input()
+    for batch in range(4):
+        job.write_batch(batch, make_rows(batch + 10, 5))
+    job.run(adopt=True)
+    rows = [row for batch in before.values() for row in batch]
+    job.check({0: [*rows, *make_rows(10, 5)]})
+
+
+def test_only_the_state_row_is_restored(kafka: Broker, make_job: MakeJob) -> None:
+    """C5: an old row beside a new table: Kafka shows what it lacks. The newest row is the remedy."""
+    job = make_job(kafka)
+    job.kill_at("step:NOTE", batch=0)
+    job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
+    job.kill_at("step:NOTE", batch=3)
+    job.sql("CREATE TABLE newest AS SELECT * FROM kafka_transaction_state")
+    job.sql("DELETE FROM kafka_transaction_state")
+    job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
+    refused(job, "HaltError", "the database is behind Kafka", "restore the database to its newest state")
+    job.sql("DELETE FROM kafka_transaction_state")
+    job.sql("INSERT INTO kafka_transaction_state SELECT * FROM newest")
+    job.run()
+    job.check()

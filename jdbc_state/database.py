@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -26,14 +25,15 @@ from sqlalchemy.pool import QueuePool
 from jdbc_state.failures import describe, translated
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import DatabaseUnreachableError
 
 _log = logging.getLogger(__name__)
 
 #: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
 ANSWER_GRACE_MS = 2_000
-_RECONNECT_PAUSE_S = 0.05
-_RECONNECT_PAUSE_S_MAX = 1.0
+#: The first pause between two attempts; the next ones are longer.
+_RECONNECT_PAUSE_MS = 50
 _HIDDEN = "***"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
 _KEPT_MAX = 1
@@ -94,23 +94,20 @@ class Database:
             DatabaseUnreachableError: naming host, port and database, never the password.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
-        end_s = time.monotonic() + wait_ms / 1000
-        pause_s = _RECONNECT_PAUSE_S
+        deadline = Deadline(SystemClock(), wait_ms, backoff_ms=_RECONNECT_PAUSE_MS)
         told = False
         while True:
             try:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except SQLAlchemyError as error:
-                left_s = end_s - time.monotonic()
                 unreachable = self._unreachable(operation, error)
-                if left_s <= 0:
+                if deadline.passed:
                     raise unreachable from None
                 if not told:
                     told = True
-                    _log.warning("%s; trying again for up to %.0f s", unreachable, left_s)
-                time.sleep(min(pause_s, left_s))
-                pause_s = min(pause_s * 2, _RECONNECT_PAUSE_S_MAX)
+                    _log.warning("%s; trying again for up to %.0f s", unreachable, deadline.remaining_s)
+                deadline.pause()
             else:
                 self._answered = True
                 return connection

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,6 +23,7 @@ from jdbc_state.schema import StateTables, create_missing, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import StateStoreError
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -58,14 +58,14 @@ class SqlStateStore(StoreBase):
             create_missing(connection, self._settings)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
+        deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try_claim(claimant)
             if row is not None:
-                self._end_older(claimant.transactional_id, below_generation=row.generation, end_s=end_s)
+                self._end_older(claimant.transactional_id, deadline, below_generation=row.generation)
                 return row
-            self._clear_the_way(claimant, end_s=end_s)
-            if time.monotonic() >= end_s:
+            self._clear_the_way(claimant, deadline)
+            if deadline.passed:
                 break
         raise self._blocked(claimant.transactional_id)
 
@@ -104,7 +104,7 @@ class SqlStateStore(StoreBase):
             return None
         return None if answer is None else row_of(answer)
 
-    def _clear_the_way(self, claimant: Claimant, *, end_s: float) -> None:
+    def _clear_the_way(self, claimant: Claimant, deadline: Deadline) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
 
         A healthy driver of another query, or on another cluster, must not notice that we came.
@@ -123,9 +123,9 @@ class SqlStateStore(StoreBase):
         claimant.check(standing)
         if standing is not None:
             below = standing.generation + 1
-            self._end_older(claimant.transactional_id, below_generation=below, end_s=end_s)
+            self._end_older(claimant.transactional_id, deadline, below_generation=below)
 
-    def _end_older(self, transactional_id: str, *, below_generation: int, end_s: float) -> None:
+    def _end_older(self, transactional_id: str, deadline: Deadline, *, below_generation: int) -> None:
         """End the deciding transactions of older claims, until none is left.
 
         Raises:
@@ -147,7 +147,7 @@ class SqlStateStore(StoreBase):
                 return
             if any(session.ended is None for session in left):
                 raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
-            if time.monotonic() >= end_s:
+            if deadline.passed:
                 raise self._older_left(operation, left, "that did not end yet")
 
     def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:

@@ -26,6 +26,8 @@ from jdbc_state import SqlStateStore, application_name, ddl
 from jdbc_state.database import driver_connection
 from jdbc_state.schema import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError, SupersededError
+from spark_2pc_sink.testing import wait_until
+from tests.integration import database_tables
 from tests.integration.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
 from tests.support.halts import halts
 
@@ -394,6 +396,10 @@ def test_another_roles_session_is_named_and_left_alone(store: SqlStateStore, dat
             with pytest.raises(StateStoreError, match=f"role {name}.*pg_terminate_backend"):
                 claim(store)
             cursor.execute("SELECT 1")
+            backend = cursor.connection.info.backend_pid
+        # The server takes a moment to notice that a client has gone.
+        there = f"SELECT 1 FROM pg_stat_activity WHERE pid = {backend}"
+        wait_until(lambda: not database_tables.rows(database, there), deadline_s=30, what="the session to be gone")
         assert claim(store).generation == 3
 
 

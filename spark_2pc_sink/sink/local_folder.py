@@ -42,6 +42,7 @@ class LocalFolder:
     def __init__(self, parent: Path) -> None:
         _remove_abandoned(parent)
         made = Path(tempfile.mkdtemp(prefix=_NEW + _PREFIX, dir=parent))
+        (made / _LOCK).touch(mode=0o600)
         lock = _open_lock(made)
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Only now others may look whether somebody holds it.
@@ -81,7 +82,8 @@ def unusable(path: Path, error: OSError) -> BatchRetryError:
 
 
 def _open_lock(folder: Path) -> int:
-    return os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Never made anew: what tidies /tmp may have removed it, and a second one would be free while the first is held.
+    return os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _remove(folder: Path, lock: int) -> None:
@@ -94,7 +96,7 @@ def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
             lock = _open_lock(folder)
-        except (FileNotFoundError, PermissionError):  # gone in this moment, or another user's
+        except (FileNotFoundError, PermissionError):  # gone in this moment, or nobody can tell, or another user's
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

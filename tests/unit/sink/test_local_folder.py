@@ -86,6 +86,16 @@ def test_folders_of_others_are_left_alone(
     assert set(tmp_path.iterdir()) == {mine.path, other}
 
 
+def test_a_folder_in_use_stays_when_somebody_has_tidied_its_lock_away(tmp_path: Path) -> None:
+    """C10: as services do with files in /tmp that nobody has touched for days. Whoever holds it could not be asked."""
+    mine = LocalFolder(tmp_path)
+    (mine.path / ".lock").unlink()
+    LocalFolder(tmp_path).close()
+    (mine.begin(TICKET) / "part").touch()
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("master", "here"),
     [("local", True), ("local[2]", True), ("local[*,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],

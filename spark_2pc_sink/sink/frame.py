@@ -241,10 +241,11 @@ def _type_of(frame: DataFrame, option: str, sql: str) -> str:
     try:
         return frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString()
     except (AnalysisException, ParseException) as error:
+        said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
         raise ConfigurationError(
             option=option,
             value=sql,
-            rule=f"it is not an expression over the batch's columns {frame.columns}: {str(error).splitlines()[0]}",
+            rule=f"it is not an expression over the batch's columns {frame.columns}: {said}",
             remedy=nearest(sql, frame.columns),
         ) from error
 

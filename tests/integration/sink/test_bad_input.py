@@ -97,6 +97,13 @@ def test_a_misspelt_kafka_property_is_refused_at_construction() -> None:
         DualWriteSink(transactional_id="t", kafka={"bootstrap.server": "h:1"}, database="postgresql://h/d", table="t")
 
 
+def test_an_expression_that_is_no_sql(spark: SparkSession) -> None:
+    """What the parser says about it is passed on."""
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), key="id name")
+    assert error is not None
+    assert "PARSE_SYNTAX_ERROR" in error.rule
+
+
 def test_a_wrong_broker_address(case: Case) -> None:
     """B25: nothing hangs; the address and the deadline are named."""
     address = f"127.0.0.1:{free_port()}"

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    import pyarrow as pa
     from pyspark import TaskContext
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
@@ -147,7 +148,7 @@ class SparkBatchWork:
         at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-        answers = rows.mapInArrow(_rereading_function(plan), RESULT_DDL).toArrow()
+        answers = self._map_in_arrow(rows, _rereading_function(plan), RESULT_DDL).toArrow()
         results = read_results(answers, tasks_expected=None)
         return Replay(results.rows, format_digest(results.digest) if results.rows else "")
 
@@ -224,11 +225,11 @@ class SparkBatchWork:
         frame = self._frame.coalesce(at_once if exchange else tasks)
         if exchange:
             rows = self._selected(frame, [], kafka_only=ticket.kafka_only)
-            pieces = rows.mapInArrow(_source_function(plan), PIECE_DDL).repartition(tasks, SALT)
+            pieces = self._map_in_arrow(rows, _source_function(plan), PIECE_DDL).repartition(tasks, SALT)
             sent = pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(_sending_function(plan), RESULT_DDL)
         else:
             rows = self._selected(frame, [frames.attempt_sql()], kafka_only=ticket.kafka_only)
-            sent = rows.mapInArrow(_task_function(plan), RESULT_DDL)
+            sent = self._map_in_arrow(rows, _task_function(plan), RESULT_DDL)
         try:
             results = read_results(sent.toArrow(), tasks_expected=tasks if exchange else None)
         except Exception:
@@ -280,6 +281,17 @@ class SparkBatchWork:
         return frame.selectExpr(*record, *columns).selectExpr(
             *frames.record_columns(self._expressions), *encoded, *more
         )
+
+    def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
+        """``mapInArrow``, also where PySpark could not look the columns up: it takes their names for SQL."""
+        if not any(mark in name for name in self._expressions.columns for mark in ".`"):
+            return frame.mapInArrow(function, schema)
+        names = frame.columns
+
+        def with_their_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
+
+        return frame.toDF(*(f"column_{number}" for number in range(len(names)))).mapInArrow(with_their_names, schema)
 
     def _partition_count(self, known: dict[str, int], at_once: int) -> int:
         """How many partitions there are to own; no fewer than tasks where rows name their topics."""

@@ -129,6 +129,26 @@ def test_what_is_no_table_is_refused(database: str, ddl: str, what: str) -> None
         target_of(database, "v")
 
 
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        ["CREATE UNLOGGED TABLE loose (id bigint)"],
+        [
+            "CREATE TABLE target (id bigint) PARTITION BY RANGE (id)",
+            "CREATE UNLOGGED TABLE loose PARTITION OF target FOR VALUES FROM (0) TO (9)",
+        ],
+    ],
+    ids=["table", "partition"],
+)
+def test_what_a_crash_would_empty_is_refused(database: str, ddl: list[str]) -> None:
+    run(database, *ddl)
+    name = "target" if len(ddl) > 1 else "loose"
+    with pytest.raises(ConfigurationError, match="loose is unlogged") as caught:
+        target_of(database, name)
+    run(database, caught.value.remedy)
+    assert target_of(database, name).columns
+
+
 def test_table_made_from_a_schema_takes_a_batch_of_it(database: str) -> None:
     """And being made twice does no harm."""
     types: list[t.DataType] = [

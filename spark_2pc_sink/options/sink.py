@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
 _TIMEOUT_MS_MAX = INT32_MAX
 
+#: Options of a sink that are one SQL expression each.
+_EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
+
 #: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
 KNOWN_ELSEWHERE = {
     "url": "database",
@@ -281,6 +284,7 @@ class SinkOptions(CommonOptions):
     def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
         given = super()._converted(given)
         given["columns"] = _columns(given.get("columns"))
+        given |= {name: _ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
         given["upsert_keys"] = _names("upsert_keys", given.get("upsert_keys", ()))
         if given.get("staging_schema") is not None:
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
@@ -326,7 +330,12 @@ def _columns(given: object) -> dict[str, str] | None:
             "it is a mapping of table columns to SQL expressions, neither of them empty",
             "pass columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns",
         )
-    return dict(given)
+    return {name: _ended(expression) for name, expression in given.items()}
+
+
+def _ended(expression: str) -> str:
+    """An expression that something may stand behind: a comment at its end would take that for its own."""
+    return f"{expression}\n" if "--" in expression else expression
 
 
 def _names(option: str, given: object) -> tuple[str, ...]:

@@ -33,9 +33,10 @@ OWN_PREFIX = "_2pc_"
 _JSON_NULLS = "'ignoreNullFields', 'false'"
 # It also writes timestamps with three digits of their fraction, and zones without their seconds: it would lose
 # microseconds, and be off by seconds before about 1900.
+# The T of a pattern stands between quotes; sessions differ in what a double quote and a backslash mean in SQL.
 _JSON_TIMESTAMPS = (
-    "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
-    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'timeZone', 'UTC'"
+    "'timestampFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSSXXX', '~', char(39)), "
+    "'timestampNTZFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSS', '~', char(39)), 'timeZone', 'UTC'"
 )
 _JSON_COLUMNS = ("json", "jsonb")
 _TIMESTAMP_TYPES = ("TimestampType", "TimestampNTZType")
@@ -169,6 +170,13 @@ def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTab
             remedy="name each column of the table once, with columns={'name': 'expression'}",
         )
     for name in names:
+        if name.startswith(OWN_PREFIX):
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"names that begin with {OWN_PREFIX!r} are those of the sink's own columns",
+                remedy="rename it in the table and in the batch, or leave it out with columns={...}",
+            )
         column = target.column(name)
         if column is None:
             raise ConfigurationError(

@@ -21,7 +21,8 @@ SELECT current_user, current_database(),
   (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'SELECT')), true) FROM unnest(%(read)s::text[]) name),
   (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'UPDATE')), true)
    FROM unnest(%(updated)s::text[]) name),
-  has_database_privilege(current_database(), 'TEMPORARY')
+  has_database_privilege(current_database(), 'TEMPORARY'),
+  row_security_active(%(table)s)
 """
 
 
@@ -33,14 +34,15 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         plan: what is written, and how.
 
     Raises:
-        ConfigurationError: a privilege is missing; the GRANT is in the message.
+        ConfigurationError: a privilege is missing, and the GRANT is in the message; or the role is under row-level
+            security, which COPY does not support.
     """
     upsert = bool(plan.upsert_keys)
     updated = [name for name in plan.names if name not in plan.upsert_keys] if upsert else []
     table = str(plan.table)
     with driver_connection(connection).cursor() as cursor:
         cursor.execute(_PRIVILEGES, {"table": table, "read": list(plan.names) if upsert else [], "updated": updated})
-        [(role, database, insert, select, update, temporary)] = cursor.fetchall()
+        [(role, database, insert, select, update, temporary, row_security)] = cursor.fetchall()
     has = {"INSERT": insert, "SELECT": select, "UPDATE": update}
     missing = [name for name, granted in has.items() if not granted]
     grants = [f"GRANT {', '.join(missing)} ON {table} TO {quote_identifier(role)}"] if missing else []
@@ -53,4 +55,12 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
             value=table,
             rule=f"role {role!r} lacks {' and '.join(missing)}, which mode={'upsert' if upsert else 'append'!r} needs",
             remedy=f"have the owner run: {'; '.join(grants)}",
+        )
+    if row_security and not upsert:
+        raise ConfigurationError(
+            option="table",
+            value=table,
+            rule=f"its row-level security applies to role {role!r}, and PostgreSQL takes no COPY then",
+            remedy=f"have an administrator run: ALTER ROLE {quote_identifier(role)} BYPASSRLS; or pass mode='upsert', "
+            "which inserts, and whose rows the policies check",
         )

@@ -32,7 +32,7 @@ from spark_2pc_sink.sink.staging_tables import (
     drop_ended_staging,
     owner_of,
 )
-from spark_2pc_sink.sink.target import read_target
+from spark_2pc_sink.sink.target import driver_connection, read_target
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -189,9 +189,10 @@ class RowLoader:
             if self._options.create_table and not _exists(connection, self._options.table):
                 if not create:
                     return
-                connection.exec_driver_sql(
-                    create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
-                )
+                ddl = create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
+                # Past SQLAlchemy, which would have psycopg2 look for parameters behind each percent sign of a name.
+                with driver_connection(connection).cursor() as cursor:
+                    cursor.execute(ddl)
             target = read_target(connection, self._options.table)
             frames.check_taken(expressions, target)
             plan = plan_columns(

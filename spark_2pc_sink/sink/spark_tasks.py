@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_rereading, run_source
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    import pyarrow as pa
     from pyspark import TaskContext
 
     from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -63,6 +64,15 @@ def rereading_function(plan: TaskPlan) -> TaskFunction:
         return run_rereading(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
 
     return reread_partition
+
+
+def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
+    """The function, for batches whose columns have lost their names on the way."""
+
+    def with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
+
+    return with_names
 
 
 def _task_context() -> TaskContext:

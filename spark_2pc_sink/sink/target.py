@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 _TYPE_MODIFIER_OFFSET = 4
 
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind::text
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, (
+  SELECT u.oid::regclass::text FROM pg_catalog.pg_class u
+  WHERE u.relpersistence = 'u' AND (u.oid = c.oid OR u.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))
+  ORDER BY u.oid LIMIT 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s)
 """
@@ -169,7 +172,7 @@ def read_target(connection: Connection, table: str) -> TargetTable:
 
     Raises:
         ConfigurationError: the name is no name, there is no such table, or it is a view or something else that takes
-            no COPY; or this connection would send text in another encoding than UTF-8.
+            no COPY, or is unlogged; or this connection would send text in another encoding than UTF-8.
     """
     wanted = TableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
@@ -182,13 +185,20 @@ def read_target(connection: Connection, table: str) -> TargetTable:
                 rule="there is no such table in the database",
                 remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
             )
-        oid, schema, name, kind = found
+        oid, schema, name, kind, unlogged = found
         if kind not in _TABLE_KINDS:
             raise ConfigurationError(
                 option="table",
                 value=table,
                 rule=f"it is {_KINDS.get(kind, 'no table')}; rows are copied into a plain or partitioned table",
                 remedy="name the table behind it",
+            )
+        if unlogged is not None:
+            raise ConfigurationError(
+                option="table",
+                value=table,
+                rule=f"{unlogged} is unlogged: a crash of the server would empty it, and no batch would come again",
+                remedy=f"ALTER TABLE {unlogged} SET LOGGED",
             )
         columns = _columns(cursor, oid)
         cursor.execute(_UNIQUE_KEYS, (oid,))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.row_feed import RowFeed
     from spark_2pc_sink.sink.rows import RowLoader, RowPlan
+    from spark_2pc_sink.sink.spark_tasks import TaskFunction
     from spark_2pc_sink.sink.topics import Connections, TopicFacts
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
@@ -141,7 +142,7 @@ class SparkBatchWork:
         at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-        answers = rows.mapInArrow(spark_tasks.rereading_function(plan), RESULT_DDL).toArrow()
+        answers = self._map_in_arrow(rows, spark_tasks.rereading_function(plan), RESULT_DDL).toArrow()
         results = read_results(answers, tasks_expected=None)
         return Replay(results.rows, format_digest(results.digest) if results.rows else "")
 
@@ -230,9 +231,10 @@ class SparkBatchWork:
         frame = self._frame.coalesce(shape.readers)
         if not shape.exchange:
             rows = self._selected(frame, [frames.attempt_sql()], kafka_only=kafka_only)
-            return rows.mapInArrow(spark_tasks.task_function(plan), RESULT_DDL)
+            return self._map_in_arrow(rows, spark_tasks.task_function(plan), RESULT_DDL)
         rows = self._selected(frame, [], kafka_only=kafka_only)
-        pieces = rows.mapInArrow(spark_tasks.source_function(plan), PIECE_DDL).repartition(shape.senders, SALT)
+        encoded = self._map_in_arrow(rows, spark_tasks.source_function(plan), PIECE_DDL)
+        pieces = encoded.repartition(shape.senders, SALT)
         numbered = pieces.selectExpr("*", frames.attempt_sql())
         return numbered.mapInArrow(spark_tasks.sending_function(plan), RESULT_DDL)
 
@@ -278,6 +280,13 @@ class SparkBatchWork:
         return frame.selectExpr(*record, *columns).selectExpr(
             *frames.record_columns(self._expressions), *encoded, *more
         )
+
+    def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
+        """``mapInArrow``, also where PySpark could not look the columns up: it takes their names for SQL."""
+        if not any(mark in name for name in self._expressions.columns for mark in ".`"):
+            return frame.mapInArrow(function, schema)
+        numbered = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
+        return numbered.mapInArrow(spark_tasks.renaming(function, frame.columns), schema)
 
     def _partition_count(self, known: dict[str, int]) -> int | None:
         """How many partitions there are to own; None where rows name their topics."""

@@ -114,7 +114,14 @@ def test_type_of_time(spark: SparkSession, database: str) -> None:
     assert rows(database, "SELECT DISTINCT at::text FROM times") == [("23:59:59.999999",)]
 
 
-def test_json_keeps_microseconds_and_seconds_of_zones(spark: SparkSession, database: str) -> None:
+@pytest.mark.parametrize(
+    "parser",
+    [{}, {"spark.sql.ansi.doubleQuotedIdentifiers": "true"}, {"spark.sql.parser.escapedStringLiterals": "true"}],
+    ids=["as it is", "double quotes are names", "backslashes are themselves"],
+)
+def test_json_keeps_microseconds_and_seconds_of_zones(
+    spark: SparkSession, database: str, parser: dict[str, str]
+) -> None:
     """Alone, to_json writes milliseconds, +00:09 for Paris's +00:09:21 in 1900, and nothing for a null field."""
     frame = spark.sql(
         "SELECT named_struct('at', timestamp'1900-01-01 00:00:00.000001+00:00', 'each', "
@@ -123,7 +130,7 @@ def test_json_keeps_microseconds_and_seconds_of_zones(spark: SparkSession, datab
     run(database, "CREATE TABLE json (x jsonb)")
     with transaction(database) as connection:
         plan = plan_columns([("x", frame.schema["x"].dataType)], read_target(connection, "json"))
-    with session_settings(spark, {"spark.sql.session.timeZone": "Europe/Paris"}):
+    with session_settings(spark, {"spark.sql.session.timeZone": "Europe/Paris", **parser}):
         [row] = frame.selectExpr(*plan.expressions).collect()
     assert json.loads(row.x) == {
         "at": "1900-01-01T00:00:00.000001Z",

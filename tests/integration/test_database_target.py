@@ -129,6 +129,26 @@ def test_what_is_no_table_is_refused(database: str, ddl: str, what: str) -> None
         target_of(database, "v")
 
 
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        ["CREATE UNLOGGED TABLE loose (id bigint)"],
+        [
+            "CREATE TABLE target (id bigint) PARTITION BY RANGE (id)",
+            "CREATE UNLOGGED TABLE loose PARTITION OF target FOR VALUES FROM (0) TO (9)",
+        ],
+    ],
+    ids=["table", "partition"],
+)
+def test_what_a_crash_would_empty_is_refused(database: str, ddl: list[str]) -> None:
+    run(database, *ddl)
+    name = "target" if len(ddl) > 1 else "loose"
+    with pytest.raises(ConfigurationError, match="loose is unlogged") as caught:
+        target_of(database, name)
+    run(database, caught.value.remedy)
+    assert target_of(database, name).columns
+
+
 def test_table_made_from_a_schema_takes_a_batch_of_it(database: str) -> None:
     """And being made twice does no harm."""
     types: list[t.DataType] = [
@@ -219,6 +239,33 @@ def test_a_role_without_rights_is_told_what_to_grant_it(
         write = upsert if keys else append
         write(connection, plan, [orders(plan, (1, "a"))])
     assert rows(database, "SELECT * FROM orders") == [(1, "a")]
+
+
+def test_a_role_under_row_level_security_is_refused_where_copy_would_be(database: str, role: str) -> None:
+    """Either remedy helps: rows of an upsert are inserted, which the policies allow; or nothing applies to the role."""
+    create(database, ORDERS, keys=["id"])
+    named = sa.make_url(database).database
+    run(
+        database,
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY all_rows ON orders USING (true) WITH CHECK (true)",
+        f"GRANT ALL ON orders TO {role}",
+        f'GRANT TEMPORARY ON DATABASE "{named}" TO {role}',
+    )
+    appending, upserting = plan_of(database), plan_of(database, keys=["id"])
+    as_role = sa.make_url(database).set(username=role, password="pw").render_as_string(hide_password=False)
+    error = refused_rights(as_role, appending)
+    assert error is not None
+    assert f"row-level security applies to role '{role}'" in error.rule
+    assert refused_rights(as_role, upserting) is None
+    with transaction(as_role) as connection:
+        upsert(connection, upserting, [orders(upserting, (1, "a"))])
+    bypass = error.remedy.removeprefix("have an administrator run: ").partition(";")[0]
+    run(database, bypass)
+    assert refused_rights(as_role, appending) is None
+    with transaction(as_role) as connection:
+        append(connection, appending, [orders(appending, (2, "b"))])
+    assert rows(database, "SELECT * FROM orders ORDER BY id") == [(1, "a"), (2, "b")]
 
 
 def test_rights_on_the_columns_that_an_upsert_reads_and_updates_are_enough(database: str, role: str) -> None:

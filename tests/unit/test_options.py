@@ -187,6 +187,16 @@ def test_values_are_converted() -> None:
     assert sink(kafka=options.kafka).kafka is options.kafka
 
 
+def test_a_comment_ends_with_its_expression() -> None:
+    """Something always follows: an alias, a cast's type."""
+    names = ("key", "value", "headers", "partition", "upsert_order_by")
+    options = sink(
+        mode="upsert", upsert_keys=["id"], columns={"id": "id -- first", "b": "b"}, **dict.fromkeys(names, "a -- why")
+    )
+    assert [getattr(options, name) for name in names] == ["a -- why\n"] * len(names)
+    assert options.columns == {"id": "id -- first\n", "b": "b"}
+
+
 def test_the_store_gets_every_setting() -> None:
     """jdbc_state has no defaults of its own, and knows none of the sink's other options."""
     options = sink(history_batches=5)

@@ -97,6 +97,35 @@ def test_a_misspelt_kafka_property_is_refused_at_construction() -> None:
         DualWriteSink(transactional_id="t", kafka={"bootstrap.server": "h:1"}, database="postgresql://h/d", table="t")
 
 
+def test_an_expression_that_is_no_sql(spark: SparkSession) -> None:
+    """What the parser says about it is passed on."""
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), key="id name")
+    assert error is not None
+    assert "PARSE_SYNTAX_ERROR" in error.rule
+
+
+def test_options_are_expressions_over_the_batch_and_not_over_each_other(spark: SparkSession) -> None:
+    """All are analyzed in one select, where Spark would take the name of one for a column in the next."""
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), key="name", value="concat(key, 'v')")
+    assert error is not None
+    assert (error.option, error.value) == ("value", "concat(key, 'v')")
+
+
+def test_many_columns_are_analyzed_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many selects for three columns as for three hundred."""
+    frame = spark.range(1).selectExpr("id", *(f"id + {number} AS c{number}" for number in range(300)))
+    selects: list[int] = []
+    select = type(frame).selectExpr
+
+    def counted(self: DataFrame, *expressions: str) -> DataFrame:
+        selects.append(len(expressions))
+        return select(self, *expressions)
+
+    monkeypatch.setattr(type(frame), "selectExpr", counted)
+    assert _analyzed(frame) is None
+    assert selects == [302]
+
+
 def test_a_wrong_broker_address(case: Case) -> None:
     """B25: nothing hangs; the address and the deadline are named."""
     address = f"127.0.0.1:{free_port()}"

@@ -19,6 +19,7 @@ from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
+from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging_files import StagedFiles
 from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
@@ -331,6 +332,40 @@ def test_the_value_is_the_json_of_the_row(spark: SparkSession, stream: FileStrea
     made = [row.value.encode() for row in frame.selectExpr("to_json(struct(*)) AS value").collect()]
     assert_same_multiset([record.value for record in target.records()], made, what="values")
     assert len(target.rows("at", "json_rows")) == len(made)
+
+
+def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Target) -> None:
+    """It is not taken for one over what the sink puts behind it: headers and keys that are texts were lost by that."""
+    stream.add([(1, "one", 0)])
+    sink = target.sink(
+        key="name -- who",
+        value="concat('v', id) -- what",
+        headers="array(named_struct('key', 'h', 'value', CAST(name AS BINARY))) -- why",
+        partition="1 -- where",
+        columns={"id": "id -- first", "name": "upper(name) -- second", "amount": "amount"},
+        mode="upsert",
+        upsert_keys=["id"],
+        upsert_order_by="name -- last",
+    )
+    stream.run(sink)
+    [record] = target.records()
+    assert (record.key, record.value, record.partition) == (b"one", b"v1", 1)
+    assert record.headers == (("h", b"one"),)
+    assert target.rows() == [(1, "ONE", 0)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_columns_of_any_name(stream: FileStream, target: Target, mode: str) -> None:
+    """In a table that the sink makes, and by way of a staging table."""
+    names = ["50%", "%s", "%(x)s", "a.b", "c`d", "e f", ":g", 'h"i', "order", "Über"]
+    stream.add([(1, "one", 0)])
+    selected = (f"concat('{number}', name) AS {quoted(name)}" for number, name in enumerate(names))
+    frame = stream.frame().selectExpr("id", *selected)
+    keys = {"upsert_keys": ["id", "50%"]} if mode == "upsert" else {}
+    stream.run(target.sink(mode=mode, key="`a.b`", local_files=False, inline_copy_bytes_max=0, **keys), frame)
+    row = {"id": 1, **{name: f"{number}one" for number, name in enumerate(names)}}
+    assert [json.loads(record.value or b"") for record in target.records()] == [row]
+    assert target.rows("to_jsonb(target)") == [(row,)]
 
 
 @pytest.mark.parametrize(

@@ -267,21 +267,16 @@ class KafkaOptions:
     def connection_config(self) -> dict[str, object]:
         """Keywords of ``kafka.net.manager.KafkaConnectionManager``, in kafka-python's names.
 
-        The retry and transaction settings are not in it: a connection knows nothing of them.
+        The retry and transaction settings are not in it: a connection knows nothing of them. Those of TLS become its
+        context.
         """
         return {
             "bootstrap_servers": list(self.bootstrap_servers),
             "client_id": self.client_id,
             "security_protocol": self.security_protocol,
             "sasl_mechanism": self.sasl_mechanism,
-            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_username": self._login_name(),
             "sasl_plain_password": self.sasl_password,
-            "ssl_cafile": self.ssl_ca_location,
-            "ssl_certfile": self.ssl_certificate_location,
-            "ssl_keyfile": self.ssl_key_location,
-            "ssl_password": self.ssl_key_password,
-            "ssl_crlfile": self.ssl_crl_location,
-            "ssl_check_hostname": self.ssl_check_hostname,
             "request_timeout_ms": self.request_timeout_ms,
             "receive_message_max_bytes": self.receive_bytes_max,
             "max_in_flight_requests_per_connection": self.max_in_flight,
@@ -292,6 +287,12 @@ class KafkaOptions:
             "metadata_max_age_ms": self.metadata_max_age_ms,
             "connections_max_idle_ms": self.connections_max_idle_ms,
         }
+
+    def _login_name(self) -> str | None:
+        """The user as kafka-python sends it: it does not escape what SCRAM has escaped (RFC 5802, ``saslname``)."""
+        if self.sasl_username is None or self.sasl_mechanism == "PLAIN":
+            return self.sasl_username
+        return self.sasl_username.replace("=", "=3D").replace(",", "=2C")
 
 
 _FIELD_OF = {name: item for item in fields(KafkaOptions) for name in setting_of(item).properties}

@@ -24,8 +24,9 @@ LEADER_MOVED: Final = frozenset(
     }
 )
 #: Answers of a transaction coordinator after which the same request is sent again. CONCURRENT_TRANSACTIONS means that
-#: the markers of the transaction before are still being written (KIP-890).
-COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS}
+#: the markers of the transaction before are still being written (KIP-890). REQUEST_TIMED_OUT means, before Kafka 3.4,
+#: that the controller has not granted new producer ids yet (KAFKA-14417); since then COORDINATOR_LOAD_IN_PROGRESS does.
+COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS, Code.REQUEST_TIMED_OUT}
 #: Markers are written within milliseconds, so what waits for them is first asked again after this and not after
 #: retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
 BUSY_BACKOFF_MS: Final = 20

@@ -1,8 +1,8 @@
 """Puts encoded record batches on the wire, and takes their acknowledgements.
 
-At most ``max_in_flight`` requests are under way per broker (its connection is not `Cluster.ready` for more); one
-request carries the next batch of as many partitions as fit. What comes back is sent again until its deadline, in the
-order that `PartitionQueue` keeps. All of it happens in `BatchSender.pump`, on the caller's thread.
+At most ``max_in_flight`` requests are under way per broker; one request carries the next batch of as many partitions
+as fit. What comes back is sent again until its deadline, in the order that `PartitionQueue` keeps. All of it happens in
+`BatchSender.pump`, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -171,8 +171,10 @@ class BatchSender:
         if node_id is None:
             self._postpone(lane, "the partition has no leader")
             return None
+        # A connection that logs in again (KIP-368) takes any number of requests, and writes none of them yet.
+        under_way = sum(request.node_id == node_id for request in self._requests)
         try:
-            return node_id if self._cluster.ready(node_id) else None
+            return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
         except NodeUnavailableError as error:
             self._postpone(lane, str(error))
             return None

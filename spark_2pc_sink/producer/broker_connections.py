@@ -22,6 +22,8 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.reasons import Reasons
+from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
+from spark_2pc_sink.producer.tls import client_context
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
@@ -65,19 +67,26 @@ class _LoopClock:
 class BrokerConnections:
     """One connection to each broker that is asked.
 
-    Making one does no I/O. Not for use from several threads at once, and not across a fork.
+    Making one reads the files of TLS, and connects to nobody. Not for use from several threads at once, and not across
+    a fork.
 
     Args:
         options: addresses, security, time-outs and back-off.
+
+    Raises:
+        ConfigurationError: a file of TLS cannot be read.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
+        tls = client_context(options)
         library_log.install()
         self.options = options
         self._events = library_log.ConnectionEvents()
         # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
         self._net = NetworkSelector(slow_task_threshold_secs=0)
-        self._manager = KafkaConnectionManager(self._net, **options.connection_config())
+        self._manager = KafkaConnectionManager(
+            self._net, proxy_url=OWN_SOCKETS_URL, ssl_context=tls, **options.connection_config()
+        )
         self._versions: dict[int | str, ApiVersionsReply] = {}
         self._connecting: dict[int | str, tuple[Any, float]] = {}
         self._failures: dict[int | str, BaseException] = {}
@@ -92,6 +101,9 @@ class BrokerConnections:
         if not self._closed:
             self._closed = True
             with library_log.quiet(self._events):
+                for connection, _ in self._connecting.values():
+                    # Without an error the socket would stay open until what is left was written, which nobody does now.
+                    connection.close(kafka_errors.KafkaConnectionError("closed"))
                 self._manager.close()
                 self._net.close()
 
@@ -262,6 +274,7 @@ class BrokerConnections:
 
         Raises:
             NodeUnavailableError: the one before could not be made; or it is too early for a new one.
+            ConfigurationError: a file of TLS cannot be read any more.
         """
         with library_log.quiet(self._events):
             self._raise_failure(node_id)
@@ -275,6 +288,8 @@ class BrokerConnections:
             if known is not connection:
                 self._connecting[node_id] = (connection, time.monotonic())
                 connection.init_future.add_errback(partial(self._failures.__setitem__, node_id))
+                # Certificates are renewed under a running job. It connects in the next pass of the loop.
+                self._manager.config["ssl_context"] = client_context(self.options)
             elif connection.initializing and time.monotonic() - since_s > self._connect_s_max:
                 # A TLS handshake that hangs has no time-out of its own, and would be found again for ever.
                 connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))

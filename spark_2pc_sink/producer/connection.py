@@ -146,8 +146,10 @@ class Cluster(BrokerConnections):
                     reasons.note(error)
             deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
+        servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
         raise KafkaTimeoutError(
-            operation=f"{verb} to bootstrap.servers={','.join(self.options.bootstrap_servers)}",
+            # Brokers end connections of another protocol than the listener's without a word.
+            operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
             deadline_ms=deadline.limit_ms,
             last_error=reasons.newest or self._events.last_error,
         )

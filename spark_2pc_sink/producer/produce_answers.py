@@ -51,8 +51,8 @@ def check_ours(
     if stamped or answer.base_offset < floor:
         raise BatchRetryError(
             reason=f"{queue.partition} already had a batch of producer {producer} with the sequence numbers of ours, "
-            f"at offset {answer.base_offset}: another writer uses the same transaction, and ours was not written. The "
-            "whole transaction must be aborted"
+            f"at offset {answer.base_offset}: another writer uses the same transaction, and ours was not written (or "
+            "the topic was deleted and made anew). The whole transaction must be aborted"
         )
 
 

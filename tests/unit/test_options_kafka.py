@@ -265,6 +265,16 @@ def test_kafka_python_knows_every_name_that_it_gets() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mechanism", "sent"),
+    [("PLAIN", "a=b,c=2C"), ("SCRAM-SHA-256", "a=3Db=2Cc=3D2C"), ("SCRAM-SHA-512", "a=3Db=2Cc=3D2C")],
+)
+def test_a_name_is_escaped_as_its_mechanism_wants_it(mechanism: str, sent: str) -> None:
+    """RFC 5802, ``saslname``: kafka-python would send it as it is, and Kafka would know no such user."""
+    options = parse({**SASL, "sasl.mechanism": mechanism, "sasl.username": "a=b,c=2C"})
+    assert options.connection_config()["sasl_plain_username"] == sent
+
+
+@pytest.mark.parametrize(
     ("properties", "level"),
     [
         ({}, 1),

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import cast
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from spark_2pc_sink.testing import KafkaBroker, KafkaCluster, TcpProxy, kafka_request, wait_until
 from spark_2pc_sink.testing.kafka_cluster import TRANSACTION_STATE
@@ -186,6 +187,52 @@ def test_driver_and_coordinator_die_together(cluster: KafkaCluster, make_job: Ma
     driver.close()
     assert "committed" in job.run().actions
     job.check()
+
+
+# --- replicas ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def wanting_every_replica(admin: AdminClient, topic: str) -> Iterator[None]:
+    """A topic takes records only while all of its three copies are in sync."""
+
+    def want(replicas: int) -> None:
+        entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(FAULT_DEADLINE_S)
+
+    want(3)
+    try:
+        yield
+    finally:
+        want(2)
+
+
+@pytest.mark.parametrize("place", ["acknowledged", "end"])
+def test_replicas_are_missing_for_a_while(place: str, cluster: KafkaCluster, make_job: MakeJob) -> None:
+    """B14: neither records nor the end of a transaction are taken, until the broker that is missing is back."""
+    if place == "end":
+        job = make(make_job, cluster)
+        topic, driver = TRANSACTION_STATE, job.stop_at(place, batch=BATCH)
+    else:
+        job = make(make_job, cluster, LARGE_INPUT)
+        driver = job.stop_at(place, batch=BATCH, nth=ACKNOWLEDGED_OF_EACH, kafka=SMALL_RECORD_BATCHES)
+        topic = job.topic
+    coordinator = cluster.coordinator()
+    missing = next(node for node in cluster.nodes.values() if node is not coordinator)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def copies_in_sync() -> set[int]:
+        partitions = admin.list_topics(topic, timeout=FAULT_DEADLINE_S).topics[topic].partitions
+        return {len(partition.isrs) for partition in partitions.values()}
+
+    with wanting_every_replica(admin, topic):
+        missing.kill()
+        wait_until(lambda: copies_in_sync() == {2}, deadline_s=FAULT_DEADLINE_S, what="the loss to be known")
+        driver.go_on()
+        missing.start()
+        finished_at_once(job, driver)
 
 
 # --- all of them -------------------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ _REQUESTS = {
     )
 }
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY
+_LOGIN_DEADLINE_S = 30.0
 #: What a real 4.x broker offers of these, as far as it matters; the tests change single entries.
 _VERSIONS = {
     Api.PRODUCE: (0, 13),
@@ -158,6 +159,10 @@ class FakeCluster(PartitionAnswers):
             for name, count in (topics or {"t": 2}).items()
             for index in range(count)
         }
+        self.session_lifetimes_ms: list[int] = []
+        self.logins = 0
+        self.logins_served = threading.Event()
+        self.logins_served.set()
         self._scripts: dict[int, deque[Step]] = {}
         self.brokers = [_Listener(self, node_id) for node_id in range(brokers)]
 
@@ -214,14 +219,18 @@ class FakeCluster(PartitionAnswers):
         )
 
     def _serve_sasl(self, received: Received) -> Any:
-        """Every password is wrong."""
+        """Each login takes one of `session_lifetimes_ms`, and with none left every password is wrong."""
         if received.api == _SASL_HANDSHAKE:
+            self.logins += 1
             return SaslHandshakeResponse(version=received.version, error_code=0, mechanisms=["PLAIN"])
+        self.logins_served.wait(_LOGIN_DEADLINE_S)
+        right = bool(self.session_lifetimes_ms)
         return SaslAuthenticateResponse(
             version=received.version,
-            error_code=Code.SASL_AUTHENTICATION_FAILED,
-            error_message="wrong password",
+            error_code=Code.NONE if right else Code.SASL_AUTHENTICATION_FAILED,
+            error_message=None if right else "wrong password",
             auth_bytes=b"",
+            session_lifetime_ms=self.session_lifetimes_ms.pop(0) if right else 0,
         )
 
     def _serve_metadata(self, received: Received, code: int) -> Any:
@@ -402,9 +411,16 @@ class _Listener:
                 api, version, correlation_id = struct.unpack_from(">hhi", frame)
                 body = _REQUESTS[api].decode(frame, version=version, header=True)
                 response = self._cluster.respond(Received(self.node_id, api, version, body))
-                if response is not None:
-                    response.with_header(correlation_id)
-                    connection.sendall(response.encode(header=True, framed=True))
+                if response is None:
+                    continue
+                refused_login = api == _SASL_AUTHENTICATE and response.error_code != Code.NONE
+                if refused_login:
+                    # As Kafka does: the end of the connection comes together with the answer.
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                response.with_header(correlation_id)
+                connection.sendall(response.encode(header=True, framed=True))
+                if refused_login:
+                    return
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:

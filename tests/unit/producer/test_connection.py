@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,20 @@ def silent_port() -> Iterator[int]:
     """A port that accepts connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
+
+
+@contextmanager
+def swallowing(address: str, port: int) -> Iterator[None]:
+    """An address that answers no attempt to connect: its queue of connections that nobody accepts is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind((address, port))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((address, port))
+        yield
 
 
 def refused_port() -> int:
@@ -116,6 +132,22 @@ def test_a_second_bootstrap_server_is_enough(fake: FakeCluster) -> None:
     options = options_for(fake)
     options = options_for(f"127.0.0.1:{refused_port()}", bootstrap_servers=("127.0.0.1:1", *options.bootstrap_servers))
     with Cluster(options) as cluster:
+        assert cluster.features().transaction_version == 2
+
+
+def test_an_address_that_swallows_packets_leaves_time_for_the_next(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B25: a name with several addresses (KIP-302), the first of which leads nowhere, always in this order."""
+    port, resolve = fake.brokers[0].port, socket.getaddrinfo
+
+    def both(host: str, *arguments: Any) -> list[Any]:
+        hosts = ("127.0.0.2", "127.0.0.1") if host == "several.test" else (host,)
+        return [found for each in hosts for found in resolve(each, *arguments)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    options = options_for(f"several.test:{port}", socket_connection_setup_timeout_ms=2_000)
+    with swallowing("127.0.0.2", port), Cluster(options) as cluster:
         assert cluster.features().transaction_version == 2
 
 

@@ -20,6 +20,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.producer import Cluster, PartitionReceipt, ProduceSession, record_encoder
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer.produce_answers import RETRIED
+from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.error_codes import Code
@@ -319,7 +320,7 @@ def test_a_first_send_that_was_there_already_fails_the_batch(fake: FakeCluster, 
     other.flush()
     session = session_on(cluster)
     session.append(T0, rows("ours"))
-    with pytest.raises(BatchRetryError, match="another writer"):
+    with pytest.raises(BatchRetryError, match=r"another writer.*or the topic was deleted and made anew"):
         session.flush()
     assert session.records == 0
 
@@ -441,6 +442,32 @@ def test_at_most_max_in_flight_requests_are_under_way(fake: FakeCluster) -> None
             session._sender.pump(0.05)
         session._sender.pump(0.05)
         assert most == 3
+
+
+def test_no_more_than_max_in_flight_requests_wait_for_a_new_login(fake: FakeCluster) -> None:
+    """KIP-368: nothing is written while a connection logs in again, and what it is given meanwhile counts all the same.
+
+    Given more, kafka-python would write the first of them and then wait, until they time out, for room for the others.
+    """
+    fake.session_lifetimes_ms = [0, 1, 0]  # of the first address, of the broker, and of the broker again
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
+    with Cluster(options_for(fake, max_in_flight=3, sasl_password="right", **login)) as cluster:
+        session: ProduceSession = session_on(cluster, max_in_flight=3, **SMALL_BATCHES)
+        one_batch_each(session, T0, "a")
+        session.flush()
+        fake.logins_served.clear()
+
+        def logs_in_again() -> bool:
+            session._sender.pump(0.05)
+            return fake.logins == 3
+
+        wait_until(logs_in_again, deadline_s=30, what="the new login")
+        one_batch_each(session, T0, *"bcdefghij")
+        session._sender.pump(0.05)
+        assert len(session._sender._requests) == 3
+        fake.logins_served.set()
+        assert session.flush()[T0].records == 10
+    assert fake.logins == 3
 
 
 def test_what_is_left_of_all_partitions_goes_in_one_request(fake: FakeCluster, cluster: Cluster) -> None:

@@ -84,14 +84,16 @@ class DualWriteSink:
         """Write one micro-batch; Spark calls this.
 
         Raises:
-            LocalProtocolError: another thread is in a call of this object, which does not notice.
+            LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        # Else the second call would take the first one for failed, claim anew, and supersede it.
-        if not self._calls.acquire(blocking=False):
+        # Beside another one this call would take that for failed, claim anew, and supersede it. The other one may be of
+        # a query that was stopped: Spark does not wait for the Python side, which soon notices.
+        wait_ms = self._options.claim_deadline_ms
+        if not self._calls.acquire(timeout=wait_ms / 1000):
             raise LocalProtocolError(
                 operation=f"write batch {batch_id} to {self._options.transactional_id!r}",
-                state="busy in another thread",
+                state=f"busy in another thread for {wait_ms} ms",
                 rule="one call comes after the other; parts of a batch that are written at the same time, and queries "
                 "that run at the same time, need a sink each, with a transactional_id of its own",
             )

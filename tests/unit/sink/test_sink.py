@@ -21,43 +21,77 @@ THREAD_S = 30
 BATCH: Any = mock.Mock()
 
 
-def sink() -> DualWriteSink:
+def sink(**options: Any) -> DualWriteSink:
     return DualWriteSink(
         transactional_id="orders",
         kafka={"bootstrap.servers": "nowhere:1"},
         database="postgresql+psycopg2://nowhere/shop",
         topic="orders",
         table="orders",
+        **options,
     )
 
 
-@pytest.mark.parametrize("made", [sink, lambda: pickle.loads(pickle.dumps(sink()))], ids=["new", "unpickled"])  # noqa: S301
-def test_a_call_beside_another_is_refused_and_the_other_does_not_notice(
-    made: Callable[[], DualWriteSink], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A10: parts of a batch from a pool of threads, or two queries with one object. It would supersede itself."""
-    inside, go_on = threading.Event(), threading.Event()
-    ended: list[str] = []
+def impatient_sink() -> DualWriteSink:
+    return sink(claim_lock_timeout_ms=100, claim_deadline_ms=100)
 
-    def current_query(_spark: object) -> str:
-        inside.set()
-        assert go_on.wait(THREAD_S)
+
+class Calls:
+    """Calls of a sink, each of which ends when it may."""
+
+    def __init__(self) -> None:
+        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.ended: list[int] = []
+
+    def current_query(self, _spark: object) -> str:
+        """The first that a call asks."""
+        self.inside.set()
+        assert self.go_on.wait(THREAD_S)
         raise ConfigurationError(option="foreachBatch", value="a test", rule="it ends here", remedy="none")
 
-    def first() -> None:
+    def call(self, shared: DualWriteSink, batch_id: int) -> None:
         with pytest.raises(ConfigurationError, match="it ends here"):
-            shared(BATCH, 7)
-        ended.append("as it would alone")
+            shared(BATCH, batch_id)
+        self.ended.append(batch_id)
 
-    monkeypatch.setattr(module, "current_query", current_query)
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls = Calls()
+    monkeypatch.setattr(module, "current_query", calls.current_query)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "made",
+    [impatient_sink, lambda: pickle.loads(pickle.dumps(impatient_sink()))],  # noqa: S301
+    ids=["new", "unpickled"],
+)
+def test_a_call_beside_another_is_refused_and_the_other_does_not_notice(
+    made: Callable[[], DualWriteSink], calls: Calls
+) -> None:
+    """A10: parts of a batch from a pool of threads, or two queries with one object. It would supersede itself."""
     shared = made()
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert inside.wait(THREAD_S)
+    first = threading.Thread(target=calls.call, args=(shared, 7))
+    first.start()
+    assert calls.inside.wait(THREAD_S)
     with pytest.raises(LocalProtocolError, match=r"write batch 7 to 'orders'.*a sink each"):
         shared(BATCH, 7)
-    go_on.set()
-    thread.join(THREAD_S)
-    assert ended == ["as it would alone"]
-    with pytest.raises(ConfigurationError, match="it ends here"):
-        shared(BATCH, 8)
+    calls.go_on.set()
+    first.join(THREAD_S)
+    calls.call(shared, 8)
+    assert calls.ended == [7, 8]
+
+
+def test_a_call_waits_for_that_of_a_query_that_was_stopped(calls: Calls) -> None:
+    """A14: Spark does not wait for Python when it stops a query, and the same object may be started again at once."""
+    shared = sink()
+    first = threading.Thread(target=calls.call, args=(shared, 7))
+    first.start()
+    assert calls.inside.wait(THREAD_S)
+    again = threading.Thread(target=calls.call, args=(shared, 8))
+    again.start()
+    calls.go_on.set()
+    for thread in (first, again):
+        thread.join(THREAD_S)
+    assert calls.ended == [7, 8]

@@ -7,8 +7,9 @@ calls below: nothing happens between two calls, and no thread is left behind.
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -91,6 +92,8 @@ class BrokerConnections:
         self._connecting: dict[int | str, tuple[Any, float]] = {}
         self._failures: dict[int | str, BaseException] = {}
         self._reasons: dict[int | str, str] = {}
+        #: Brokers that did not answer the last request, or could not be reached for it.
+        self._silent: set[int | str] = set()
         self._connect_s_max = options.socket_connection_setup_timeout_ms / 1000
         self._closed = False
 
@@ -179,6 +182,7 @@ class BrokerConnections:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             AuthorizationError: the broker refused the credentials.
         """
+        self._silent.add(node_id)
         self._connect(node_id, deadline)
         pending = self.send(node_id, request)
         self.wait(pending, deadline)
@@ -186,7 +190,14 @@ class BrokerConnections:
             raise NodeUnavailableError(f"broker {node_id} has not answered in time")
         if pending.exception is not None:
             raise _unavailable(node_id, pending.exception)
+        self._silent.discard(node_id)
         return pending.value
+
+    def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
+        """Those of equal knowledge, the most promising first: who has not failed us last, and has a connection."""
+        connected = {connection.node_id for connection in self._manager.least_used_connections()}
+        shuffled = random.sample(nodes, len(nodes))
+        return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
 
     def call(
         self,

@@ -6,12 +6,11 @@ topics, retry for ever, and hide why it failed.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import KafkaTimeoutError, UnknownTopicError
@@ -93,8 +92,8 @@ class Cluster(BrokerConnections):
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
 
     def any_node(self, deadline: Deadline) -> int:
-        """A broker to ask what any broker knows, connected ones first."""
-        return int(self._candidates(self.node_ids(deadline))[0])
+        """A broker to ask what any broker knows."""
+        return int(self.by_promise(self.node_ids(deadline))[0])
 
     def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
         """How many partitions each topic has.
@@ -139,7 +138,7 @@ class Cluster(BrokerConnections):
         while not deadline.passed:
             known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
             bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
-            for node_id in (*self._candidates(known), *self._candidates(bootstrap)):
+            for node_id in (*self.by_promise(known), *self.by_promise(bootstrap)):
                 try:
                     return self._refresh_from(node_id, wanted, deadline)
                 except NodeUnavailableError as error:
@@ -217,13 +216,6 @@ class Cluster(BrokerConnections):
                 else:
                     self._leaders.pop(key, None)
         return reply
-
-    def _candidates(self, nodes: tuple[int, ...] | tuple[str, ...]) -> list[Any]:
-        """The nodes in random order, those with a connection first."""
-        connected = {connection.node_id for connection in self._manager.least_used_connections()}
-        shuffled = random.sample(nodes, len(nodes))
-        first = [node_id for node_id in shuffled if node_id in connected]
-        return first or shuffled
 
 
 def unknown_topic(topic: str, detail: str) -> UnknownTopicError:

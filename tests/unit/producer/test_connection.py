@@ -15,6 +15,7 @@ import pytest
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
+from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
@@ -175,6 +176,28 @@ def test_a_broker_that_comes_back_is_found_again(fake: FakeCluster, cluster: Clu
         cluster.partition_counts(["t"], cluster.deadline(100))
     fake.brokers[0].start()
     assert cluster.partition_counts(["t"]) == {"t": 2}
+
+
+def test_a_broker_that_failed_last_is_asked_last() -> None:
+    """B25: one that swallows packets would cost socket.connection.setup.timeout.ms each time it is chosen."""
+    with fake_cluster(brokers=3) as fake, Cluster(options_for(fake)) as cluster:
+        deadline = cluster.deadline()
+        cluster.refresh((), deadline)
+        fake.brokers[2].stop()
+        with pytest.raises(NodeUnavailableError):
+            cluster.api_versions(2, deadline)
+        assert {cluster.any_node(deadline) for _ in range(100)} == {0, 1}
+        fake.brokers[2].start()
+        wait_until(lambda: answers(cluster, 2), deadline_s=30, what="broker 2 to answer again")
+        assert cluster.any_node(deadline) == 2, "the only one with a connection"
+
+
+def answers(cluster: Cluster, node_id: int) -> bool:
+    try:
+        cluster.api_versions(node_id, cluster.deadline())
+    except NodeUnavailableError:
+        return False
+    return True
 
 
 def test_when_every_known_broker_is_gone_bootstrap_servers_are_asked() -> None:

@@ -19,11 +19,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
-from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ leader, which passes the coordinator's codes on.
 
 from __future__ import annotations
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import (
     Access,
     AddOffsetsToTxn,

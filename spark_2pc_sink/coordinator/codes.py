@@ -1,10 +1,8 @@
-"""The error codes, and what becomes of that of an append to the log on its way to a client."""
+"""What becomes of the error code of an append to the log on its way to a client."""
 
 from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
-
-__all__ = ["APPEND_ERRORS", "Code", "append_error"]
 
 #: What the coordinator APIs answer when the append to ``__transaction_state`` failed
 #: (TransactionStateManager.appendTransactionToLog: a client should look for the coordinator again, or retry).

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import AbortTimedOut, CompleteTransaction, EndTxn, Operation, Resource
 from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIds
 from spark_2pc_sink.coordinator.plans import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.end_txn import fence
 from spark_2pc_sink.coordinator.events import (
     CLUSTER_NAME,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 
 #: First Produce version whose client relies on the implicit add, and bumps its epoch with every transaction.
 PRODUCE_ADD_VERSION = 12

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator import events
-from spark_2pc_sink.coordinator.codes import Code, append_error
+from spark_2pc_sink.coordinator.codes import append_error
 from spark_2pc_sink.coordinator.end_txn import abort_timed_out, end_txn
 from spark_2pc_sink.coordinator.housekeeping import expire
 from spark_2pc_sink.coordinator.init_producer_id import block_allocated, init_producer_id

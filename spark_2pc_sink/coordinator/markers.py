@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.end_txn import owed
 from spark_2pc_sink.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.coordinator.memory import CoordinatorState

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.records import FLEXIBLE_VERSION
 from spark_2pc_sink.coordinator.states import TransactionMetadata
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION

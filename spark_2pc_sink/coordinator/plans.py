@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import Event
 from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIds
 from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
 from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership
 from spark_2pc_sink.coordinator.patterns import matching

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, FencedError, KafkaError, UnknownTopicError
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 
 #: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
 #: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.

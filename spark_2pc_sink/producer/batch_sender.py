@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
@@ -24,7 +25,7 @@ from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.producer.produce_answers import RETRIED, check_ours, refusal
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, RecordBytes
 from spark_2pc_sink.wire.replies import ProducedPartition
 

@@ -18,6 +18,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
@@ -26,7 +27,6 @@ from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
 from spark_2pc_sink.wire.replies import ApiVersionsReply
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
@@ -21,7 +22,7 @@ from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
 from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.replies import MetadataReply
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
@@ -14,7 +15,7 @@ from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse, OffsetSpec
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import (
     EPOCH_BUMP_VERSION,
@@ -34,7 +35,7 @@ from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Brok
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, KafkaRequest, KafkaResponse
 from spark_2pc_sink.wire.replies import (
     AddPartitionsReply,

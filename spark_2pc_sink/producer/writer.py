@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
@@ -49,7 +50,6 @@ from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.routing import ArrowRows, Router
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
-from spark_2pc_sink.wire.error_codes import Code
 
 
 class TransactionalWriter:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.messages import REQUESTS, Request, RequestHead, read_head, read_request, write_response

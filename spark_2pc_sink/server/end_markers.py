@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.server.partition_log import PartitionLog

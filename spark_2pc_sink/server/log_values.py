@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.leader_epochs import NO_EPOCH
 from spark_2pc_sink.server.producer_state import NO_TIMESTAMP, ProducerEntry
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.leader_epochs import EpochEnd
 from spark_2pc_sink.server.log_state import LogState

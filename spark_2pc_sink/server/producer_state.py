@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.server.guards import Guard, Guards
 from spark_2pc_sink.server.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader

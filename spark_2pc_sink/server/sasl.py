@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.listeners import PlainUsers

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.server.properties import BrokerProperties
 

@@ -18,6 +18,7 @@ from jdbc_state import Decision
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AuthorizationError,
     BatchAttemptsExhaustedError,
@@ -40,7 +41,6 @@ from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.sink.deciding_scope import DecidingScope
 from spark_2pc_sink.sink.replays import check_resend, check_skip
-from spark_2pc_sink.wire.error_codes import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

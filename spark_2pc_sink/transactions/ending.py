@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
@@ -23,7 +24,7 @@ from spark_2pc_sink.transactions.values import (
     TerminatedTransaction,
     TransactionDetails,
 )
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 
 #: How often a marker is sent whose answer is lost, each time after looking again whether it is needed.
 MARKERS_SENT_MAX: Final = 3

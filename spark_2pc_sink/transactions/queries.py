@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.answers import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
@@ -21,7 +22,7 @@ from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.transactions.asking import NotYetError, until_answered
 from spark_2pc_sink.transactions.values import ListFilter, TransactionDetails, TransactionListing
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.replies import (
     ActiveProducer,

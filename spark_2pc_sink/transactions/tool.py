@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
@@ -23,7 +24,6 @@ from spark_2pc_sink.transactions.values import (
     TransactionDetails,
     TransactionListing,
 )
-from spark_2pc_sink.wire.error_codes import Code
 
 #: How old the last record of an open transaction must be before it is looked into: transaction.max.timeout.ms of
 #: brokers, and the default of Kafka's own tool.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import replies
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.replies import VersionRange
 
 #: A decoded response of ``kafka.protocol``, whose classes are made at run time from Kafka's own schemas.

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError
 from spark_2pc_sink.wire import replies
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.replies import VersionRange
 
 

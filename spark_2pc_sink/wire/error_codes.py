@@ -11,10 +11,6 @@ from typing import Final
 
 from kafka import errors as kafka_errors
 
-from spark_2pc_sink.codes import Code
-
-__all__ = ["ERROR_CODES", "Code", "ErrorCode", "describe_error"]
-
 
 @dataclass(frozen=True)
 class ErrorCode:

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
 from spark_2pc_sink.testing import kafka_request, wait_until
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     BatchRetryError,
     ConfigurationError,
@@ -22,7 +23,6 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic
 from tests.integration.writers import DEADLINE_S, committed, options_for, session_of, table_of, values

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
 from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
 from spark_2pc_sink.coordinator.machine import step

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from spark_2pc_sink import recovery
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer

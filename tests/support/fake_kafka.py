@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, OutcomeUnknownError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
-from spark_2pc_sink.wire.error_codes import Code, describe_error
+from spark_2pc_sink.wire.error_codes import describe_error
 
 
 @dataclass

@@ -12,8 +12,8 @@ from kafka.protocol.admin import DescribeProducersResponse, DescribeTransactions
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import InitProducerIdResponse, WriteTxnMarkersResponse
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.error_codes import Code
 from tests.unit.producer.fake_broker import FakeCluster
 from tests.unit.producer.fake_partitions import Received
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -20,7 +21,6 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
 from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
 from spark_2pc_sink.transactions.values import TransactionDetails
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fake_transactions import FakeProducer, FakeTransaction, FakeTransactionCluster, View, fake_transactions
 from tests.unit.producer.fake_broker import answer, hang_up, keep_silent

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.groups.members import Group, GroupSettings, Member
 from spark_2pc_sink.server.groups.rebalance import (
     answer_syncs,

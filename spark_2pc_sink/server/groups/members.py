@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.fields import Reader
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.server.groups.states import PREDECESSORS, GroupState

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.leader_answers import OFFSETS_ADD_VERSION
 from spark_2pc_sink.coordinator.states import Pair

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.groups.members import Group, GroupSettings, JoinTimer, Member, Ticket
 from spark_2pc_sink.server.groups.records import GroupValue, MemberValue
 from spark_2pc_sink.server.groups.states import PREDECESSORS, GroupState

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.background import Background
 from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import Group, GroupSettings

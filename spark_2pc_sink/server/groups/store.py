@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
-from spark_2pc_sink.coordinator.codes import Code, append_error
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.coordinator.codes import append_error
 from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.memory import partition_for
 from spark_2pc_sink.ids import NO_PRODUCER_ID

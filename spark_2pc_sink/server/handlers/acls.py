@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, DescribeAclsResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 
 _VERSION_MAX: Final = 4

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kafka.protocol.admin import DescribeClusterResponse
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
 from spark_2pc_sink.coordinator.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext

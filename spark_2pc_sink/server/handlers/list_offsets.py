@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.end_markers import Logs

@@ -10,7 +10,7 @@ from uuid import UUID
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from kafka.protocol.producer import TxnOffsetCommitResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.coordinator.leader_answers import offsets_code
 from spark_2pc_sink.coordinator.states import Pair

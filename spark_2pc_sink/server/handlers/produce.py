@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from kafka.protocol.producer import ProduceResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.coordinator.states import Pair

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from kafka.protocol.admin import DescribeProducersResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.server.catalog_state import Topic

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext

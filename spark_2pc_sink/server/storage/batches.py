@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.storage.errors import BatchError
 
 #: What holds the bytes of a batch.

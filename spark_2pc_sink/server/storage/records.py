@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.storage.batches import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader, build_batch
 from spark_2pc_sink.server.storage.errors import BatchError
 

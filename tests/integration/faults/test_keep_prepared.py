@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from spark_2pc_sink import PreparedTxnState, recover
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.testing import ReferenceCoordinator
-from spark_2pc_sink.wire.error_codes import Code
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job
 

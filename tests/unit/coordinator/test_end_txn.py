@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.end_txn import Epoch, classify
 from spark_2pc_sink.coordinator.events import AbortTimedOut, InitProducerId, Operation, Resource
 from spark_2pc_sink.coordinator.memory import NO_BLOCK

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import AbortTimedOut, DescribeTransactions, ExpireTransactionalId
 from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
 from spark_2pc_sink.coordinator.plans import DescribeTransactionsReply

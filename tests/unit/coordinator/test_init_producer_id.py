@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
 from spark_2pc_sink.coordinator.init_producer_id import INIT_GRID, Claim, Standing
 from spark_2pc_sink.coordinator.memory import NO_BLOCK, ProducerIdBlock, Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import AbortTimedOut, AddPartitionsToTxn, InitProducerId
 from spark_2pc_sink.coordinator.memory import NO_BLOCK, ProducerIdBlock
 from spark_2pc_sink.coordinator.plans import (

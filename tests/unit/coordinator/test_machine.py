@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator import events
-from spark_2pc_sink.coordinator.codes import Code
 from spark_2pc_sink.coordinator.events import (
     AbortTimedOut,
     AddPartitionsToTxn,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.coordinator.plans import EndTxnReply, SendMarkers, StepNext
 from spark_2pc_sink.coordinator.states import Marking, TransactionState

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
 from spark_2pc_sink.coordinator.plans import (
     DescribeTransactionsReply,

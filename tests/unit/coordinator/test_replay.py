@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership
 from spark_2pc_sink.coordinator.plans import SendMarkers, StepNext
 from spark_2pc_sink.coordinator.replay import finish_loading, redrive, replay, start_loading

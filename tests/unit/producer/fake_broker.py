@@ -53,8 +53,8 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_partitions import FakePartition, PartitionAnswers, Received
 

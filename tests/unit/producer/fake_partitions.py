@@ -9,8 +9,8 @@ from kafka.protocol.admin import DescribeConfigsResponse, DescribeProducersRespo
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
 from kafka.protocol.producer import ProduceResponse
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 
 #: How many batches of a producer a broker remembers (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up, keep_silent, lose_answer
 from tests.unit.producer.support import T0, options_for

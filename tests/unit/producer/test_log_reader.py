@@ -7,11 +7,11 @@ import struct
 import google_crc32c
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, find_marker
 from spark_2pc_sink.wire.arrow_records import encode_sections
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.support.record_batches import batch_of
 from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
@@ -20,7 +21,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer import Cluster
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.producer.fake_broker import FakeCluster, answer

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     BatchRetryError,
@@ -23,7 +24,6 @@ from spark_2pc_sink.producer.produce_answers import RETRIED
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.unit.producer.fake_broker import (

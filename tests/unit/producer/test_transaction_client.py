@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -18,7 +19,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import (
     FakeCluster,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     KafkaError,
@@ -21,7 +22,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up
 from tests.unit.producer.fake_partitions import Received

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
@@ -21,7 +22,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up, lose_answer
 from tests.unit.producer.support import options_for

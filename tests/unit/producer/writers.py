@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownError
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
 from tests.unit.producer.support import T0, options_for

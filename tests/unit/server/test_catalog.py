@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.server.catalog import Catalog, ProducerIds
 from spark_2pc_sink.server.catalog_state import CatalogState, Topic

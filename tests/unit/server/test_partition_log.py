@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.leader_epochs import EpochEnd
 from spark_2pc_sink.server.log_values import NOWHERE, FoundOffset, Isolation, LogSettings, ProducerDescription
 from spark_2pc_sink.server.partition_log import PartitionLog

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.log_values import Isolation, LogSettings
 from spark_2pc_sink.server.partition_log import PartitionLog
 from spark_2pc_sink.server.producer_state import EndMarker

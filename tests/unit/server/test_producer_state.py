@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.producer_state import (
     BATCHES_KEPT_MAX,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation
 from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.server.api import Api

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     BatchRetryError,
     ConfigurationError,
@@ -31,7 +32,6 @@ from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
@@ -17,7 +18,6 @@ from spark_2pc_sink.sink.partition_task import run_task
 from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics, worker_connections
-from spark_2pc_sink.wire.error_codes import Code
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
 from tests.unit.producer.support import options_for

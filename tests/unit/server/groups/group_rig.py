@@ -11,7 +11,7 @@ from uuid import UUID
 
 from kafka.protocol import admin, consumer, producer
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition

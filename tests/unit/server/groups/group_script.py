@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import Group, GroupSettings
 from spark_2pc_sink.server.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest

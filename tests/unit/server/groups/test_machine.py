@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import GroupSettings
 from spark_2pc_sink.server.groups.rebalance import group_value

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from spark_2pc_sink.coordinator.codes import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.server.groups import machine
 from spark_2pc_sink.server.groups.members import GroupSettings, Protocols
 from spark_2pc_sink.server.groups.rebalance import group_value

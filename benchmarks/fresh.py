@@ -20,8 +20,14 @@ from benchmarks.workbench import ROOT
 CALL_DEADLINE_S = 3 * 3600.0
 
 
-def call(module: str, function: str, arguments: dict[str, Any]) -> Any:
+def call(module: str, function: str, arguments: dict[str, Any], *, root: Path = ROOT) -> Any:
     """Call ``module.function(**arguments)`` in a new process and return what it returned.
+
+    Args:
+        module: of `benchmarks`.
+        function: of the module.
+        arguments: by name.
+        root: where the process finds the packages.
 
     Raises:
         SystemExit: the process failed; it has said why.
@@ -29,8 +35,10 @@ def call(module: str, function: str, arguments: dict[str, Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="spark-2pc-bench-") as directory:
         answer = Path(directory) / "answer.json"
         command = [sys.executable, "-m", "benchmarks.fresh", module, function, json.dumps(arguments), str(answer)]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        done = subprocess.run(command, check=False, timeout=CALL_DEADLINE_S, env={**os.environ, "PYTHONPATH": path})
+        path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path}
+        # Also as the working directory, which Python searches before PYTHONPATH.
+        done = subprocess.run(command, check=False, timeout=CALL_DEADLINE_S, cwd=root, env=environment)
         if done.returncode != 0 or not answer.exists():
             message = f"{module}.{function} failed with exit status {done.returncode}"
             raise SystemExit(message)

@@ -39,14 +39,24 @@ def measure(scale: Scale) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with Workbench() as bench:
         # A young virtual machine compiles beside the first thousand jobs: whichever size came first would pay for it.
-        _run(bench, _write_source(bench, 10, batches), _Timer())
+        _run(bench, write_source(bench, 10, batches), _Timer())
         for rows in SIZES:
-            source = _write_source(bench, rows, batches)
-            timer = _Timer()
-            _run(bench, source, timer)
-            found[str(rows)] = timer.figures()
+            found[str(rows)] = measure_source(bench, write_source(bench, rows, batches))
             print(_line(rows, found[str(rows)]), flush=True)
     return found
+
+
+def measure_source(bench: Workbench, source: Source, **options: Any) -> dict[str, Any]:
+    """Figures of one query.
+
+    Args:
+        bench: servers and session.
+        source: of `write_source`.
+        **options: of the sink, beside its defaults.
+    """
+    timer = _Timer()
+    _run(bench, source, timer, **options)
+    return timer.figures()
 
 
 class _Timer:
@@ -94,11 +104,12 @@ def _count(batch: DataFrame) -> int:
     return rows
 
 
-def _run(bench: Workbench, source: Source, timer: _Timer) -> None:
+def _run(bench: Workbench, source: Source, timer: _Timer, **options: Any) -> None:
     name = bench.new_name()
     bench.new_topic(name, partitions=PARTITIONS)
     bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
-    source.run(bench.spark, timer.around(writers.ours(bench, _task(name))), bench.directory / f"checkpoint-{name}")
+    writer = writers.ours(bench, _task(name), **options)
+    source.run(bench.spark, timer.around(writer), bench.directory / f"checkpoint-{name}")
     with bench.engine.connect() as connection:
         found = connection.exec_driver_sql(f"SELECT count(*) FROM {name}").scalar()
     if found != source.rows * source.batches:
@@ -110,8 +121,14 @@ def _task(name: str) -> Task:
     return writers.Task(topic=name, table=name, key="id")
 
 
-def _write_source(bench: Workbench, rows: int, batches: int) -> Source:
-    """One file for each batch: cut from one file that Spark has written, so that the types are Spark's."""
+def write_source(bench: Workbench, rows: int, batches: int) -> Source:
+    """One file for each batch: cut from one file that Spark has written, so that the types are Spark's.
+
+    Args:
+        bench: the session and a folder.
+        rows: in each batch.
+        batches: how many, those of the warm-up among them.
+    """
     path = bench.directory / f"small-{rows}"
     path.mkdir()
     whole = bench.directory / f"whole-{rows}"

@@ -136,6 +136,8 @@ class SimBroker:
         self.logs = {each: SimPartition() for each in PARTITIONS}
         self.effects: deque[Effect] = deque()
         self.answered: list[str] = []
+        #: How often the topic was made; its id.
+        self.topics_made = 1
         self._blocks = 0
         if len(_done) > _KNOWN_MAX:
             # Not while a broker runs: a state that is no longer kept could leave its identity to another.
@@ -262,6 +264,18 @@ class SimBroker:
             if self.init().code != Code.CONCURRENT_TRANSACTIONS:
                 return
         raise AssertionError("a transaction that does not end")
+
+    def remake_topic(self) -> list[tuple[Record, str]]:
+        """The topic is deleted, with what readers have seen of it, and made anew."""
+        self.drain()
+        seen = self.committed()
+        self.logs = {each: SimPartition() for each in PARTITIONS}
+        self.topics_made += 1
+        return seen
+
+    def committed(self) -> list[tuple[Record, str]]:
+        """What a read_committed reader sees: each record, and the pair that it was written with."""
+        return [found for log in self.logs.values() for found in log.committed()]
 
     def crash(self) -> None:
         """Be killed, and started again from the logs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
@@ -13,6 +14,7 @@ from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTic
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
+from tests.simulation.database import COPY
 from tests.simulation.kafka import SimKafka
 from tests.simulation.partition import Record
 from tests.simulation.store import SimStore
@@ -29,6 +31,29 @@ RESTORE_DEADLINE_MS: Final = 1_000
 DECISION_MARGIN_MS: Final = 1_000
 #: What no server's answer leads to, but a call that does not fit the code.
 MISFITS: Final = (TypeError, AttributeError, NameError)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a person says who starts a job, or a recovery from the command line.
+
+    Args:
+        adopt: ``adopt=True``, or ``--adopt``.
+        accept_replay: ``accept_replay=True`` of the job.
+        decision: ``--drop`` or ``--accept-replay``.
+    """
+
+    adopt: bool = False
+    accept_replay: bool = False
+    decision: OperatorDecision | None = None
+
+    def beside(self, others: Words) -> Words:
+        """These, and the others too."""
+        return Words(
+            adopt=self.adopt or others.adopt,
+            accept_replay=self.accept_replay or others.accept_replay,
+            decision=self.decision or others.decision,
+        )
 
 
 class TaskFailedError(Exception):
@@ -87,7 +112,7 @@ class SimWork:
         return len(self._written)
 
     def _copy(self, connection: Connection, records: tuple[Record, ...]) -> None:
-        statement: Any = "copy"
+        statement: Any = COPY
         connection.execute(statement, records)  # type: ignore[arg-type]
         self._written += records
 
@@ -113,9 +138,10 @@ class JobDriver:
         outcome: how it ended.
     """
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, words: Words) -> None:
         self.world = world
         self.number = number
+        self.words = words
         self.outcome = "running"
         self.actor = Actor(self._body)
         self._batch_id = 0
@@ -153,13 +179,13 @@ class JobDriver:
             attempts_max=ATTEMPTS_MAX,
             decision_margin_ms=DECISION_MARGIN_MS,
             restore_deadline_ms=RESTORE_DEADLINE_MS,
-            adopt=False,
-            accept_replay=self.world.accepts_replay,
+            adopt=self.words.adopt,
+            accept_replay=self.words.accept_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
         )
 
-    def recovery(self, decision: OperatorDecision | None = None) -> Recovery:
+    def recovery(self) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
             transactional_id=TRANSACTIONAL_ID,
@@ -167,7 +193,8 @@ class JobDriver:
             store=self._store,
             clock=self.world,
             settle_deadline_ms=SETTLE_DEADLINE_MS,
-            decision=decision,
+            adopt=self.words.adopt,
+            decision=self.words.decision,
         )
 
     def _body(self) -> None:
@@ -230,12 +257,18 @@ class Operator(JobDriver):
         self.recovery().run(query_id=None, run_id=None)
 
 
-class Remedy(Operator):
-    """A person who carries out one of the remedies that a halt has named."""
+class Person(Operator):
+    """A person who runs ``spark-2pc recover --take-over`` with further words; see `spark_2pc_sink.runbook.recover`."""
+
+    def __str__(self) -> str:
+        return f"person {self.number}"
 
     def run(self) -> None:
-        """``recover --accept-replay`` or ``recover --drop``."""
-        self.recovery(self.world.decision).run(query_id=None, run_id=None)
+        """Where there is no row, none is made unless that was asked for."""
+        if self._store.read(TRANSACTIONAL_ID) is None and not self.words.adopt:
+            self.recovery().look()
+        else:
+            super().run()
 
 
 def _impossible() -> Exception:

@@ -1,0 +1,206 @@
+"""People at night: what a person can do to the database, the topic and the job, at any point, and after a halt.
+
+The faults in `faults` come from outside, and of each the product must make the best. Those here are meant well: each is
+an act that a message, the README or a manual names, at a moment when it may be right or wrong. The verdict is `green`
+in `checkers`: whatever ends without an error must be right, but for what the `ledger` says that somebody has accepted.
+
+A person who acts *at any point* has read nothing: his words accept only the batch that ``spark-2pc status`` shows him.
+A person who *answers a halt* has read it, and accepts what it names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from jdbc_state import DECIDED, DONE, OWED
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.recovery import OperatorDecision
+from tests.simulation.actors import DriverCrashedError
+from tests.simulation.drivers import JobDriver, Person, Words
+from tests.simulation.schedule import GO
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.errors import HaltError
+    from tests.simulation.world import World
+
+# In the database.
+DELETE_ROW: Final = "delete-row"
+#: The statuses that may be set by hand, as the message about another cluster tells.
+SET_DONE: Final = "set-done"
+SET_OWED: Final = "set-owed"
+#: Table and state go back to what they were before one of the writes, by its number: ``backup-0`` is the oldest.
+BACKUP: Final = "backup-"
+BACKUPS_MAX: Final = 16
+
+# In Kafka.
+#: The topic is deleted, and made anew under its name.
+REMAKE_TOPIC: Final = "remake-topic"
+
+# With ``spark-2pc recover --take-over``, while the driver stands still.
+RECOVER: Final = {
+    "recover-adopt": Words(adopt=True),
+    "recover-drop": Words(decision=OperatorDecision.DROP),
+    "recover-accept-replay": Words(decision=OperatorDecision.ACCEPT_REPLAY),
+}
+
+#: The driver dies, and from here on the job is started with an option that is meant for one start.
+LEFT_ON: Final = {
+    "adopt-left-on": Words(adopt=True),
+    "accept-replay-left-on": Words(accept_replay=True),
+}
+
+#: All kinds.
+KINDS: Final = frozenset(
+    {DELETE_ROW, SET_DONE, SET_OWED, REMAKE_TOPIC, *RECOVER, *LEFT_ON}
+    | {f"{BACKUP}{number}" for number in range(BACKUPS_MAX)}
+)
+
+# In answer to a halt.
+#: ``recover --adopt``, and then the job.
+ADOPT: Final = "adopt"
+#: The job is started with adopt=True, once.
+ADOPT_JOB: Final = "adopt-job"
+#: What the message has asked for first: the table gets what Kafka has and it lacks. Then as `ADOPT_JOB`.
+REPAIR_AND_ADOPT: Final = "repair-and-adopt"
+DROP: Final = "drop"
+ACCEPT_REPLAY: Final = "accept-replay"
+#: The job is started with accept_replay=True, once.
+LEAVE_OUT: Final = "leave-out"
+
+#: What is done where nobody chooses something else. The sound product comes here where Spark has planned a batch anew.
+_USUAL: Final = {HaltCause.RESEND_DIFFERS: ACCEPT_REPLAY, HaltCause.REPLAY_DIFFERS: LEAVE_OUT}
+#: What can be done instead, of all remedies that the message has.
+_ANSWERS: Final[dict[HaltCause, tuple[str, ...]]] = {
+    HaltCause.ID_IN_USE: (ADOPT, ADOPT_JOB),
+    HaltCause.DATABASE_BEHIND: (ADOPT, ADOPT_JOB, REPAIR_AND_ADOPT),
+    HaltCause.COMMITS_LOST: (ADOPT, ADOPT_JOB, REPAIR_AND_ADOPT),
+    HaltCause.OUTCOME_LOST: (DROP, ACCEPT_REPLAY),
+    HaltCause.NOT_THE_FIRST_BATCH: (ADOPT_JOB,),
+    HaltCause.GAP: (ADOPT_JOB, REPAIR_AND_ADOPT),
+    HaltCause.OTHER_BATCH_OWED: (DROP,),
+    HaltCause.RESEND_DIFFERS: (DROP,),
+}
+
+
+class People:
+    """Everybody who is allowed to do something here.
+
+    Args:
+        world: where they do it.
+
+    Attributes:
+        acted: whether anybody has done what no message had asked for.
+        left_on: what every start of the job says from here on.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.acted = False
+        self.left_on = Words()
+        self._world = world
+
+    # --- at any point ------------------------------------------------------------------------------------------
+
+    def offered(self, *, more_drivers: bool) -> tuple[str, ...]:
+        """What can be done now."""
+        database = self._world.database
+        row = database.row
+        at_rest = row is not None and database.locked_by() is None
+        backups = min(len(database.backups), BACKUPS_MAX)
+        return (
+            REMAKE_TOPIC,
+            *LEFT_ON,
+            *(RECOVER if more_drivers else ()),
+            *((DELETE_ROW,) if at_rest else ()),
+            *((SET_DONE, SET_OWED) if at_rest and row is not None and row.status == DECIDED else ()),
+            *(f"{BACKUP}{number}" for number in range(backups)),
+        )
+
+    def act(self, choice: str) -> None:
+        """Do it.
+
+        Raises:
+            DriverCrashedError: the driver is started again, with other options.
+        """
+        self.acted = True
+        world = self._world
+        if choice in RECOVER:
+            words = RECOVER[choice]
+            self._accept(words.decision, self._in_doubt())
+            world.run_beside(Person, words)
+        elif choice in LEFT_ON:
+            self.left_on = LEFT_ON[choice].beside(self.left_on)
+            raise DriverCrashedError
+        elif choice == REMAKE_TOPIC:
+            world.ledger.gone += world.broker.remake_topic()
+        elif choice == DELETE_ROW:
+            world.database.delete_row()
+        elif choice == SET_DONE:
+            self._accept(OperatorDecision.DROP, self._in_doubt())
+            world.database.set_status(DONE)
+        elif choice == SET_OWED:
+            self._send_again()
+            world.database.set_status(OWED)
+        else:
+            world.database.restore(int(choice.removeprefix(BACKUP)))
+
+    def _in_doubt(self) -> int | None:
+        """The batch that ``spark-2pc status`` shows as one that Kafka may lack."""
+        row = self._world.database.row
+        return row.batch_id if row is not None and row.status in (DECIDED, OWED) else None
+
+    def _send_again(self) -> None:
+        batch_id = self._in_doubt()
+        if batch_id is not None:
+            self._world.ledger.written_again.add(batch_id)
+
+    def _accept(self, decision: OperatorDecision | None, batch_id: int | None) -> None:
+        if batch_id is None:
+            return
+        if decision is OperatorDecision.DROP:
+            self._world.ledger.not_in_kafka.add(batch_id)
+        elif decision is OperatorDecision.ACCEPT_REPLAY:
+            self._world.ledger.any_replay.add(batch_id)
+
+    # --- after a halt ------------------------------------------------------------------------------------------
+
+    def answer(self, halt: HaltError, batch_id: int) -> JobDriver | None:
+        """Who is started now that a driver has halted at this batch; None where nobody dares."""
+        world = self._world
+        chosen = world.choices.choose(options) if (options := self._answers(halt.cause)) else GO
+        if chosen is GO:
+            chosen = _USUAL.get(halt.cause, GO)
+        if chosen in (DROP, ACCEPT_REPLAY):
+            decision = OperatorDecision.DROP if chosen == DROP else OperatorDecision.ACCEPT_REPLAY
+            self._accept(decision, self._in_doubt())
+            return world.start(Person, Words(decision=decision))
+        if chosen == LEAVE_OUT:
+            world.ledger.left_out.add(batch_id)
+            return world.start(JobDriver, Words(accept_replay=True))
+        if chosen == GO:
+            return None
+        if chosen == REPAIR_AND_ADOPT:
+            self._repair()
+        self._accept_what_was_named(halt, batch_id)
+        return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
+
+    def _answers(self, cause: HaltCause) -> tuple[str, ...]:
+        """What can be answered. Who was asked to compare first does not say that Kafka lacks what it has."""
+        options = _ANSWERS.get(cause, ()) if self._world.profile.people or cause in _USUAL else ()
+        batch_id = self._in_doubt()
+        has = cause is HaltCause.OUTCOME_LOST and any(record.batch_id == batch_id for record, _ in self._world.in_kafka())
+        return tuple(each for each in options if not (has and each == ACCEPT_REPLAY))
+
+    def _accept_what_was_named(self, halt: HaltError, batch_id: int) -> None:
+        """What the messages about a batch without a place name: the batches that adopting writes again or leaves out."""
+        ledger, row = self._world.ledger, self._world.database.row
+        last = -1 if row is None or row.batch_id is None else row.batch_id
+        if halt.cause in (HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH):
+            ledger.written_again.update(range(batch_id, max(last, batch_id) + 1))
+        if halt.cause is HaltCause.GAP:
+            ledger.not_in_table.update(range(last + 1, batch_id))
+
+    def _repair(self) -> None:
+        """Compare, and write into the table what only readers of the topic have."""
+        database = self._world.database
+        table = set(database.contents())
+        database.add(tuple(record for record, _ in self._world.in_kafka() if record not in table))

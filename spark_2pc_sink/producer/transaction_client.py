@@ -34,6 +34,8 @@ from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.producer.written_logs import view_logs
+from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, KafkaRequest, KafkaResponse
@@ -305,6 +307,20 @@ class TransactionClient:
             epochs=epochs,
             deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
         )
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Look at the topics and the logs of a batch as they are now; see `spark_2pc_sink.producer.written_logs`.
+
+        Args:
+            partitions: those of the batch.
+            starts: ask where the logs begin, too.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError: a broker refused.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

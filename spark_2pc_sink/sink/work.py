@@ -247,7 +247,8 @@ class SparkBatchWork:
 
     def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
         limits = {topic: self._topics.limits(topic) for topic in counts}
-        return Topics(self._options.kafka, counts=counts, limits=limits, own=own)
+        ids = {topic: self._topics.id_of(topic) for topic in counts}
+        return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own)
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext

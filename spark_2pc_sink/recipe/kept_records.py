@@ -86,6 +86,14 @@ def find_lost_records(
     )
 
 
+def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
+    """Whether one of the batch's topics is another one now, by its id."""
+    return any(
+        (was := written.topic_ids.get(topic)) and (now := logs.topic_ids.get(topic)) and was != now
+        for topic in written.topics
+    )
+
+
 def missing_id_topics(written: WrittenRecords) -> list[str]:
     """The topics of a batch that have no id by which they could be told from others of their name."""
     return [topic for topic in written.topics if not written.topic_ids.get(topic)]

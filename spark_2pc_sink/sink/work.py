@@ -127,6 +127,7 @@ class SparkBatchWork:
             record_count=results.records,
             digest=format_digest(results.digest) if results.records else "",
             offsets=results.offsets,
+            topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
         )
 

@@ -49,6 +49,10 @@ TRANSITIONS = (
     Transition("accept_replay", DECIDED, OWED, "as above, where Kafka's log can no longer tell the outcome"),
     Transition("drop_batch", OWED, DONE, "a person gives the Kafka half up"),
     Transition("drop_batch", DECIDED, DONE, "as above, where Kafka's log can no longer tell the outcome"),
+    Transition("accept_loss", NONE, DONE, "a person gives up what this database lost, by the names of the batches"),
+    Transition("accept_loss", DECIDED, DONE, "as above, where Kafka has gone on beyond the row's own transaction"),
+    Transition("accept_loss", DONE, DONE, "as above"),
+    Transition("accept_loss", OWED, DONE, "as above, where Kafka has had the resend"),
 )
 
 
@@ -81,7 +85,7 @@ class StateRow:
         row_count: rows of the batch in the table.
         record_count: records of the batch in Kafka.
         digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``,
-            ``drop_batch``).
+            ``drop_batch``, ``accept_loss``).
         kafka_offsets: 'topic-partition' to the first and last offset written.
         claimed_at: time of the newest claim, by the database's clock, as the two below.
         decided_at: time of the last decision.
@@ -241,6 +245,26 @@ class StateStore(Protocol):
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision)."""
 
+    def accept_loss(
+        self,
+        transactional_id: str,
+        generation: int,
+        batch_id: int | None,
+        record_count: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+        settled: str,
+    ) -> StateRow:
+        """Go on without batches that Kafka has and this database lost (a person's decision).
+
+        Args:
+            transactional_id: the row.
+            generation: the claim.
+            batch_id: the last of them; None where they are of a query that the row does not belong to any more.
+            record_count: its records in Kafka as far as they are known, at least 1: with no digest any replay will do.
+            kafka_offsets: the newest that is known in each partition.
+            settled: the pair that Kafka shows.
+        """
+
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision.
 
@@ -329,8 +353,9 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
         reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
         "(a failover to a standby that lacked them, or a restored backup)",
         remedies=(
-            "restore the database to its newest state",
-            "compare both sides, repair the table by hand, then adopt=True on the sink, or spark-2pc recover --adopt",
+            "compare both sides: which records Kafka has, and which of their rows the table lacks",
+            "restore the newest backup, or the newest standby",
+            "to go on without what is lost, start the job again: it names the batches, and how they are passed over",
         ),
     )
 

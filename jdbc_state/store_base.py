@@ -93,3 +93,23 @@ class StoreBase(ABC):
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up."""
         return self._move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""})
+
+    def accept_loss(
+        self,
+        transactional_id: str,
+        generation: int,
+        batch_id: int | None,
+        record_count: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+        settled: str,
+    ) -> StateRow:
+        """Go on without batches that Kafka has and this database lost."""
+        values = {
+            "batch_id": batch_id,
+            "row_count": 0,
+            "record_count": record_count,
+            "digest": "",
+            "kafka_offsets": dict(kafka_offsets),
+            "settled": settled,
+        }
+        return self._move("accept_loss", transactional_id, generation, values)

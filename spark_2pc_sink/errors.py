@@ -370,6 +370,8 @@ class HaltCause(str, Enum):
     COMMITS_LOST = "commits_lost"
     #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
     OUTCOME_LOST = "outcome_lost"
+    #: Kafka has lost records of a decided batch: a topic was deleted, or deleted and made anew, or a log lost them.
+    TOPIC_REMADE = "topic_remade"
     #: The state row has no batch, and the batch that came is not the first.
     NOT_THE_FIRST_BATCH = "not_the_first_batch"
     #: The batch that came is neither that of the state row nor the one after it.

@@ -21,8 +21,17 @@ from typing import TYPE_CHECKING, Protocol
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import (
+    NO_TRANSACTION,
+    BatchRange,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
+from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
+from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 
 if TYPE_CHECKING:
@@ -44,7 +53,7 @@ class OperatorDecision(Enum):
     DROP = "leave Kafka without the batch"
 
 
-class KafkaSide(LogSide, Protocol):
+class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
     """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
 
     @property
@@ -155,7 +164,9 @@ class Recovery:
         clock: measures and waits.
         settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, and how long the logs of
             one transaction are read at a time, in milliseconds.
-        adopt: the user has said that the row takes over whatever is there.
+        adopt: the user has said that the row takes over an id, or a row of another cluster, whatever is there.
+        accept_loss: the batches that the user has named as lost to the database.
+        topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
     """
 
@@ -168,6 +179,8 @@ class Recovery:
         clock: Clock,
         settle_deadline_ms: int,
         adopt: bool = False,
+        accept_loss: BatchRange | None = None,
+        topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
     ) -> None:
         self._transactional_id = transactional_id
@@ -176,6 +189,10 @@ class Recovery:
         self._clock = clock
         self._settle_deadline_ms = settle_deadline_ms
         self._adopt = adopt
+        #: What the database lacks that Kafka has.
+        self.losses = LostCommits(
+            kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
+        )
         self._decision = decision
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
@@ -206,6 +223,8 @@ class Recovery:
         )
         findings = _Findings(before=row)
         row = self._decide_owed(self._settle(row, findings), findings)
+        if query_id is None:
+            row = self.losses.pass_over_unasked(row, findings.actions)
         initialized = self._kafka.usable_producer()
         if view_of(row).fresh:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
@@ -239,6 +258,8 @@ class Recovery:
             in_doubt_s=None if row is None else row.in_doubt_s,
         )
         if isinstance(resolution, Halt):
+            if row is not None and resolution.cause is HaltCause.DATABASE_BEHIND:
+                resolution = self.losses.explain(row, resolution)
             refusal = ("would refuse to choose",)
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:
@@ -273,9 +294,17 @@ class Recovery:
         if row is None:
             return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
         resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-        if isinstance(resolution, Halt) or resolution.verdict is not Verdict.ASK_THE_LOG:
+        if isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+            nothing_lost = self.losses.nothing_is_lost(row)
+            resolution = resolve(view_of(row), kafka, adopt=self._adopt, nothing_lost=nothing_lost)
+        if isinstance(resolution, Halt):
             return resolution
-        return self._ask_the_log(row)
+        if resolution.verdict is Verdict.ASK_THE_LOG:
+            told = self._ask_the_log(row)
+            if isinstance(told, Halt):
+                return explain_outcome_lost(self._kafka, row, told)
+            resolution = told
+        return check_kept(self._kafka, row, resolution)
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
@@ -284,6 +313,11 @@ class Recovery:
         if isinstance(resolution, Halt):
             # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
             self._store.check_generation(self._transactional_id, row.generation)
+            if resolution.cause is HaltCause.DATABASE_BEHIND:
+                passed = self.losses.pass_over(row, findings.actions)
+                if passed is None:
+                    raise self._halt(row, kafka, self.losses.explain(row, resolution))
+                return passed
             if self._decision is None or row.status != RowStatus.DECIDED:
                 raise self._halt(row, kafka, resolution)
             return self._apply_decision(row, findings)

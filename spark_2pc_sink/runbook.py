@@ -39,7 +39,7 @@ def recover(
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: False to leave a row alone that was touched within ``takeover_grace_s``: its job probably runs.
         decision: what a person has decided about a batch that Kafka may lack.
-        **options: the other options of `RecoveryOptions`, such as ``adopt`` or ``state_schema``.
+        **options: the other options of `RecoveryOptions`, such as ``adopt``, ``accept_loss`` or ``state_schema``.
 
     Returns:
         What was found and done; ``settled`` is False while something is in doubt, ``known`` where there is no row.
@@ -62,6 +62,7 @@ def recover(
             clock=SystemClock(),
             settle_deadline_ms=chosen.settle_deadline_ms,
             adopt=chosen.adopt,
+            accept_loss=chosen.accept_loss,
             decision=decision,
         )
         row = store.read(transactional_id)
@@ -116,5 +117,6 @@ def _left_alone(report: RecoveryReport) -> RecoveryReport:
         report,
         actions=(),
         reason=f"{report.reason}; the state row was touched {report.age_s:.0f} s ago, so its job may still be running",
-        remedies=("spark-2pc recover --take-over: stop that job, if it runs, and settle it now", *report.remedies),
+        # The last one: it stops a job, and where a person has to decide it decides nothing.
+        remedies=(*report.remedies, "spark-2pc recover --take-over: stop that job, if it runs, and settle it now"),
     )

@@ -43,6 +43,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="take over a row of another Kafka cluster, or an id that Kafka knows already",
     )
+    settling.add_argument(
+        "--accept-loss",
+        metavar="FIRST..LAST",
+        help="with --adopt: go on without these batches, which the database has lost ('none': it has lost none)",
+    )
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept-replay",
@@ -85,6 +90,7 @@ def _recover(given: argparse.Namespace) -> int:
             take_over=given.take_over,
             decision=given.decision,
             adopt=given.adopt,
+            accept_loss=given.accept_loss,
             **_common(given),
         )
     except HaltError as error:

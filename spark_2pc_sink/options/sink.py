@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import check_transactional_id
+from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
@@ -69,6 +69,11 @@ class CommonOptions:
     adopt: bool = setting(
         default=False,
         why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
+    )
+    accept_loss: BatchRange | None = setting(
+        None,
+        why="with adopt: go on without these batches, such as '41..43', which the database has lost, or 'none' of them; "
+        "the refusal that asks for it names them",
     )
     state_schema: str = setting(
         "public", why="named, because a search_path may differ between the job's role and the operator's"
@@ -145,6 +150,9 @@ class CommonOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         check_transactional_id(self.transactional_id)
+        if self.accept_loss is not None and not self.adopt:
+            rule = "it names what adopt goes on without"
+            raise _contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
         _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
         _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
         if self.state_table == self.history_table:
@@ -173,6 +181,8 @@ class CommonOptions:
     def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
         given["kafka"] = KafkaOptions.parse(given["kafka"])
         given["database"] = parse_database_url(given["database"])
+        if given.get("accept_loss") is not None:
+            given["accept_loss"] = BatchRange.parse(given["accept_loss"])
         for name in ("state_schema", "state_table", "history_table"):
             if name in given:
                 given[name] = parse_identifier(given[name], option=name)

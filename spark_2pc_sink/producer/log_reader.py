@@ -7,6 +7,7 @@ records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
@@ -67,24 +68,38 @@ def find_marker(
     was_open = _is_open(cluster, partition, producer_id, deadline)
     stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
     end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
-    offset = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
+    begin = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
+    for batch in read_log(cluster, partition, begin, end, deadline):
+        ended = _ended(batch, producer_id, epochs)
+        if ended is not None:
+            return ended
+    return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
+
+
+def read_log(
+    cluster: Cluster, partition: TopicPartition, begin: int, end: int, deadline: Deadline
+) -> Iterator[DecodedBatch]:
+    """The batches of a log from offset ``begin`` up to, and without, ``end``; those of open transactions too.
+
+    Raises:
+        KafkaTimeoutError: the end was not reached in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
+    offset = begin
     while offset < end:
         if deadline.passed:
             raise KafkaTimeoutError(
-                operation=f"reading {partition} for an end marker of producer {producer_id}",
+                operation=f"reading {partition}",
                 deadline_ms=deadline.limit_ms,
                 last_error=f"reached offset {offset} of {end}",
             )
         began_at = offset
-        fetched = _fetch(cluster, partition, offset, deadline)
-        for batch in decode_record_batches(fetched.records):
-            ended = _ended(batch, producer_id, epochs)
-            if ended is not None:
-                return ended
+        for batch in decode_record_batches(_fetch(cluster, partition, offset, deadline).records):
+            yield batch
             offset = batch.last_offset + 1
         if offset == began_at:
             deadline.pause()
-    return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
 
 
 def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Marker | None:

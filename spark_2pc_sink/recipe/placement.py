@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 
@@ -31,7 +32,7 @@ _NEW_CHECKPOINT = (
     "if it is lost: a new checkpoint, with a source that begins behind what both sides have (startingOffsets or the "
     "like), and adopt=True on the sink (once)"
 )
-_REPAIR = "compare both sides, repair the table by hand, then the next"
+_COMPARE = "compare both sides: which of the batches in between has Kafka, and which has the table"
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
@@ -41,7 +42,8 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
         status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
         row_batch_id: the last batch in the row, None before the first.
         batch_id: the id that Spark passed, 0 or more.
-        adopt: the user has said that a gap is meant.
+        adopt: the user has said that a checkpoint which is older than the row is meant: both sides get again what it
+            has. Batches that the row lacks are only passed over by name (`recipe.lost_batches`).
 
     Returns:
         The placement, or why there is none: the id fits neither a replay nor the next batch.
@@ -57,23 +59,31 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     if row_batch_id is not None and batch_id == row_batch_id:
         return Placement.SKIP
     expected = 0 if row_batch_id is None else row_batch_id + 1
-    if batch_id == expected or adopt:
+    if batch_id == expected:
         return Placement.RUN
     if row_batch_id is None:
         reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, (_CHANGED, _RESTORE, _adopt(f"batch {batch_id}")))
+        remedies = (_CHANGED, _RESTORE, _by_name(0, batch_id))
+        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-    if batch_id < row_batch_id:
-        again = _adopt(f"what it has of batches {batch_id} to {row_batch_id}")
-        older, remedies = "the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT, again)
-    else:
-        older, remedies = "the row is older than the checkpoint", (_RESTORE, _REPAIR, _adopt(f"batch {batch_id}"))
-    return Halt(HaltCause.GAP, f"{reason}; {older}", remedies)
+    if batch_id > row_batch_id:
+        remedies = (_COMPARE, _RESTORE, _by_name(row_batch_id + 1, batch_id))
+        return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
+    if adopt:
+        return Placement.RUN
+    costs = f"It writes what it has of batches {batch_id} to {row_batch_id} to both sides, also where they have it"
+    again = (_RESTORE, _NEW_CHECKPOINT, f"{_ADOPT}. {costs}")
+    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", again)
 
 
-def _adopt(written: str) -> str:
-    """The last way out, and what it costs where ``written`` is on both sides already."""
-    return f"{_ADOPT}. It writes {written} to both sides, also where they have it"
+def _by_name(first: int, batch_id: int) -> str:
+    """The last way out: a person names what this sink is not to write any more."""
+    before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
+    return (
+        f"adopt=True, accept_loss={str(before)!r} on the sink (once): batches {before} are left as they are on both sides, "
+        f"and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch {batch_id} "
+        "too, which is then skipped"
+    )
 
 
 def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:

@@ -125,29 +125,38 @@ class Halt:
         cause: why, for programs.
         reason: why, as a sentence.
         remedies: what a person can do, one in each line.
+        lacking: the row lacks batches that came before the one which was passed.
     """
 
     cause: HaltCause
     reason: str
     remedies: tuple[str, ...]
+    lacking: bool = False
 
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
+_ADOPT_BY_NAME = (
+    "spark-2pc recover --adopt --accept-loss FIRST..LAST: go on without what the database lacks; the table stays as it "
+    "is, so put its rows back by hand first"
+)
 _CHANGED = (
     "if state_schema, state_table or database is another than in this id's last run: change it back, the row is where "
     "it was"
 )
 
 
-def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution | Halt:
+def resolve(
+    row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False
+) -> Resolution | Halt:
     """Decide what recovery does next.
 
     Args:
         row: the row as the claim returned it.
         kafka: what the coordinator says now; asked for after the claim (a look before it may be stale, because an
             older driver could still have decided in between).
-        adopt: the user has said that the row may take over an id of which Kafka knows more than the row does.
+        adopt: the user has said that a row of another cluster may be taken over, and a new row an id that Kafka knows.
+        nothing_lost: the user has said that the commit which Kafka shows and the row does not know is none of a batch.
 
     Returns:
         The verdict, or why there is none.
@@ -159,13 +168,13 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolutio
             ("connect to the cluster that the row names", _ADOPT),
         )
     if row.status is RowStatus.DECIDED:
-        return _resolve_decided(row, kafka, adopt=adopt)
+        return _resolve_decided(row, kafka, nothing_lost=nothing_lost)
     if row.status is RowStatus.DONE:
-        return _resolve_done(row, kafka, adopt=adopt)
-    return _resolve_undecided(row, kafka, adopt=adopt)
+        return _resolve_done(row, kafka, nothing_lost=nothing_lost)
+    return _resolve_undecided(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
 
 
-def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Resolution | Halt:
     if row.fresh and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
         return Halt(
             HaltCause.ID_IN_USE,
@@ -180,21 +189,23 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    if kafka.state in _COMMITTED and not adopt:
-        # Of any pair: neither status has a decision that Kafka has committed.
+    # A batch whose records were lost after their commit is owed by a person's decision; no other row that is undecided
+    # has a decision that Kafka has committed, whatever its pair. A new row that was adopted knows nothing.
+    own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
+    if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
         return _behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
 
-def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
     own = _outcome_pairs(row, kafka) | {row.settled.producer}
     if kafka.state is TransactionState.ONGOING:
         if kafka.producer == row.prepared.producer:
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
+    if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
         return _behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
@@ -207,14 +218,14 @@ def _behind_kafka() -> Halt:
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
         (
-            "if another job or application uses this id: give that one another, then adopt as below",
+            "compare both sides: which records Kafka has, and which of their rows the table lacks",
             "restore the database to its newest state",
-            "compare both sides, repair the table by hand, then " + _ADOPT,
+            _ADOPT_BY_NAME,
         ),
     )
 
 
-def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
     if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
         return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
     if kafka.producer in _outcome_pairs(row, kafka):
@@ -226,7 +237,7 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resoluti
             kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
-    if _went_beyond(row, kafka) and not adopt:
+    if _went_beyond(row, kafka) and not nothing_lost:
         return _behind_kafka()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"

@@ -49,13 +49,17 @@ from spark_2pc_sink.coordinator.plans import (
 from spark_2pc_sink.coordinator.records import TransactionLogValue
 from spark_2pc_sink.coordinator.states import AT_REST
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.server.producer_state import EndMarker, NeedsCoordinator, Refused
 from tests.simulation.partition import Record, SimPartition, header_of
 from tests.simulation.profiles import Profile
 
 TRANSACTIONAL_ID = "orders"
 PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+TOPIC_ID = "topic"
 #: How long a transaction may last without two-phase commit.
 TIMEOUT_MS = 60_000
 #: Produce below transaction.version 2, and from there on.
@@ -245,6 +249,35 @@ class SimBroker:
                 return Marker.COMMIT if entry.commit else Marker.ABORT
         known = log.producers.entry(producer_id)
         return Marker.OPEN if known is not None and known.txn_start_offset is not None else Marker.MISSING
+
+    def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
+        """What ``producer/written_logs.py`` finds; the topic has always been the same."""
+        return LogsView(
+            topic_ids={partition.topic: TOPIC_ID for partition in partitions},
+            ends={partition: self.logs[partition].end_offset for partition in partitions},
+            starts=dict.fromkeys(partitions, 0) if starts else {},
+        )
+
+    def find_commits(self, query: CommitQuery) -> FoundCommits:
+        """What ``producer/commit_scan.py`` finds."""
+        self.drain()
+        found: dict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = {}
+        for partition, log in self.logs.items():
+            for pair, at in log.committed_offsets():
+                known = query.newer_than
+                later = pair.epoch > known.epoch if known and known.producer_id == pair.producer_id else (
+                    pair.producer_id in query.producer_ids
+                )
+                if later and at[0] > query.after.get(partition, -1):
+                    found.setdefault(pair, {})[partition] = at
+        own = None if query.newer_than is None else query.newer_than.producer_id
+        ordered = sorted(found, key=lambda pair: (pair.producer_id != own, pair))
+        return FoundCommits(
+            tuple(
+                CommittedTransaction(pair, sum(last - first + 1 for first, last in found[pair].values()), found[pair])
+                for pair in ordered
+            )
+        )
 
     # --- what happens by itself --------------------------------------------------------------------------------
 

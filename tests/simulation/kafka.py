@@ -9,8 +9,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.simulation import faults
 from tests.simulation.partition import Record
@@ -126,6 +129,27 @@ class SimKafka:
             except KafkaTimeoutError:
                 continue
         raise KafkaTimeoutError(operation="find-marker", deadline_ms=limit_ms, last_error="the connection was lost")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For messages only."""
+        return "broker:9092"
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Metadata and ListOffsets, as one request."""
+        wanted = tuple(partitions)
+        return self._world.io(
+            faults.KAFKA, "view-logs", lambda: self._broker.view_logs(wanted, starts=starts), _unanswered
+        )
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
+        """Fetch, as one request; what is not answered is not read."""
+        try:
+            return self._world.io(
+                faults.KAFKA, "find-commits", lambda: self._broker.find_commits(query), _unanswered
+            )
+        except KafkaTimeoutError as error:
+            return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms ({error})",))
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_2pc_sink.coordinator import Code
+from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.producer_state import (
     EndMarker,
@@ -104,6 +105,19 @@ class SimPartition:
                 ended = open_.pop(header.producer_id, [])
                 seen += ended if entry.commit else []
         return seen
+
+    def committed_offsets(self) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
+        """Pair, first and last offset of the records of each committed transaction."""
+        found: list[tuple[ProducerIdAndEpoch, tuple[int, int]]] = []
+        open_: dict[int, list[BatchHeader]] = {}
+        for entry in self.entries:
+            header = entry.header
+            if entry.commit is None:
+                open_.setdefault(header.producer_id, []).append(header)
+            elif (ended := open_.pop(header.producer_id, [])) and entry.commit:
+                pair = ProducerIdAndEpoch(header.producer_id, ended[0].producer_epoch)
+                found.append((pair, (ended[0].base_offset, ended[-1].last_offset)))
+        return found
 
     def _write(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -91,6 +91,7 @@ class SimStore:
     take_empty_batch = _as_one_statement("take_empty_batch")
     accept_replay = _as_one_statement("accept_replay")
     drop_batch = _as_one_statement("drop_batch")
+    accept_loss = _as_one_statement("accept_loss")
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """BEGIN … COMMIT."""

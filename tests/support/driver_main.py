@@ -133,6 +133,8 @@ def batch_driver(
             clock=clock,
             settle_deadline_ms=options.settle_deadline_ms,
             adopt=options.adopt,
+            accept_loss=options.accept_loss,
+            topics=(str(options.topic),),
         ),
         kafka=kafka,
         store=store,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from jdbc_state import Decision, MemoryStateStore, StateRow
+from jdbc_state import Decision, HistoryLine, MemoryStateStore, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryDecidingTransaction
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
@@ -19,8 +19,8 @@ from tests.simulation.partition import Record
 
 #: What writes rows into the target table.
 COPY: Final = "copy"
-#: State rows, and how many statements and decisions were committed.
-Snapshot = tuple[dict[str, StateRow], int, int]
+#: State rows, their history, and how many statements and decisions were committed.
+Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], int, int]
 
 
 def connection_lost(operation: str) -> StateStoreError:
@@ -143,7 +143,7 @@ class SimDatabase(MemoryStateStore):
     def fail_over_to(self, standby: Snapshot) -> None:
         """A failover to a standby that has no more than this."""
         self.cut()
-        self._rows, statements, decisions = standby
+        self._rows, self._lines, statements, decisions = standby
         del self.committed[statements:]
         del self.decisions[decisions:]
         self.before_batch = self.before_write = None
@@ -158,6 +158,10 @@ class SimDatabase(MemoryStateStore):
         """A person deletes the state row."""
         self._wrote(self._snapshot())
         del self._rows[TRANSACTIONAL_ID]
+
+    def delete_history(self) -> None:
+        """A person deletes the lines of the history too."""
+        del self._lines[TRANSACTIONAL_ID]
 
     def set_status(self, status: str) -> None:
         """A person updates the state row."""
@@ -178,7 +182,7 @@ class SimDatabase(MemoryStateStore):
         self.backups.append(before)
 
     def _snapshot(self) -> Snapshot:
-        return dict(self._rows), len(self.committed), len(self.decisions)
+        return dict(self._rows), dict(self._lines), len(self.committed), len(self.decisions)
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # In the database.
 DELETE_ROW: Final = "delete-row"
+DELETE_STATE: Final = "delete-row-and-history"
 #: The statuses that may be set by hand, as the message about another cluster tells.
 SET_DONE: Final = "set-done"
 SET_OWED: Final = "set-owed"
@@ -51,7 +52,7 @@ LEFT_ON: Final = {
 
 #: All kinds.
 KINDS: Final = frozenset(
-    {DELETE_ROW, SET_DONE, SET_OWED, REMAKE_TOPIC, *RECOVER, *LEFT_ON}
+    {DELETE_ROW, DELETE_STATE, SET_DONE, SET_OWED, REMAKE_TOPIC, *RECOVER, *LEFT_ON}
     | {f"{BACKUP}{number}" for number in range(BACKUPS_MAX)}
 )
 
@@ -110,7 +111,7 @@ class People:
             REMAKE_TOPIC,
             *LEFT_ON,
             *(RECOVER if more_drivers else ()),
-            *((DELETE_ROW,) if at_rest else ()),
+            *((DELETE_ROW, DELETE_STATE) if at_rest else ()),
             *((SET_DONE, SET_OWED) if at_rest and row is not None and row.status == DECIDED else ()),
             *(f"{BACKUP}{number}" for number in range(backups)),
         )
@@ -132,8 +133,10 @@ class People:
             raise DriverCrashedError
         elif choice == REMAKE_TOPIC:
             world.ledger.gone += world.broker.remake_topic()
-        elif choice == DELETE_ROW:
+        elif choice in (DELETE_ROW, DELETE_STATE):
             world.database.delete_row()
+            if choice == DELETE_STATE:
+                world.database.delete_history()
         elif choice == SET_DONE:
             self._accept(OperatorDecision.DROP, self._in_doubt())
             world.database.set_status(DONE)

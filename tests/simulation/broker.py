@@ -58,8 +58,8 @@ from tests.simulation.partition import Record, SimPartition, header_of
 from tests.simulation.profiles import Profile
 
 TRANSACTIONAL_ID = "orders"
-PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
-TOPIC_ID = "topic"
+TOPIC = "orders"
+PARTITIONS = (TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1))
 #: How long a transaction may last without two-phase commit.
 TIMEOUT_MS = 60_000
 #: Produce below transaction.version 2, and from there on.
@@ -140,8 +140,7 @@ class SimBroker:
         self.logs = {each: SimPartition() for each in PARTITIONS}
         self.effects: deque[Effect] = deque()
         self.answered: list[str] = []
-        #: How often the topic was made; its id.
-        self.topics_made = 1
+        self._topics_made = 1
         self._blocks = 0
         if len(_done) > _KNOWN_MAX:
             # Not while a broker runs: a state that is no longer kept could leave its identity to another.
@@ -154,6 +153,11 @@ class SimBroker:
     def timeout_ms(self) -> int:
         """What InitProducerId asks for without two-phase commit."""
         return TIMEOUT_MS
+
+    @property
+    def topic_id(self) -> str:
+        """Of the topic as it was made last."""
+        return f"{TOPIC}-{self._topics_made}"
 
     @property
     def standing(self) -> tuple[bool, bool]:
@@ -251,9 +255,9 @@ class SimBroker:
         return Marker.OPEN if known is not None and known.txn_start_offset is not None else Marker.MISSING
 
     def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
-        """What ``producer/written_logs.py`` finds; the topic has always been the same."""
+        """What ``producer/written_logs.py`` finds."""
         return LogsView(
-            topic_ids={partition.topic: TOPIC_ID for partition in partitions},
+            topic_ids={partition.topic: self.topic_id for partition in partitions},
             ends={partition: self.logs[partition].end_offset for partition in partitions},
             starts=dict.fromkeys(partitions, 0) if starts else {},
         )
@@ -303,7 +307,7 @@ class SimBroker:
         self.drain()
         seen = self.committed()
         self.logs = {each: SimPartition() for each in PARTITIONS}
-        self.topics_made += 1
+        self._topics_made += 1
         return seen
 
     def committed(self) -> list[tuple[Record, str]]:

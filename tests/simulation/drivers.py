@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
-from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
+from tests.simulation.broker import PARTITIONS, TOPIC, TRANSACTIONAL_ID
 from tests.simulation.database import COPY
 from tests.simulation.kafka import SimKafka
 from tests.simulation.partition import Record
@@ -40,11 +40,13 @@ class Words:
     Args:
         adopt: ``adopt=True``, or ``--adopt``.
         accept_replay: ``accept_replay=True`` of the job.
+        accept_loss: the batches named with ``accept_loss``.
         decision: ``--drop`` or ``--accept-replay``.
     """
 
     adopt: bool = False
     accept_replay: bool = False
+    accept_loss: BatchRange | None = None
     decision: OperatorDecision | None = None
 
     def beside(self, others: Words) -> Words:
@@ -52,6 +54,7 @@ class Words:
         return Words(
             adopt=self.adopt or others.adopt,
             accept_replay=self.accept_replay or others.accept_replay,
+            accept_loss=self.accept_loss or others.accept_loss,
             decision=self.decision or others.decision,
         )
 
@@ -78,6 +81,7 @@ class SimWork:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
         self._records = self._world.evaluate(self._batch_id)
         self._written = ()
+        topic_ids = {TOPIC: self._world.broker.topic_id}
         ready: tuple[Record, ...] = ()
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         for partition in PARTITIONS:
@@ -91,7 +95,7 @@ class SimWork:
             offsets[partition] = (first, first + len(records) - 1)
             ready = tuple(record for record in self._records if record.partition == partition.partition)
         count = len(self._records)
-        return ProducedBatch(count, count, digest_of(self._records), offsets)
+        return ProducedBatch(count, count, digest_of(self._records), offsets, topic_ids=topic_ids)
 
     def run_task(self, ticket: TransactionTicket, partition: TopicPartition, records: tuple[Record, ...]) -> int:
         """One task. A second attempt of it refuses, as `partition_task` does."""
@@ -194,6 +198,8 @@ class JobDriver:
             clock=self.world,
             settle_deadline_ms=SETTLE_DEADLINE_MS,
             adopt=self.words.adopt,
+            accept_loss=self.words.accept_loss,
+            topics=[TOPIC],
             decision=self.words.decision,
         )
 

@@ -10,10 +10,12 @@ A person who *answers a halt* has read it, and accepts what it names.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import DECIDED, DONE, OWED
 from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recovery import OperatorDecision
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
@@ -61,8 +63,11 @@ KINDS: Final = frozenset(
 ADOPT: Final = "adopt"
 #: The job is started with adopt=True, once.
 ADOPT_JOB: Final = "adopt-job"
-#: What the message has asked for first: the table gets what Kafka has and it lacks. Then as `ADOPT_JOB`.
-REPAIR_AND_ADOPT: Final = "repair-and-adopt"
+#: The same with the batches named as lost, as the message prints it.
+ACCEPT_LOSS: Final = "accept-loss"
+ACCEPT_LOSS_JOB: Final = "accept-loss-job"
+#: What the message has asked for first: the table gets what Kafka has and it lacks. Then as `ACCEPT_LOSS_JOB`.
+REPAIR: Final = "repair"
 DROP: Final = "drop"
 ACCEPT_REPLAY: Final = "accept-replay"
 #: The job is started with accept_replay=True, once.
@@ -73,14 +78,19 @@ _USUAL: Final = {HaltCause.RESEND_DIFFERS: ACCEPT_REPLAY, HaltCause.REPLAY_DIFFE
 #: What can be done instead, of all remedies that the message has.
 _ANSWERS: Final[dict[HaltCause, tuple[str, ...]]] = {
     HaltCause.ID_IN_USE: (ADOPT, ADOPT_JOB),
-    HaltCause.DATABASE_BEHIND: (ADOPT, ADOPT_JOB, REPAIR_AND_ADOPT),
-    HaltCause.COMMITS_LOST: (ADOPT, ADOPT_JOB, REPAIR_AND_ADOPT),
+    HaltCause.DATABASE_BEHIND: (ADOPT, ADOPT_JOB, ACCEPT_LOSS, ACCEPT_LOSS_JOB, REPAIR),
+    HaltCause.COMMITS_LOST: (ADOPT, ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
     HaltCause.OUTCOME_LOST: (DROP, ACCEPT_REPLAY),
-    HaltCause.NOT_THE_FIRST_BATCH: (ADOPT_JOB,),
-    HaltCause.GAP: (ADOPT_JOB, REPAIR_AND_ADOPT),
+    HaltCause.TOPIC_REMADE: (DROP, ACCEPT_REPLAY),
+    HaltCause.NOT_THE_FIRST_BATCH: (ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
+    HaltCause.GAP: (ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
     HaltCause.OTHER_BATCH_OWED: (DROP,),
     HaltCause.RESEND_DIFFERS: (DROP,),
 }
+#: Of these the message asks first to compare both sides.
+_COMPARED: Final = (HaltCause.OUTCOME_LOST, HaltCause.TOPIC_REMADE)
+#: Where a message prints the batches to be named.
+_NAMED: Final = re.compile(r"accept[-_]loss[ =]'?([0-9.]*[0-9])")
 
 
 class People:
@@ -181,26 +191,34 @@ class People:
             return world.start(JobDriver, Words(accept_replay=True))
         if chosen == GO:
             return None
-        if chosen == REPAIR_AND_ADOPT:
+        if chosen in (ADOPT, ADOPT_JOB):
+            self._accept_what_was_told(halt, batch_id)
+            return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
+        return self._name_the_lost(halt, chosen)
+
+    def _name_the_lost(self, halt: HaltError, chosen: str) -> JobDriver | None:
+        printed = _NAMED.search("\n".join(halt.remedies))
+        if printed is None:
+            return None
+        if chosen == REPAIR:
             self._repair()
-        self._accept_what_was_named(halt, batch_id)
-        return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
+        lost = BatchRange.parse(printed[1])
+        self._world.ledger.not_in_table.update(range(lost.first, lost.last + 1))
+        kind = Person if chosen == ACCEPT_LOSS else JobDriver
+        return self._world.start(kind, Words(adopt=True, accept_loss=lost))
 
     def _answers(self, cause: HaltCause) -> tuple[str, ...]:
         """What can be answered. Who was asked to compare first does not say that Kafka lacks what it has."""
         options = _ANSWERS.get(cause, ()) if self._world.profile.people or cause in _USUAL else ()
         batch_id = self._in_doubt()
-        has = cause is HaltCause.OUTCOME_LOST and any(record.batch_id == batch_id for record, _ in self._world.in_kafka())
+        has = cause in _COMPARED and any(record.batch_id == batch_id for record, _ in self._world.broker.committed())
         return tuple(each for each in options if not (has and each == ACCEPT_REPLAY))
 
-    def _accept_what_was_named(self, halt: HaltError, batch_id: int) -> None:
-        """What the messages about a batch without a place name: the batches that adopting writes again or leaves out."""
-        ledger, row = self._world.ledger, self._world.database.row
-        last = -1 if row is None or row.batch_id is None else row.batch_id
-        if halt.cause in (HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH):
-            ledger.written_again.update(range(batch_id, max(last, batch_id) + 1))
-        if halt.cause is HaltCause.GAP:
-            ledger.not_in_table.update(range(last + 1, batch_id))
+    def _accept_what_was_told(self, halt: HaltError, batch_id: int) -> None:
+        """A checkpoint that is older than the row is told to write again what it has up to the row's batch."""
+        row = self._world.database.row
+        if halt.cause is HaltCause.GAP and row is not None and row.batch_id is not None:
+            self._world.ledger.written_again.update(range(batch_id, row.batch_id + 1))
 
     def _repair(self) -> None:
         """Compare, and write into the table what only readers of the topic have."""

@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, func, select, update
+from sqlalchemy import Connection, Select, select
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.database import Database
 from jdbc_state.deciding import deciding
-from jdbc_state.history import EMPTY, NOTED, Returning, newest_line, with_line
+from jdbc_state.history import newest_line
 from jdbc_state.model import (
     DecidingTransaction,
     HistoryLine,
     StateRow,
     explain_refused_move,
-    legal_before,
-    status_after,
 )
+from jdbc_state.moves import Moves
 from jdbc_state.schema import StateTables, create_missing, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
@@ -52,6 +51,7 @@ class SqlStateStore(StoreBase):
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
         self._columns = row_columns(self._state)
+        self._moves = Moves(self._tables, keep=settings.history_batches)
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
@@ -89,7 +89,8 @@ class SqlStateStore(StoreBase):
         """One database transaction for a batch's data and its decision."""
         return deciding(
             self.database,
-            tables=self._tables,
+            state=self._state,
+            moves=self._moves,
             settings=self._settings,
             transactional_id=transactional_id,
             generation=generation,
@@ -207,11 +208,11 @@ class SqlStateStore(StoreBase):
         expected: str | None = None,
     ) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement = self._move_statement(operation, transactional_id, generation, values, expected)
+        statement, parameters = self._moves.move(operation, transactional_id, generation, values, expected=expected)
         with self.database.requests(
             f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
         ) as connection:
-            answer = connection.execute(statement).one_or_none()
+            answer = connection.execute(statement, parameters).one_or_none()
         if answer is not None:
             return row_of(answer)
         return explain_refused_move(
@@ -222,39 +223,3 @@ class SqlStateStore(StoreBase):
             values=values,
             expected=expected,
         )
-
-    def _move_statement(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        expected: str | None,
-    ) -> Returning | Select[Any]:
-        unchanged = () if expected is None else (self._state.c.prepared_transaction_state == expected,)
-        settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
-        empty = operation == "take_empty_batch"
-        # A repeat, after an answer that was lost, takes no number of its own.
-        anew = case((self._state.c.batch_id.is_distinct_from(values["batch_id"]), 1), else_=0) if empty else 0
-        moved = (
-            update(self._state)
-            .where(
-                self._state.c.transactional_id == transactional_id,
-                self._state.c.generation == generation,
-                self._state.c.status.in_(legal_before(operation)),
-                *unchanged,
-            )
-            .values(
-                status=status_after(operation),
-                decision=self._state.c.decision + anew,
-                **settled_at,
-                **values,
-            )
-            .returning(*self._columns)
-        )
-        keep = self._settings.history_batches
-        if not keep:
-            return moved
-        if empty:
-            return with_line(moved, self._tables, event=EMPTY, keep=keep)
-        return with_line(moved, self._tables, event=NOTED)

@@ -5,7 +5,8 @@ and whether Kafka has followed. This package knows the row, who may change it, a
 knows nothing of Kafka's protocol and nothing of Spark, and can serve other writers.
 
 Reading order: ``model`` (the row, its legal moves, the contract of a store), ``claim`` (one statement that takes a row
-over), ``store_base`` (what both stores share), ``deciding`` (the transaction that writes data and row together),
+over), ``history`` (what is left of a row that is lost), ``store_base`` (what both stores share), ``deciding`` (the
+transaction that writes data and row together),
 ``sessions`` (ending what an older driver has open), ``store`` (all of it on PostgreSQL), ``memory`` (the same contract
 without a database). ``database``, ``failures`` and ``watchdog`` are the floor under them: connections, errors, and
 waits that end.
@@ -21,6 +22,7 @@ from jdbc_state.model import (
     AcceptedLoss,
     DecidingTransaction,
     Decision,
+    HistoryLine,
     StateRow,
     StateStore,
     Transition,
@@ -39,6 +41,7 @@ __all__ = [
     "AcceptedLoss",
     "DecidingTransaction",
     "Decision",
+    "HistoryLine",
     "MemoryStateStore",
     "SqlStateStore",
     "StateRow",

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, case, false, func, literal, null, or_, true, update
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    case,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
+from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
-
-Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
+from jdbc_state.schema import StateTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +59,30 @@ class Claimant:
         return row.generation == expected or (row.generation > expected and own)
 
 
-def claim_statement(state: Table, claimant: Claimant) -> Returning:
-    """The claim. It answers with the row, or with nothing and has then changed nothing."""
+def claim_statement(tables: StateTables, claimant: Claimant, *, keep: int) -> Returning | Select[Any]:
+    """The claim. It answers with the row, or with nothing and has then changed nothing.
+
+    Args:
+        tables: of both.
+        claimant: who claims which row.
+        keep: lines of the history to be kept; with any, the row has its line afterwards.
+    """
+    if not keep:
+        return _claim(tables.state, claimant, newest=literal(0))
+    newest = newest_line(tables, claimant.transactional_id).cte("newest")
+    number = func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
+    claimed = _claim(tables.state, claimant, newest=number)
+    event = ADOPTED if claimant.adopt else CLAIMED
+    return with_line(claimed, tables, event=event)
+
+
+def _claim(state: Table, claimant: Claimant, *, newest: ColumnElement[int]) -> Returning:
     allowed = and_(_allowed(state, claimant), _expected(state, claimant))
     columns = row_columns(state)
     if claimant.expected_generation is not None:
         # A driver that holds a claim has a row. When it is gone, that driver is not the one to make a new one.
         mine = state.c.transactional_id == claimant.transactional_id
-        return update(state).where(mine, allowed).values(_taken_over(state, claimant)).returning(*columns)
+        return update(state).where(mine, allowed).values(_taken_over(state, claimant, newest)).returning(*columns)
     made = insert(state).values(
         transactional_id=claimant.transactional_id,
         prepared_transaction_state="",
@@ -66,26 +96,33 @@ def claim_statement(state: Table, claimant: Claimant) -> Returning:
         record_count=0,
         digest="",
         kafka_offsets={},
+        topic_ids={},
+        decision=newest,
         claimed_at=func.clock_timestamp(),
     )
     return made.on_conflict_do_update(
-        index_elements=[state.c.transactional_id], set_=_taken_over(state, claimant), where=allowed
+        index_elements=[state.c.transactional_id], set_=_taken_over(state, claimant, newest), where=allowed
     ).returning(*columns)
 
 
-def row_columns(state: Table) -> tuple[ColumnElement[Any], ...]:
-    """What to select for :func:`row_of`: every column, and the row's ages by the database's clock."""
-    newest = func.greatest(state.c.claimed_at, state.c.decided_at, state.c.settled_at)
-    ages = {"age_s": newest, "decided_age_s": state.c.decided_at}
+def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
+    """What to select for :func:`row_of`: the row's columns, and its ages by the database's clock.
+
+    Args:
+        source: the state table, or lines of the history.
+    """
+    newest = func.greatest(source.c.claimed_at, source.c.decided_at, source.c.settled_at)
+    ages = {"age_s": newest, "decided_age_s": source.c.decided_at}
     return (
-        *state.columns,
+        *(source.c[each.name] for each in fields(StateRow) if each.name in source.c),
         *(func.extract("epoch", func.clock_timestamp() - since).label(name) for name, since in ages.items()),
     )
 
 
 def row_of(answer: Any) -> StateRow:
-    """A StateRow from SQLAlchemy's row with :func:`row_columns`."""
-    values = dict(answer._mapping)  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
+    """A StateRow from SQLAlchemy's row with :func:`row_columns`, and perhaps other columns."""
+    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
+    values = {each.name: found[each.name] for each in fields(StateRow) if each.name in found}
     values["age_s"] = float(values["age_s"])
     values["decided_age_s"] = None if values["decided_age_s"] is None else float(values["decided_age_s"])
     values["kafka_offsets"] = {name: (first, last) for name, (first, last) in values["kafka_offsets"].items()}
@@ -122,9 +159,18 @@ def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
     return or_(state.c.generation == expected, own_later)
 
 
-def _taken_over(state: Table, claimant: Claimant) -> dict[str, Any]:
-    """What a claim writes into a row that exists. The right-hand sides see the row as it was."""
+def _taken_over(state: Table, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
+    """What a claim writes into a row that exists. The right-hand sides see the row as it was.
+
+    Args:
+        state: the table.
+        claimant: who takes it over.
+        newest: number of the newest line of its history.
+    """
     moved = _other_cluster(state, claimant)
+    # A line that says something else of the batches is left as it is; and what was written after the row, as where an
+    # older row was put back, does not become the newest again.
+    anew = or_(moved, _other_query(state, claimant), state.c.decision < newest)
     return {
         "generation": state.c.generation + 1,
         "query_id": state.c.query_id if claimant.query_id is None else claimant.query_id,
@@ -138,4 +184,6 @@ def _taken_over(state: Table, claimant: Claimant) -> dict[str, Any]:
         "prepared_transaction_state": case((moved, ""), else_=state.c.prepared_transaction_state),
         "settled": case((moved, ""), else_=state.c.settled),
         "kafka_offsets": case((moved, func.jsonb_build_object()), else_=state.c.kafka_offsets),
+        "topic_ids": case((moved, func.jsonb_build_object()), else_=state.c.topic_ids),
+        "decision": case((anew, func.greatest(state.c.decision, newest) + 1), else_=state.c.decision),
     }

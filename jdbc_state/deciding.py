@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Table, func, select, update
+from sqlalchemy import Connection, Select, case, func, literal, select, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.failures import describe, sqlstate_of, translated
-from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move, legal_before, status_after
+from jdbc_state.history import DECIDED, RESENT, with_line
+from jdbc_state.model import (
+    OWED,
+    Decision,
+    StateRow,
+    claim_lost_error,
+    explain_refused_move,
+    legal_before,
+    status_after,
+)
+from jdbc_state.schema import StateTables
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog, watched_statements
@@ -27,21 +39,28 @@ class SqlDecidingTransaction:
 
     Args:
         connection: in a transaction of its own, or about to begin one.
-        state: the table of state rows.
-        settings: time-outs.
+        tables: of state rows and their history.
+        settings: time-outs, and how much history is kept.
         transactional_id: whose row.
         generation: the claim.
     """
 
     def __init__(
-        self, connection: Connection, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+        self,
+        connection: Connection,
+        *,
+        tables: StateTables,
+        settings: StoreSettings,
+        transactional_id: str,
+        generation: int,
     ) -> None:
         self._connection = connection
-        self._state = state
+        self._tables = tables
+        self._state = tables.state
         self._settings = settings
         self._transactional_id = transactional_id
         self._generation = generation
-        self._own_row = state.c.transactional_id == transactional_id
+        self._own_row = self._state.c.transactional_id == transactional_id
         self._phase = "open"
 
     @property
@@ -77,12 +96,15 @@ class SqlDecidingTransaction:
     def decide(self, decision: Decision) -> None:
         """Write the state row under the claim's generation: lock, check and write in one statement.
 
+        The history's line is in the same statement, which reads it off the row that was written: where the check
+        fails there is no line.
+
         That the row still names the decision beside which the batch was placed is a part of the check: after a
         failover that lost commits the claim may still stand, and what it was placed beside may not.
         """
         self._check_open(_DECIDE)
         self._phase = "failed"
-        statement = (
+        changed = (
             update(self._state)
             .where(
                 self._own_row,
@@ -94,13 +116,15 @@ class SqlDecidingTransaction:
                 status=status_after(_DECIDE),
                 decided_at=func.clock_timestamp(),
                 settled_at=None,
+                decision=self._state.c.decision + 1,
                 **decision.columns(),
             )
+            .returning(*self._state.columns)
         )
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
         checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
-        written = self._connection.execute(statement, execution_options=checked).rowcount
-        if written != 1:
+        written = self._connection.execute(self._with_line(changed), execution_options=checked).one_or_none()
+        if written is None:
             explain_refused_move(
                 operation=_DECIDE,
                 transactional_id=self._transactional_id,
@@ -110,6 +134,15 @@ class SqlDecidingTransaction:
                 expected=decision.expected,
             )
         self._phase = "decided"
+
+    def _with_line(self, changed: ReturningUpdate[Any]) -> ReturningUpdate[Any] | Select[Any]:
+        keep = self._settings.history_batches
+        if not keep:
+            return changed
+        # The row as it was when the statement began: if it has changed since, ``changed`` meets none.
+        before = select(self._state.c.status).where(self._own_row).scalar_subquery()
+        event = case((before == OWED, literal(RESENT)), else_=literal(DECIDED))
+        return with_line(changed, self._tables, event=event, keep=keep)
 
     def commit(self) -> None:
         """COMMIT.
@@ -156,7 +189,7 @@ class SqlDecidingTransaction:
 
 @contextmanager
 def deciding(
-    database: Database, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, *, tables: StateTables, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``.
 
@@ -165,7 +198,7 @@ def deciding(
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
     transaction = SqlDecidingTransaction(
-        connection, state=state, settings=settings, transactional_id=transactional_id, generation=generation
+        connection, tables=tables, settings=settings, transactional_id=transactional_id, generation=generation
     )
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:

@@ -87,6 +87,9 @@ class StateRow:
         digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``,
             ``drop_batch``, ``accept_loss``).
         kafka_offsets: 'topic-partition' to the first and last offset written.
+        topic_ids: topic to the id that Kafka gave it (KIP-516), as text, when the batch was written; without those that
+            a broker has no id for.
+        decision: number of the line that the history has of this row; each batch counts one on, and each adoption.
         claimed_at: time of the newest claim, by the database's clock, as the two below.
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
@@ -107,6 +110,8 @@ class StateRow:
     record_count: int = 0
     digest: str = ""
     kafka_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
+    decision: int = 0
     claimed_at: datetime
     decided_at: datetime | None = None
     settled_at: datetime | None = None
@@ -120,6 +125,19 @@ class StateRow:
         Not ``age_s``: a job that starts and fails again and again claims the row each time, and so keeps it young.
         """
         return self.decided_age_s if self.status in (DECIDED, OWED) else None
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    """One line of a sink's history.
+
+    Attributes:
+        event: what wrote it, one of `jdbc_state.history.EVENTS`.
+        row: the row as that left it, with what became of its batch since.
+    """
+
+    event: str
+    row: StateRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +157,7 @@ class Decision:
     record_count: int
     digest: str
     kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def columns(self) -> dict[str, Any]:
         """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
@@ -150,6 +169,7 @@ class Decision:
             "record_count": self.record_count,
             "digest": self.digest,
             "kafka_offsets": dict(self.kafka_offsets),
+            "topic_ids": dict(self.topic_ids),
         }
 
 
@@ -252,6 +272,14 @@ class StateStore(Protocol):
 
     def read_all(self) -> list[StateRow]:
         """Every row by transactional id, in the same way."""
+
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """The newest lines of a sink's history, the newest first, in the same way; none where no history is kept.
+
+        Args:
+            transactional_id: the sink.
+            last: at most so many.
+        """
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""

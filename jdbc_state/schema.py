@@ -13,6 +13,7 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     MetaData,
+    PrimaryKeyConstraint,
     String,
     Table,
     Text,
@@ -46,7 +47,7 @@ class StateTables:
 
     Attributes:
         state: one row for each sink.
-        history: one row for each settled transaction; for audits, recovery never reads it.
+        history: copies of the row by number, see `jdbc_state.history`.
     """
 
     state: Table
@@ -56,35 +57,20 @@ class StateTables:
     def named(cls, settings: StoreSettings) -> StateTables:
         """The tables under the names of ``settings``."""
         metadata = MetaData(schema=settings.state_schema)
+        known = ", ".join(repr(status) for status in STATUSES)
         state = Table(
             settings.state_table,
             metadata,
-            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), primary_key=True),
-            Column("prepared_transaction_state", Text, nullable=False),
-            Column("status", Text, nullable=False),
-            Column("settled", Text, nullable=False),
-            Column("generation", BigInteger, nullable=False),
-            Column("query_id", Text),
-            Column("run_id", Text),
-            *_batch_columns(),
-            Column("claimed_at", _instant(), nullable=False),
-            Column("decided_at", _instant()),
-            Column("settled_at", _instant()),
-            CheckConstraint(f"status IN ({', '.join(repr(status) for status in STATUSES)})"),
+            *_row_columns(),
+            PrimaryKeyConstraint("transactional_id"),
+            CheckConstraint(f"status IN ({known})"),
         )
         history = Table(
             settings.history_table,
             metadata,
-            # A pair names one transaction of a cluster, so a batch that is settled again replaces its own line.
-            Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), primary_key=True),
-            Column("prepared_transaction_state", Text, primary_key=True),
-            Column("settled", Text, nullable=False),
-            Column("generation", BigInteger, nullable=False),
-            Column("query_id", Text),
-            Column("run_id", Text),
-            *_batch_columns(),
-            Column("decided_at", _instant()),
-            Column("settled_at", _instant(), nullable=False),
+            *_row_columns(),
+            Column("event", Text, nullable=False),
+            PrimaryKeyConstraint("transactional_id", "decision"),
         )
         return cls(state, history)
 
@@ -171,14 +157,27 @@ def _check_columns(connection: Connection, table: Table) -> None:
         )
 
 
-def _batch_columns() -> list[Column[Any]]:
+def _row_columns() -> list[Column[Any]]:
+    """What version 2 added stands last, with defaults: so a migrated table looks like a new one, to version 1 too."""
     return [
+        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+        Column("prepared_transaction_state", Text, nullable=False),
+        Column("status", Text, nullable=False),
+        Column("settled", Text, nullable=False),
+        Column("generation", BigInteger, nullable=False),
+        Column("query_id", Text),
+        Column("run_id", Text),
         Column("batch_id", BigInteger),
         Column("cluster_id", Text),
         Column("row_count", BigInteger, nullable=False),
         Column("record_count", BigInteger, nullable=False),
         Column("digest", Text, nullable=False),
         Column("kafka_offsets", JSONB, nullable=False),
+        Column("claimed_at", _instant(), nullable=False),
+        Column("decided_at", _instant()),
+        Column("settled_at", _instant()),
+        Column("topic_ids", JSONB, nullable=False, server_default=text("'{}'")),
+        Column("decision", BigInteger, nullable=False, server_default=text("0")),
     ]
 
 

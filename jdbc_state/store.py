@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Select, case, func, select, update
 
-from jdbc_state.claim import Claimant, Returning, claim_statement, row_columns, row_of
+from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.database import Database
 from jdbc_state.deciding import deciding
+from jdbc_state.history import EMPTY, NOTED, Returning, newest_line, with_line
 from jdbc_state.model import (
     DecidingTransaction,
+    HistoryLine,
     StateRow,
     explain_refused_move,
     legal_before,
@@ -78,11 +79,17 @@ class SqlStateStore(StoreBase):
         """Every row, without a claim and without waiting for anyone."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """The newest lines of a sink's history, without waiting for anyone."""
+        lines = newest_line(self._tables, transactional_id, last=last).subquery()
+        found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision.desc()))
+        return [HistoryLine(answer.event, row_of(answer)) for answer in found]
+
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""
         return deciding(
             self.database,
-            state=self._state,
+            tables=self._tables,
             settings=self._settings,
             transactional_id=transactional_id,
             generation=generation,
@@ -97,7 +104,8 @@ class SqlStateStore(StoreBase):
         operation = f"claim of {claimant.transactional_id!r}"
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                answer = connection.execute(claim_statement(self._state, claimant)).one_or_none()
+                keep = self._settings.history_batches
+                answer = connection.execute(claim_statement(self._tables, claimant, keep=keep)).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
@@ -137,6 +145,7 @@ class SqlStateStore(StoreBase):
                 sessions = end_older_sessions(
                     connection,
                     table=quoted(self._state),
+                    history=quoted(self._tables.history),
                     transactional_id=transactional_id,
                     below_generation=below_generation,
                     wait_ms=_END_WAIT_MS,
@@ -175,10 +184,14 @@ class SqlStateStore(StoreBase):
         return self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)
 
     def _select(self, statement: Select[Any]) -> list[StateRow]:
+        return [row_of(answer) for answer in self._answers(statement)]
+
+    def _answers(self, statement: Select[Any]) -> Sequence[Any]:
+        """What a SELECT answers; nothing where there is no such table."""
         try:
             # Only DROP or ALTER TABLE can be in the way.
             with self._requests("read") as connection:
-                return [row_of(answer) for answer in connection.execute(statement)]
+                return connection.execute(statement).all()
         except StateStoreError as error:
             if error.sqlstate == _UNDEFINED_TABLE:
                 return []
@@ -220,6 +233,9 @@ class SqlStateStore(StoreBase):
     ) -> Returning | Select[Any]:
         unchanged = () if expected is None else (self._state.c.prepared_transaction_state == expected,)
         settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
+        empty = operation == "take_empty_batch"
+        # A repeat, after an answer that was lost, takes no number of its own.
+        anew = case((self._state.c.batch_id.is_distinct_from(values["batch_id"]), 1), else_=0) if empty else 0
         moved = (
             update(self._state)
             .where(
@@ -228,34 +244,17 @@ class SqlStateStore(StoreBase):
                 self._state.c.status.in_(legal_before(operation)),
                 *unchanged,
             )
-            .values(status=status_after(operation), **settled_at, **values)
+            .values(
+                status=status_after(operation),
+                decision=self._state.c.decision + anew,
+                **settled_at,
+                **values,
+            )
             .returning(*self._columns)
         )
-        if operation != "mark_done" or not self._settings.history_batches:
+        keep = self._settings.history_batches
+        if not keep:
             return moved
-        return self._with_history(moved, transactional_id)
-
-    def _with_history(self, moved: Returning, transactional_id: str) -> Select[Any]:
-        """The same statement, which also writes the history's line and drops the oldest."""
-        done = moved.cte("done")
-        history = self._tables.history
-        names = [column.name for column in history.columns]
-        added = insert(history).from_select(names, select(*(done.c[name] for name in names)))
-        replaced = {name: added.excluded[name] for name in names if name not in history.primary_key.columns}
-        kept = (
-            select(history.c.prepared_transaction_state)
-            .where(history.c.transactional_id == transactional_id)
-            .order_by(history.c.settled_at.desc())
-            # The new line is not visible to the statement that writes it.
-            .limit(self._settings.history_batches - 1)
-        )
-        dropped = delete(history).where(
-            history.c.transactional_id == transactional_id,
-            history.c.prepared_transaction_state.not_in(kept),
-            history.c.prepared_transaction_state.not_in(select(done.c.prepared_transaction_state)),
-            select(done.c.generation).exists(),
-        )
-        return select(done).add_cte(
-            added.on_conflict_do_update(index_elements=list(history.primary_key.columns), set_=replaced).cte("added"),
-            dropped.cte("dropped"),
-        )
+        if empty:
+            return with_line(moved, self._tables, event=EMPTY, keep=keep)
+        return with_line(moved, self._tables, event=NOTED)

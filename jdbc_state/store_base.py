@@ -83,7 +83,14 @@ class StoreBase(ABC):
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done."""
-        empty = {"batch_id": batch_id, "row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
+        empty = {
+            "batch_id": batch_id,
+            "row_count": 0,
+            "record_count": 0,
+            "digest": "",
+            "kafka_offsets": {},
+            "topic_ids": {},
+        }
         return self._move("take_empty_batch", transactional_id, generation, empty, expected=expected)
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:

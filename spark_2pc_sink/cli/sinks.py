@@ -71,9 +71,12 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--database", required=True, metavar="URL", help="SQLAlchemy URL of the database")
     command.add_argument("--state-schema", help="schema of the state table (default: public)")
     command.add_argument("--state-table", help="name of the state table (default: kafka_transaction_state)")
-    command.add_argument("--history-table", help="name of the history table (default: kafka_transaction_history)")
+    command.add_argument("--history-table", help="name of the history table (default: the state table's, _history)")
     command.add_argument(
-        "--history-batches", type=int, metavar="N", help="as on the sink, so that its history has this too (default: 0)"
+        "--history-batches",
+        type=int,
+        metavar="N",
+        help="lines of the history, as on the sink (default: 1000)",
     )
     command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
 

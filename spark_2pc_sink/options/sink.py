@@ -10,7 +10,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
-from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
 _TIMEOUT_MS_MAX = INT32_MAX
+
+#: Stands behind the name of the state table in that of its history.
+HISTORY_SUFFIX = "_history"
 
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
@@ -79,9 +82,16 @@ class CommonOptions:
         "public", why="named, because a search_path may differ between the job's role and the operator's"
     )
     state_table: str = setting("kafka_transaction_state", why="the name in KIP-939's recipe")
-    history_table: str = setting("kafka_transaction_history", why="beside the state table; used with history_batches")
+    history_table: str | None = setting(
+        None,
+        why="beside the state table; None: its name with _history behind it, so that no two state tables share one",
+    )
     history_batches: int = setting(
-        0, at_least=0, at_most=1_000_000, why="settled batches kept for audits; recovery never reads them, so none"
+        1_000,
+        at_least=0,
+        at_most=1_000_000,
+        why="lines of the history kept per sink, written with each decision: a lost state row is made again from the "
+        "newest, and the others are for audits. Each is about half a kilobyte. 0: none",
     )
     connect_timeout_s: int = setting(
         10, unit="s", at_least=2, at_most=600, why="one attempt to connect; libpq takes no less than 2 s"
@@ -158,6 +168,9 @@ class CommonOptions:
         if self.state_table == self.history_table:
             rule = "it is another table than state_table"
             raise _contradiction("history_table", self.history_table, rule, "rename it")
+        if len(self._history_table.encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {HISTORY_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise _contradiction("state_table", self.state_table, rule, "shorten it, or pass history_table=")
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
@@ -184,18 +197,22 @@ class CommonOptions:
         if given.get("accept_loss") is not None:
             given["accept_loss"] = BatchRange.parse(given["accept_loss"])
         for name in ("state_schema", "state_table", "history_table"):
-            if name in given:
+            if given.get(name) is not None:
                 given[name] = parse_identifier(given[name], option=name)
         return given
 
     def store_settings(self) -> dict[str, Any]:
         """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
         names = (
-            "state_schema state_table history_table history_batches connect_timeout_s connect_deadline_ms "
+            "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
             "idle_in_transaction_timeout_ms commit_timeout_ms"
         )
-        return {name: getattr(self, name) for name in names.split()}
+        return {name: getattr(self, name) for name in names.split()} | {"history_table": self._history_table}
+
+    @property
+    def _history_table(self) -> str:
+        return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -421,6 +421,7 @@ class BatchDriver:
                 record_count=produced.record_count,
                 digest=produced.digest,
                 kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
+                topic_ids=produced.topic_ids,
             )
         )
         scope.commit()

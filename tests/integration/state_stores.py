@@ -22,8 +22,8 @@ RUN = "run-1"
 SETTINGS = StoreSettings(
     state_schema="public",
     state_table="kafka_transaction_state",
-    history_table="kafka_transaction_history",
-    history_batches=0,
+    history_table="kafka_transaction_state_history",
+    history_batches=1_000,
     connect_timeout_s=5,
     connect_deadline_ms=10_000,
     claim_lock_timeout_ms=200,
@@ -42,6 +42,7 @@ FIRST = Decision(
     record_count=3,
     digest="00000000000000000000000000000abc",
     kafka_offsets={"orders-0": (0, 1), "orders-1": (7, 7)},
+    topic_ids={"orders": "AAAAAAAAAAAAAAAAAAAAAQ"},
 )
 #: An operation of the store -> what to call it with, beside id and generation.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

@@ -70,7 +70,7 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     before = show(connection)
     connection.rollback()
     transaction = SqlDecidingTransaction(
-        connection, state=store._state, settings=SETTINGS, transactional_id=ID, generation=row.generation
+        connection, tables=store._tables, settings=SETTINGS, transactional_id=ID, generation=row.generation
     )
     transaction.begin()
     inside = show(connection)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdbc_state import Decision, MemoryStateStore, StateRow
+from jdbc_state import Decision, HistoryLine, MemoryStateStore, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryDecidingTransaction
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.broker import TRANSACTIONAL_ID
 
-#: State rows, and how many statements and decisions were committed.
-Snapshot = tuple[dict[str, StateRow], int, int]
+#: State rows, their history, and how many statements and decisions were committed.
+Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], int, int]
 
 
 def connection_lost(operation: str) -> StateStoreError:
@@ -151,13 +151,13 @@ class SimDatabase(MemoryStateStore):
     def fail_over_to(self, standby: Snapshot) -> None:
         """A failover to a standby that has no more than this."""
         self.cut()
-        self._rows, statements, decisions = standby
+        self._rows, self._lines, statements, decisions = standby
         del self.committed[statements:]
         del self.decisions[decisions:]
         self.before_batch = self.before_write = None
 
     def _snapshot(self) -> Snapshot:
-        return dict(self._rows), len(self.committed), len(self.decisions)
+        return dict(self._rows), dict(self._lines), len(self.committed), len(self.decisions)
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""

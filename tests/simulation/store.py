@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from jdbc_state import Decision, StateRow
+from jdbc_state import Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryConnection, MemoryDecidingTransaction
 from jdbc_state.model import DecidingTransaction
@@ -83,6 +83,10 @@ class SimStore:
     def read_all(self) -> list[StateRow]:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_all", state="simulation", rule="no driver reads all rows")
+
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """A plain read."""
+        return self.statement("read-history", lambda: self.database.read_history(transactional_id, last=last))
 
     check_generation = _as_one_statement("check_generation")
     mark_initialized = _as_one_statement("mark_initialized")

@@ -173,6 +173,35 @@ class Decision:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss:
+    """What the row says of batches that Kafka has, and that this database goes on without.
+
+    Args:
+        batch_id: the last of them; None where they are of a query that the row does not belong to any more.
+        record_count: its records in Kafka as far as they are known, at least 1: beside an empty digest any replay of
+            it will do.
+        kafka_offsets: the newest that are known, by partition.
+        settled: the pair that Kafka shows.
+    """
+
+    batch_id: int | None
+    record_count: int
+    kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+    settled: str
+
+    def columns(self) -> dict[str, Any]:
+        """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        return {
+            "batch_id": self.batch_id,
+            "row_count": 0,
+            "record_count": self.record_count,
+            "digest": "",
+            "kafka_offsets": dict(self.kafka_offsets),
+            "settled": self.settled,
+        }
+
+
 class DecidingTransaction(Protocol):
     """One database transaction that ends with a decision, or leaves no trace."""
 
@@ -273,25 +302,8 @@ class StateStore(Protocol):
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision)."""
 
-    def accept_loss(
-        self,
-        transactional_id: str,
-        generation: int,
-        batch_id: int | None,
-        record_count: int,
-        kafka_offsets: Mapping[str, tuple[int, int]],
-        settled: str,
-    ) -> StateRow:
-        """Go on without batches that Kafka has and this database lost (a person's decision).
-
-        Args:
-            transactional_id: the row.
-            generation: the claim.
-            batch_id: the last of them; None where they are of a query that the row does not belong to any more.
-            record_count: its records in Kafka as far as they are known, at least 1: with no digest any replay will do.
-            kafka_offsets: the newest that is known in each partition.
-            settled: the pair that Kafka shows.
-        """
+    def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
+        """Go on without batches that Kafka has and this database lost (a person's decision)."""
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from jdbc_state.claim import Claimant
-from jdbc_state.model import StateRow, claim_lost_error
+from jdbc_state.model import AcceptedLoss, StateRow, claim_lost_error
 
 
 class StoreBase(ABC):
@@ -101,22 +101,6 @@ class StoreBase(ABC):
         """Give the Kafka half of a batch up."""
         return self._move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""})
 
-    def accept_loss(
-        self,
-        transactional_id: str,
-        generation: int,
-        batch_id: int | None,
-        record_count: int,
-        kafka_offsets: Mapping[str, tuple[int, int]],
-        settled: str,
-    ) -> StateRow:
+    def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
         """Go on without batches that Kafka has and this database lost."""
-        values = {
-            "batch_id": batch_id,
-            "row_count": 0,
-            "record_count": record_count,
-            "digest": "",
-            "kafka_offsets": dict(kafka_offsets),
-            "settled": settled,
-        }
-        return self._move("accept_loss", transactional_id, generation, values)
+        return self._move("accept_loss", transactional_id, generation, loss.columns())

@@ -1,4 +1,4 @@
-"""A decided batch is done only where Kafka still has its records: the topics and logs are looked at before it is noted."""
+"""A decided batch is done only where Kafka still has its records: its topics and logs are looked at before."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jdbc_state import DONE, NONE, OWED
+from jdbc_state import DONE, NONE, OWED, AcceptedLoss
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState, TopicPartition
 from spark_2pc_sink.producer.commit_scan import CommitQuery
@@ -153,10 +153,12 @@ class LostCommits:
         passed = self._store.accept_loss(
             row.transactional_id,
             row.generation,
-            None if foreign else named.last,
-            max([1, *(transaction.records for transaction in transactions[-1:])]),
-            offsets,
-            row.settled if shown is None else str(shown),
+            AcceptedLoss(
+                batch_id=None if foreign else named.last,
+                record_count=max([1, *(transaction.records for transaction in transactions[-1:])]),
+                kafka_offsets=offsets,
+                settled=row.settled if shown is None else str(shown),
+            ),
         )
         listed = "; ".join(map(str, transactions)) or "nothing"
         actions.append(

@@ -311,16 +311,7 @@ class Recovery:
     ) -> StateRow | None:
         """Carry out one verdict; None means: look again."""
         if isinstance(resolution, Halt):
-            # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
-            self._store.check_generation(self._transactional_id, row.generation)
-            if resolution.cause is HaltCause.DATABASE_BEHIND:
-                passed = self.losses.pass_over(row, findings.actions)
-                if passed is None:
-                    raise self._halt(row, kafka, self.losses.explain(row, resolution))
-                return passed
-            if self._decision is None or row.status != RowStatus.DECIDED:
-                raise self._halt(row, kafka, resolution)
-            return self._apply_decision(row, findings)
+            return self._decided_by_operator(row, kafka, resolution, findings)
         verdict = resolution.verdict
         if verdict is Verdict.WAIT:
             return None
@@ -339,6 +330,19 @@ class Recovery:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
         return row
+
+    def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
+        """Carry out what a person has decided about a halt, or raise it."""
+        # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
+        self._store.check_generation(self._transactional_id, row.generation)
+        if halt.cause is HaltCause.DATABASE_BEHIND:
+            passed = self.losses.pass_over(row, findings.actions)
+            if passed is None:
+                raise self._halt(row, kafka, self.losses.explain(row, halt))
+            return passed
+        if self._decision is None or row.status != RowStatus.DECIDED:
+            raise self._halt(row, kafka, halt)
+        return self._apply_decision(row, findings)
 
     def _commit(self, row: StateRow) -> PreparedTxnState | None:
         """End the row's transaction with COMMIT; None when the answer was anything but success."""

@@ -73,10 +73,10 @@ class CommonOptions:
         default=False,
         why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
     )
-    accept_loss: BatchRange | None = setting(
+    accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
         None,
-        why="with adopt: go on without these batches, such as '41..43', which the database has lost, or 'none' of them; "
-        "the refusal that asks for it names them",
+        why="with adopt: go on without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
+        "refusal that asks for it names them",
     )
     state_schema: str = setting(
         "public", why="named, because a search_path may differ between the job's role and the operator's"

@@ -98,7 +98,11 @@ class CommitScan:
         # The id of the row's pair comes first: a later one took its place when its epochs were used up.
         pairs = sorted(self._committed, key=lambda pair: (pair.producer_id != own, pair))
         return FoundCommits(
-            tuple(CommittedTransaction(pair, found.records, found.offsets) for pair in pairs for found in [self._committed[pair]]),
+            tuple(
+                CommittedTransaction(pair, found.records, found.offsets)
+                for pair in pairs
+                for found in [self._committed[pair]]
+            ),
             tuple(self._unread),
         )
 

@@ -7,6 +7,7 @@ does not answer at once is asked again in the ordinary way, by which a leader th
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition

@@ -79,11 +79,11 @@ def find_lost_records(
     if not damaged:
         return None
     intact = [topic for topic in written.topics if topic not in damaged]
-    reason = f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
-    missing = [topic for topic in damaged if topic not in logs.topic_ids]
-    return Halt(
-        HaltCause.TOPIC_REMADE, reason, _remedies(transactional_id, missing, intact if committed else [])
+    reason = (
+        f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
     )
+    missing = [topic for topic in damaged if topic not in logs.topic_ids]
+    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(transactional_id, missing, intact if committed else []))
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
@@ -136,12 +136,14 @@ def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
 def _remedies(transactional_id: str, missing: list[str], twice: list[str]) -> tuple[str, ...]:
     recover = f"spark-2pc recover --transactional-id {transactional_id}"
     again = f"; it sends all of it, so that {', '.join(twice)} will have it twice" if twice else ""
-    made = tuple(
-        f"create topic {topic} again (kafka-topics.sh --create --topic {topic} …) before the job starts" for topic in missing
+    create = "before the job starts (kafka-topics.sh --create --topic"
+    made = tuple(f"create topic {topic} again {create} {topic} …)" for topic in missing)
+    compare = (
+        "compare both sides: the table has the rows of the batch; find out which of its records the topics have at the "
+        "offsets above, and who has changed them; then"
     )
     return (
-        "compare both sides: the table has the rows of the batch; find out which of its records the topics have (at the "
-        "offsets above), and who changed the topics; then",
+        compare,
         *made,
         f"{recover} --accept-replay: Kafka lacks the batch; the next start sends again what Spark replays{again}",
         f"{recover} --drop: Kafka is to go without the batch, or has it all the same; its rows stay in the table",

@@ -126,7 +126,7 @@ class LostBatches:
                 listed.append(f"and {len(found.transactions) - len(listed)} more")
             yield (
                 f"Kafka has at least {len(found.transactions)} batches that the database lacks, counted from batch "
-                f"{self.first} on (each is a later one where batches without records lie before it): {'; '.join(listed)}"
+                f"{self.first} on (a later one each, where batches without records lie before it): {'; '.join(listed)}"
             )
         else:
             yield "The logs that were read show no batch that the database lacks"
@@ -136,8 +136,8 @@ class LostBatches:
     def _remedies(self) -> Iterator[str]:
         commands = "; ".join(self._commands())
         yield (
-            "compare both sides: which of these records have their row in the table, and are batches among them that it "
-            f"lacks{': ' if commands else ''}{commands}"
+            "compare both sides: which of these records have their row in the table, and which batches it lacks"
+            f"{': ' if commands else ''}{commands}"
         )
         yield "restore the newest backup, or the newest standby: what it has need not be given up"
         if self.came is None:
@@ -148,9 +148,10 @@ class LostBatches:
         named = self.suggested
         shown = "FIRST..LAST" if named is None else str(named)
         yield (
-            "to go on without these batches, the table as it is (put their rows back by hand first, or give them up): "
-            f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}, or adopt=True, "
-            f"accept_loss={shown!r} on the sink (once): nothing is sent again, and the batch after them is the next"
+            "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
+            f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
+            f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
+            "is the next"
         )
 
     def _commands(self) -> Iterator[str]:
@@ -162,7 +163,7 @@ class LostBatches:
                 spans[partition] = (min(begin, first), max(end, last))
         for partition, (first, last) in sorted(spans.items())[:SHOWN_PARTITIONS_MAX]:
             yield (
-                f"kafka-console-consumer.sh --bootstrap-server {self.bootstrap_servers} --isolation-level read_committed "
-                f"--topic {partition.topic} --partition {partition.partition} --offset {first} "
+                f"kafka-console-consumer.sh --bootstrap-server {self.bootstrap_servers} --topic {partition.topic} "
+                f"--partition {partition.partition} --offset {first} --isolation-level read_committed "
                 f"--property print.offset=true --timeout-ms 10000 (up to offset {last})"
             )

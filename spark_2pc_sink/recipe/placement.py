@@ -61,16 +61,21 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     expected = 0 if row_batch_id is None else row_batch_id + 1
     if batch_id == expected:
         return Placement.RUN
-    if row_batch_id is None:
-        reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        remedies = (_CHANGED, _RESTORE, _by_name(0, batch_id))
-        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
+    gap = _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
+    return Placement.RUN if adopt and not gap.lacking else gap
+
+
+def _not_the_first(batch_id: int) -> Halt:
+    reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
+    remedies = (_CHANGED, _RESTORE, _by_name(0, batch_id))
+    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
+
+
+def _gap(row_batch_id: int, batch_id: int) -> Halt:
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
     if batch_id > row_batch_id:
         remedies = (_COMPARE, _RESTORE, _by_name(row_batch_id + 1, batch_id))
         return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
-    if adopt:
-        return Placement.RUN
     costs = f"It writes what it has of batches {batch_id} to {row_batch_id} to both sides, also where they have it"
     again = (_RESTORE, _NEW_CHECKPOINT, f"{_ADOPT}. {costs}")
     return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", again)
@@ -80,9 +85,9 @@ def _by_name(first: int, batch_id: int) -> str:
     """The last way out: a person names what this sink is not to write any more."""
     before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
     return (
-        f"adopt=True, accept_loss={str(before)!r} on the sink (once): batches {before} are left as they are on both sides, "
-        f"and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch {batch_id} "
-        "too, which is then skipped"
+        f"adopt=True and accept_loss={str(before)!r} on the sink (once): batches {before} stay on both sides as they "
+        f"are, and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch "
+        f"{batch_id} too, which is then skipped"
     )
 
 

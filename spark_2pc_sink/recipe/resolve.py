@@ -146,9 +146,7 @@ _CHANGED = (
 )
 
 
-def resolve(
-    row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False
-) -> Resolution | Halt:
+def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False) -> Resolution | Halt:
     """Decide what recovery does next.
 
     Args:

@@ -269,8 +269,10 @@ class SimBroker:
         for partition, log in self.logs.items():
             for pair, at in log.committed_offsets():
                 known = query.newer_than
-                later = pair.epoch > known.epoch if known and known.producer_id == pair.producer_id else (
-                    pair.producer_id in query.producer_ids
+                later = (
+                    pair.epoch > known.epoch
+                    if known and known.producer_id == pair.producer_id
+                    else (pair.producer_id in query.producer_ids)
                 )
                 if later and at[0] > query.after.get(partition, -1):
                     found.setdefault(pair, {})[partition] = at

@@ -145,9 +145,7 @@ class SimKafka:
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
         """Fetch, as one request; what is not answered is not read."""
         try:
-            return self._world.io(
-                faults.KAFKA, "find-commits", lambda: self._broker.find_commits(query), _unanswered
-            )
+            return self._world.io(faults.KAFKA, "find-commits", lambda: self._broker.find_commits(query), _unanswered)
         except KafkaTimeoutError as error:
             return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms ({error})",))
 

@@ -57,7 +57,7 @@ class FakeKafka:
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     #: What the logs show as committed since the row, and what was asked for.
-    found: FoundCommits = FoundCommits()
+    found: FoundCommits = field(default_factory=FoundCommits)
     queries: list[tuple[CommitQuery, list[str]]] = field(default_factory=list)
     committed: list[ProducerIdAndEpoch] = field(default_factory=list)
     aborted: list[ProducerIdAndEpoch] = field(default_factory=list)

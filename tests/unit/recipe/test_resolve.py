@@ -34,18 +34,19 @@ SPACE = tuple(
         (0, 1, 2),
         (False, True),
         (False, True),
+        (False, True),
         ("here", "elsewhere", None),
     )
 )
 
 
-def decided(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Verdict | HaltCause:
+def decided(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False) -> Verdict | HaltCause:
     """The verdict, or why there is none."""
-    resolution = resolve(row, kafka, adopt=adopt)
+    resolution = resolve(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
     return resolution.cause if isinstance(resolution, Halt) else resolution.verdict
 
 
-def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCause:  # noqa: C901, PLR0911 - a table in words
+def expected(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Verdict | HaltCause:  # noqa: C901, PLR0911 - a table in words
     outcome = AFTER if kafka.transaction_version == 2 else OWN
     if row.cluster_id == "elsewhere":
         return HaltCause.OTHER_CLUSTER
@@ -57,12 +58,13 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCa
         if kafka.producer == outcome and kafka.state in ABORTED and kafka.transaction_version == 2:
             return Verdict.MARK_OWED if kafka.state in COMPLETE else Verdict.WAIT
         beyond = kafka.state in COMMITTED and kafka.transaction_version == 2 and kafka.producer not in {OWN, AFTER}
-        return HaltCause.DATABASE_BEHIND if beyond and not kafka.keeps_prepared and not adopt else Verdict.ASK_THE_LOG
+        behind = beyond and not kafka.keeps_prepared and not nothing_lost
+        return HaltCause.DATABASE_BEHIND if behind else Verdict.ASK_THE_LOG
     if row.status is RowStatus.DONE:
         if kafka.state is TransactionState.ONGOING:
             return Verdict.COMMIT if kafka.producer == OWN else Verdict.ABORT
         known = kafka.producer in {outcome, row.settled.producer}
-        if kafka.state in COMMITTED and not known and not adopt:
+        if kafka.state in COMMITTED and not known and not nothing_lost:
             return HaltCause.DATABASE_BEHIND
         return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
     never_recovered = row.status is RowStatus.NONE and str(row.settled) == ""
@@ -70,7 +72,8 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCa
         return HaltCause.ID_IN_USE
     if kafka.state is TransactionState.ONGOING:
         return Verdict.ABORT
-    if kafka.state in COMMITTED and not adopt:
+    own = row.status is RowStatus.OWED and kafka.producer == outcome
+    if kafka.state in COMMITTED and not own and not never_recovered and not nothing_lost:
         return HaltCause.DATABASE_BEHIND
     return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
 
@@ -78,13 +81,13 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCa
 def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     """Recovery table; covers B3, B6, B7, B9, B10, B28, C5, D6: nothing is answered by chance."""
     seen = set()
-    for status, settled, state, pair, version, adopt, keeps, cluster in SPACE:
+    for status, settled, state, pair, version, adopt, nothing_lost, keeps, cluster in SPACE:
         row = RowView(status, PreparedTxnState.of(OWN), PreparedTxnState(settled), cluster)
         kafka = KafkaView(state, pair, version, "here", keeps)
-        resolution = resolve(row, kafka, adopt=adopt)
+        resolution = resolve(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
         assert resolution.reason
         answer = resolution.cause if isinstance(resolution, Halt) else resolution.verdict
-        assert answer is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
+        assert answer is expected(row, kafka, adopt=adopt, nothing_lost=nothing_lost), (row, kafka, adopt, nothing_lost)
         assert not isinstance(resolution, Halt) or resolution.remedies, (row, kafka)
         seen.add(answer)
     assert seen == {*Verdict, HaltCause.OTHER_CLUSTER, HaltCause.ID_IN_USE, HaltCause.DATABASE_BEHIND}
@@ -105,7 +108,8 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         ("none", "7:10", "CompleteCommit", OWN, 0, HaltCause.DATABASE_BEHIND),
         ("none", "7:10", "PrepareCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
         ("owed", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("owed", "7:11", "CompleteCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
+        ("owed", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
+        ("owed", "7:11", "PrepareCommit", AFTER, 2, Verdict.WAIT),
         ("owed", "7:11", "PrepareCommit", OTHER, 1, HaltCause.DATABASE_BEHIND),
         ("owed", "7:11", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
         ("owed", "7:11", "PrepareAbort", AFTER, 2, Verdict.WAIT),
@@ -163,8 +167,10 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     halted = resolve(row, kafka)
     assert isinstance(halted, Halt)
     assert halted.cause is HaltCause.DATABASE_BEHIND
-    assert halted.remedies[0].startswith("if another job or application uses this id: give that one another")
-    assert not isinstance(decided(row, kafka, adopt=True), HaltCause)
+    assert halted.remedies[0].startswith("compare both sides")
+    assert "--accept-loss" in halted.remedies[-1]
+    assert decided(row, kafka, adopt=True) is HaltCause.DATABASE_BEHIND
+    assert not isinstance(decided(row, kafka, nothing_lost=True), HaltCause)
 
 
 def test_a_takeover_that_commits_with_a_later_pair_is_not_a_lost_decision() -> None:

@@ -91,6 +91,14 @@ class LostCommits:
             _log.warning("%s: what is lost cannot be looked up: %s", error.transactional_id, second)
             return error
 
+    def any_behind(self, row: StateRow) -> bool:
+        """Whether the logs show a commit that the row does not know; what cannot be read is warned of."""
+        found = self._look(row).found
+        if found.unread:
+            unread = "; ".join(found.unread)
+            _log.warning("%s: whether the database lacks batches could not be read: %s", row.transactional_id, unread)
+        return bool(found.transactions)
+
     def nothing_is_lost(self, row: StateRow) -> bool:
         """Whether a person says that a commit which the row does not know is none of a batch.
 

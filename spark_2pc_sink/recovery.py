@@ -32,7 +32,17 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
 from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    behind_kafka,
+    has_moved_on,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -223,6 +233,7 @@ class Recovery:
         )
         findings = _Findings(before=row)
         row = self._decide_owed(self._settle(row, findings), findings)
+        row = self._look_behind(row, findings)
         if query_id is None:
             row = self.losses.pass_over_unasked(row, findings.actions)
         initialized = self._kafka.usable_producer()
@@ -289,6 +300,17 @@ class Recovery:
                 _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
             deadline.pause()
 
+    def _look_behind(self, row: StateRow, findings: _Findings) -> StateRow:
+        """Ask the logs for commits that the row does not know, where the coordinator may have forgotten them.
+
+        Whoever asks for a new pair takes the last commit from the coordinator's view. So a pair that the row has not
+        seen may stand for no more than a driver that died early, or for batches that a restored database lacks.
+        """
+        before, kafka = view_of(findings.before), findings.kafka_before
+        if kafka is None or before.fresh or not has_moved_on(before, kafka) or not self.losses.any_behind(row):
+            return row
+        return self._decided_by_operator(row, kafka, behind_kafka(), findings)
+
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
         if row is None:
@@ -317,9 +339,14 @@ class Recovery:
             return None
         if verdict is Verdict.COMMIT:
             settled = self._commit(row)
-            if settled is not None:
-                findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
-            return None if settled is None else self._note_done(row, settled)
+            if settled is None:
+                return None
+            findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+            # The records may have gone between the look before and the commit, which asks no log.
+            kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
+            if isinstance(kept, Halt):
+                return self._decided_by_operator(row, kafka, kept, findings)
+            return self._note_done(row, settled)
         if verdict is Verdict.MARK_DONE:
             findings.actions.append(f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)

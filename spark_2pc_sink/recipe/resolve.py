@@ -191,7 +191,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
     # has a decision that Kafka has committed, whatever its pair. A new row that was adopted knows nothing.
     own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
     if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
-        return _behind_kafka()
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
@@ -204,13 +204,22 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Reso
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
-        return _behind_kafka()
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def _behind_kafka() -> Halt:
+def has_moved_on(row: RowView, kafka: KafkaView) -> bool:
+    """Whether the coordinator shows a pair that the row has not seen, so that commits may be hidden behind it."""
+    return kafka.producer is not None and kafka.producer not in _outcome_pairs(row, kafka) | {
+        row.settled.producer,
+        row.prepared.producer,
+    }
+
+
+def behind_kafka() -> Halt:
+    """The halt over a commit that the row does not know."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
@@ -236,7 +245,7 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
     if _went_beyond(row, kafka) and not nothing_lost:
-        return _behind_kafka()
+        return behind_kafka()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )

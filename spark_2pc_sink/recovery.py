@@ -237,7 +237,8 @@ class Recovery:
         if query_id is None:
             row = self.losses.pass_over_unasked(row, findings.actions)
         initialized = self._kafka.usable_producer()
-        if view_of(row).fresh:
+        # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
+        if query_id is not None and view_of(row).fresh:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
         report = self._report(findings, row)
         if report.actions:
@@ -306,8 +307,8 @@ class Recovery:
         Whoever asks for a new pair takes the last commit from the coordinator's view. So a pair that the row has not
         seen may stand for no more than a driver that died early, or for batches that a restored database lacks.
         """
-        before, kafka = view_of(findings.before), findings.kafka_before
-        if kafka is None or before.fresh or not has_moved_on(before, kafka) or not self.losses.any_behind(row):
+        kafka = findings.kafka_before
+        if kafka is None or not has_moved_on(view_of(findings.before), kafka) or not self.losses.any_behind(row):
             return row
         return self._decided_by_operator(row, kafka, behind_kafka(), findings)
 

@@ -22,7 +22,6 @@ class Placement(Enum):
     RESEND = "the database has it; only the Kafka half is written"
 
 
-_ADOPT = "adopt=True on the sink (once): take this query's batches from here on, whatever the state row says"
 _CHANGED = (
     "if transactional_id, state_schema, state_table or database is another than in this query's last run: change it "
     "back, the row is where it was"
@@ -35,18 +34,18 @@ _NEW_CHECKPOINT = (
 _COMPARE = "compare both sides: which of the batches in between has Kafka, and which has the table"
 
 
-def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
+def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
     """Say what to do with a batch.
 
     Args:
         status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
         row_batch_id: the last batch in the row, None before the first.
         batch_id: the id that Spark passed, 0 or more.
-        adopt: the user has said that a checkpoint which is older than the row is meant: both sides get again what it
-            has. Batches that the row lacks are only passed over by name (`recipe.lost_batches`).
 
     Returns:
-        The placement, or why there is none: the id fits neither a replay nor the next batch.
+        The placement, or why there is none: the id fits neither a replay nor the next batch. No flag lets that pass,
+        as it would let the next such batch pass too. Batches that the row lacks are passed over by name
+        (`recipe.lost_batches`); a checkpoint that is older than the row is replaced by a new one.
 
     Raises:
         ValueError: the row is ``DECIDED``; recovery must come first.
@@ -61,8 +60,7 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     expected = 0 if row_batch_id is None else row_batch_id + 1
     if batch_id == expected:
         return Placement.RUN
-    gap = _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
-    return Placement.RUN if adopt and not gap.lacking else gap
+    return _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
 
 
 def _not_the_first(batch_id: int) -> Halt:
@@ -76,9 +74,7 @@ def _gap(row_batch_id: int, batch_id: int) -> Halt:
     if batch_id > row_batch_id:
         remedies = (_COMPARE, _RESTORE, _by_name(row_batch_id + 1, batch_id))
         return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
-    costs = f"It writes what it has of batches {batch_id} to {row_batch_id} to both sides, also where they have it"
-    again = (_RESTORE, _NEW_CHECKPOINT, f"{_ADOPT}. {costs}")
-    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", again)
+    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT))
 
 
 def _by_name(first: int, batch_id: int) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
@@ -124,7 +123,6 @@ class BatchDriver:
         attempts_max: how many transactions one batch may begin in one call.
         decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
         restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        adopt: accept a checkpoint that is older than the state row.
         accept_replay: go on with a replay that differs from what the database has: an owed batch is resent as it is
             now, one that both sides have is left out.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
@@ -144,7 +142,6 @@ class BatchDriver:
         attempts_max: int,
         decision_margin_ms: int,
         restore_deadline_ms: int,
-        adopt: bool,
         accept_replay: bool,
         stopping: Callable[[], bool],
         observer: Observer,
@@ -158,7 +155,6 @@ class BatchDriver:
         self._run_id = run_id
         self._attempts_max = attempts_max
         self._decision_margin_ms = decision_margin_ms
-        self._adopt = adopt
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
@@ -283,21 +279,13 @@ class BatchDriver:
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        placed = self._place_beside(row, batch_id)
+        placed = _place_beside(row, batch_id)
         if isinstance(placed, Halt) and placed.lacking:
             row = self._row = self._recovery.losses.pass_gap(row, batch_id, self._halted(row, placed))
-            placed = self._place_beside(row, batch_id)
+            placed = _place_beside(row, batch_id)
         if isinstance(placed, Halt):
             raise self._halted(row, placed)
         self._observer(Step.PLACE)
-        return placed
-
-    def _place_beside(self, row: StateRow, batch_id: int) -> Placement | Halt:
-        place = partial(place_batch, status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
-        # Who has named what the row lacks does not mean a checkpoint that turns out to be older.
-        placed = place(adopt=self._adopt and self._recovery.losses.accepted is None)
-        if not isinstance(placed, Halt) and isinstance(overruled := place(adopt=False), Halt):
-            _log.warning("%s: adopt=True lets it pass that %s", self._transactional_id, overruled.reason)
         return placed
 
     def _halted(self, row: StateRow, halt: Halt) -> HaltError:
@@ -487,3 +475,7 @@ def _not_recovered() -> LocalProtocolError:
     return LocalProtocolError(
         operation="write", state="not recovered", rule="recover() comes first in each run of a query"
     )
+
+
+def _place_beside(row: StateRow, batch_id: int) -> Placement | Halt:
+    return place_batch(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)

@@ -184,7 +184,6 @@ class _Run:
             attempts_max=options.batch_attempts_max,
             decision_margin_ms=options.decision_margin_ms,
             restore_deadline_ms=options.connect_deadline_ms,
-            adopt=options.adopt,
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
             observer=self._reached,

@@ -142,6 +142,9 @@ class JobDriver:
         outcome: how it ended.
     """
 
+    #: Those that the sink writes to; a command knows none.
+    topics: tuple[str, ...] = (TOPIC,)
+
     def __init__(self, world: World, number: int, words: Words) -> None:
         self.world = world
         self.number = number
@@ -183,7 +186,6 @@ class JobDriver:
             attempts_max=ATTEMPTS_MAX,
             decision_margin_ms=DECISION_MARGIN_MS,
             restore_deadline_ms=RESTORE_DEADLINE_MS,
-            adopt=self.words.adopt,
             accept_replay=self.words.accept_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
@@ -199,7 +201,7 @@ class JobDriver:
             settle_deadline_ms=SETTLE_DEADLINE_MS,
             adopt=self.words.adopt,
             accept_loss=self.words.accept_loss,
-            topics=[TOPIC],
+            topics=self.topics,
             decision=self.words.decision,
         )
 
@@ -254,6 +256,8 @@ class Intruder(JobDriver):
 
 class Operator(JobDriver):
     """A person who runs ``spark-2pc recover --take-over``, once."""
+
+    topics = ()
 
     def __str__(self) -> str:
         return f"operator {self.number}"

@@ -6,6 +6,7 @@ Kafka then lacks batch 2, nobody has accepted that.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from tests.simulation.partition import Record
@@ -23,7 +24,7 @@ class Ledger:
         left_out: both sides may have another evaluation than Spark has now (``accept_replay=True``).
         not_in_kafka: Kafka may lack it (``--drop``, or a status set to done by hand).
         not_in_table: the table may lack it (``accept_loss``).
-        written_again: a side may have it twice (``adopt`` in answer to a message that says so, a status set to owed).
+        written_again: a side may have it so often once more (a status set to owed, batches that only *may* be named).
         gone: what readers of a topic had seen before a person deleted it.
     """
 
@@ -31,7 +32,7 @@ class Ledger:
     left_out: set[int] = field(default_factory=set)
     not_in_kafka: set[int] = field(default_factory=set)
     not_in_table: set[int] = field(default_factory=set)
-    written_again: set[int] = field(default_factory=set)
+    written_again: Counter[int] = field(default_factory=Counter)
     gone: list[tuple[Record, str]] = field(default_factory=list)
 
     def seen(self, record: Record) -> Record:
@@ -44,4 +45,4 @@ class Ledger:
 
     def times_max(self, batch_id: int) -> int:
         """How often a side may have a record of the batch."""
-        return 2 if batch_id in self.written_again else 1
+        return 1 + self.written_again[batch_id]

@@ -19,6 +19,7 @@ from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recovery import OperatorDecision
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
+from tests.simulation.partition import Record
 from tests.simulation.schedule import GO
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class People:
     def _send_again(self) -> None:
         batch_id = self._in_doubt()
         if batch_id is not None:
-            self._world.ledger.written_again.add(batch_id)
+            self._world.ledger.written_again[batch_id] += 1
 
     def _accept(self, decision: OperatorDecision | None, batch_id: int | None) -> None:
         if batch_id is None:
@@ -192,7 +193,6 @@ class People:
         if chosen == GO:
             return None
         if chosen in (ADOPT, ADOPT_JOB):
-            self._accept_what_was_told(halt, batch_id)
             return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
         return self._name_the_lost(halt, chosen)
 
@@ -200,10 +200,18 @@ class People:
         printed = _NAMED.search("\n".join(halt.remedies))
         if printed is None:
             return None
-        if chosen == REPAIR:
-            self._repair()
         lost = BatchRange.parse(printed[1])
-        self._world.ledger.not_in_table.update(range(lost.first, lost.last + 1))
+        listed = self._only_in_kafka()
+        if chosen == REPAIR and listed:
+            # Who has compared knows the ids, also where batches without records lie between them.
+            self._world.database.add(listed)
+            lost = BatchRange(lost.first, max(lost.last, *(record.batch_id for record in listed)))
+        ledger = self._world.ledger
+        ledger.not_in_table.update(range(lost.first, lost.last + 1))
+        # Who has not goes on behind the ids that are printed: the message says that they may be later ones.
+        later = {record.batch_id for record in listed if record.batch_id > lost.last}
+        ledger.not_in_table |= later
+        ledger.written_again.update(later)
         kind = Person if chosen == ACCEPT_LOSS else JobDriver
         return self._world.start(kind, Words(adopt=True, accept_loss=lost))
 
@@ -214,14 +222,7 @@ class People:
         has = cause in _COMPARED and any(record.batch_id == batch_id for record, _ in self._world.broker.committed())
         return tuple(each for each in options if not (has and each == ACCEPT_REPLAY))
 
-    def _accept_what_was_told(self, halt: HaltError, batch_id: int) -> None:
-        """A checkpoint that is older than the row is told to write again what it has up to the row's batch."""
-        row = self._world.database.row
-        if halt.cause is HaltCause.GAP and row is not None and row.batch_id is not None:
-            self._world.ledger.written_again.update(range(batch_id, row.batch_id + 1))
-
-    def _repair(self) -> None:
-        """Compare, and write into the table what only readers of the topic have."""
-        database = self._world.database
-        table = set(database.contents())
-        database.add(tuple(record for record, _ in self._world.in_kafka() if record not in table))
+    def _only_in_kafka(self) -> tuple[Record, ...]:
+        """What a comparison of both sides shows that the table lacks."""
+        table = set(self._world.database.contents())
+        return tuple(record for record, _ in self._world.broker.committed() if record not in table)

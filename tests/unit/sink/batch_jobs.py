@@ -67,7 +67,9 @@ class FakeWork:
 class Job:
     """One driver, and what it drives."""
 
-    def __init__(self, *, sides: Job | None = None, run_id: str = "run", **options: Any) -> None:
+    def __init__(
+        self, *, sides: Job | None = None, run_id: str = "run", adopt: bool = False, **options: Any
+    ) -> None:
         self.kafka: FakeKafka = FakeKafka() if sides is None else sides.kafka
         self.store: MemoryStateStore = MemoryStateStore() if sides is None else sides.store
         self.clock = FakeClock()
@@ -77,7 +79,12 @@ class Job:
         self.driver = BatchDriver(
             transactional_id=ID,
             recovery=Recovery(
-                transactional_id=ID, kafka=self.kafka, store=self.store, clock=self.clock, settle_deadline_ms=5_000
+                transactional_id=ID,
+                kafka=self.kafka,
+                store=self.store,
+                clock=self.clock,
+                settle_deadline_ms=5_000,
+                adopt=adopt,
             ),
             kafka=self.kafka,
             store=self.store,
@@ -88,7 +95,6 @@ class Job:
                 "attempts_max": 3,
                 "decision_margin_ms": 1_000,
                 "restore_deadline_ms": 1_000,
-                "adopt": False,
                 "accept_replay": False,
                 "stopping": lambda: self.stopping,
                 "observer": self._observe,

@@ -271,10 +271,11 @@ class SinkOptions(CommonOptions):
         "each other, in files below spark.local.dir; False: by tables and Spark's shuffle, as in a cluster",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
-    accept_replay: bool = setting(
-        default=False,
-        why="go on with a replay that differs from the batch that the database took: one that Kafka is owed is sent as "
-        "Spark has it now, one that both sides have is left out",
+    accept_replay: int | None = setting(
+        None,
+        at_least=0,
+        why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is sent "
+        "as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
     )
     on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
         None,

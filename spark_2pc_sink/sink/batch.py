@@ -123,8 +123,8 @@ class BatchDriver:
         attempts_max: how many transactions one batch may begin in one call.
         decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
         restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        accept_replay: go on with a replay that differs from what the database has: an owed batch is resent as it is
-            now, one that both sides have is left out.
+        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
+            both sides have it, it is left out. None for no batch.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
     """
@@ -142,7 +142,7 @@ class BatchDriver:
         attempts_max: int,
         decision_margin_ms: int,
         restore_deadline_ms: int,
-        accept_replay: bool,
+        accept_replay: int | None,
         stopping: Callable[[], bool],
         observer: Observer,
     ) -> None:

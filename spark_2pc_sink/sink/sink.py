@@ -211,7 +211,8 @@ class _Run:
             self._cluster.partition_counts([self._options.topic])
         self._loader.prepare(batch, expressions, create=False)
         for name in ("adopt", "accept_loss", "accept_replay"):
-            if given := getattr(self._options, name):
+            given = getattr(self._options, name)
+            if given is not None and given is not False:
                 once = (
                     "is meant for one start, and nothing that it allows is refused while it is there: take it out again"
                 )

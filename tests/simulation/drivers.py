@@ -39,13 +39,13 @@ class Words:
 
     Args:
         adopt: ``adopt=True``, or ``--adopt``.
-        accept_replay: ``accept_replay=True`` of the job.
+        accept_replay: the batch named with ``accept_replay`` of the job.
         accept_loss: the batches named with ``accept_loss``.
         decision: ``--drop`` or ``--accept-replay``.
     """
 
     adopt: bool = False
-    accept_replay: bool = False
+    accept_replay: int | None = None
     accept_loss: BatchRange | None = None
     decision: OperatorDecision | None = None
 
@@ -53,7 +53,7 @@ class Words:
         """These, and the others too."""
         return Words(
             adopt=self.adopt or others.adopt,
-            accept_replay=self.accept_replay or others.accept_replay,
+            accept_replay=others.accept_replay if self.accept_replay is None else self.accept_replay,
             accept_loss=self.accept_loss or others.accept_loss,
             decision=self.decision or others.decision,
         )

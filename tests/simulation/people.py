@@ -48,10 +48,9 @@ RECOVER: Final = {
 }
 
 #: The driver dies, and from here on the job is started with an option that is meant for one start.
-LEFT_ON: Final = {
-    "adopt-left-on": Words(adopt=True),
-    "accept-replay-left-on": Words(accept_replay=True),
-}
+ADOPT_LEFT_ON: Final = "adopt-left-on"
+ACCEPT_REPLAY_LEFT_ON: Final = "accept-replay-left-on"
+LEFT_ON: Final = (ADOPT_LEFT_ON, ACCEPT_REPLAY_LEFT_ON)
 
 #: All kinds.
 KINDS: Final = frozenset(
@@ -71,7 +70,7 @@ ACCEPT_LOSS_JOB: Final = "accept-loss-job"
 REPAIR: Final = "repair"
 DROP: Final = "drop"
 ACCEPT_REPLAY: Final = "accept-replay"
-#: The job is started with accept_replay=True, once.
+#: The job is started with accept_replay and the batch.
 LEAVE_OUT: Final = "leave-out"
 
 #: What is done where nobody chooses something else. The sound product comes here where Spark has planned a batch anew.
@@ -140,7 +139,7 @@ class People:
             self._accept(words.decision, self._in_doubt())
             world.run_beside(Person, words)
         elif choice in LEFT_ON:
-            self.left_on = LEFT_ON[choice].beside(self.left_on)
+            self.left_on = self._said(choice).beside(self.left_on)
             raise DriverCrashedError
         elif choice == REMAKE_TOPIC:
             world.ledger.gone += world.broker.remake_topic()
@@ -156,6 +155,16 @@ class People:
             world.database.set_status(OWED)
         else:
             world.database.restore(int(choice.removeprefix(BACKUP)))
+
+    def _said(self, option: str) -> Words:
+        """What is left on; a replay is accepted of the batch that the row has."""
+        if option == ADOPT_LEFT_ON:
+            return Words(adopt=True)
+        row = self._world.database.row
+        batch_id = 0 if row is None or row.batch_id is None else row.batch_id
+        self._world.ledger.left_out.add(batch_id)
+        self._world.ledger.any_replay.add(batch_id)
+        return Words(accept_replay=batch_id)
 
     def _in_doubt(self) -> int | None:
         """The batch that ``spark-2pc status`` shows as one that Kafka may lack."""
@@ -189,7 +198,7 @@ class People:
             return world.start(Person, Words(decision=decision))
         if chosen == LEAVE_OUT:
             world.ledger.left_out.add(batch_id)
-            return world.start(JobDriver, Words(accept_replay=True))
+            return world.start(JobDriver, Words(accept_replay=batch_id))
         if chosen == GO:
             return None
         if chosen in (ADOPT, ADOPT_JOB):

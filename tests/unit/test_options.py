@@ -214,9 +214,16 @@ def test_recovery_takes_its_own_options_only() -> None:
     with pytest.raises(ConfigurationError, match="there is no such option"):
         RecoveryOptions.parse(**REQUIRED)
     with pytest.raises(ConfigurationError, match="the name here is 'decision'"):
-        RecoveryOptions.parse(**recovery, accept_replay=True)
+        RecoveryOptions.parse(**recovery, accept_replay=5)
     with pytest.raises(ConfigurationError, match="did you mean 'accept_replay'"):
-        sink(acceptReplay=True)
+        sink(acceptReplay=5)
+
+
+def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
+    """A7: a flag that is left on would accept the next one too. True would else be taken for batch 1."""
+    assert sink(accept_replay=0).accept_replay == 0
+    with pytest.raises(ConfigurationError, match="it is a whole number"):
+        sink(accept_replay=True)
 
 
 # --- the database ----------------------------------------------------------------------------------------------------

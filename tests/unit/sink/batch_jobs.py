@@ -95,7 +95,7 @@ class Job:
                 "attempts_max": 3,
                 "decision_margin_ms": 1_000,
                 "restore_deadline_ms": 1_000,
-                "accept_replay": False,
+                "accept_replay": None,
                 "stopping": lambda: self.stopping,
                 "observer": self._observe,
                 **options,

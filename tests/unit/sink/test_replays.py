@@ -42,18 +42,21 @@ def test_another_batch_under_the_same_id_is_not_skipped(
 ) -> None:
     """A7: a checkpoint that was set back plans the batch anew, with rows that no side has.
 
-    Where accept_replay=True was left on, nothing but the log tells that they are left out.
+    Where accept_replay was left on, the same happens to another batch, and that one halts.
     """
     job.driver.write(0, job.work(**first))
     with halts(HaltCause.REPLAY_DIFFERS):
         job.driver.write(0, job.work(**second))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
     accepting.driver.recover()
     assert accepting.driver.write(0, accepting.work(**first)).placement is Placement.SKIP
     assert "accept_replay" not in caplog.text
     assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
-    assert "orders: accept_replay=True leaves out batch 0 as it is now" in caplog.text
-    assert accepting.driver.write(1, accepting.work()).placement is Placement.RUN
+    assert "orders: accept_replay=0 leaves out batch 0 as it is now" in caplog.text
+    assert accepting.driver.write(1, accepting.work(**first)).placement is Placement.RUN
+    with halts(HaltCause.REPLAY_DIFFERS) as halted:
+        accepting.driver.write(1, accepting.work(**second))
+    assert "accept_replay=1 on the sink: keep what both sides have" in str(halted.value)
 
 
 def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
@@ -77,10 +80,10 @@ def test_a_resend_that_is_another_batch_halts(job: Job, caplog: pytest.LogCaptur
     assert any("--drop" in remedy for remedy in halted.value.remedies)
     assert job.row().status == "owed"
     assert job.kafka.committed == []
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
     accepting.driver.recover()
     assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
-    assert "orders: accept_replay=True sends batch 0 to Kafka as it is now" in caplog.text
+    assert "orders: accept_replay=0 sends batch 0 to Kafka as it is now" in caplog.text
     assert job.row().status == "done"
 
 
@@ -89,7 +92,7 @@ def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
     job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
     with halts(HaltCause.RESEND_DIFFERS):
         job.driver.write(0, _changing(job.work()))
-    accepting = Job(sides=job, run_id="run-2", accept_replay=True)
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
     accepting.driver.recover()
     accepting.driver.write(0, accepting.work(rows=0, records=0))
     assert job.row().status == "done"

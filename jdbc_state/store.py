@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, case, func, select, update
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.database import Database
 from jdbc_state.deciding import deciding
-from jdbc_state.history import EMPTY, NOTED, Returning, newest_line, with_line
+from jdbc_state.history import NEW_LINES, NOTED, Returning, newest_line, with_line
 from jdbc_state.model import (
     DecidingTransaction,
     HistoryLine,
@@ -233,9 +233,9 @@ class SqlStateStore(StoreBase):
     ) -> Returning | Select[Any]:
         unchanged = () if expected is None else (self._state.c.prepared_transaction_state == expected,)
         settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
-        empty = operation == "take_empty_batch"
+        event = NEW_LINES.get(operation)
         # A repeat, after an answer that was lost, takes no number of its own.
-        anew = case((self._state.c.batch_id.is_distinct_from(values["batch_id"]), 1), else_=0) if empty else 0
+        anew = case((self._state.c.batch_id.is_distinct_from(values["batch_id"]), 1), else_=0) if event else 0
         moved = (
             update(self._state)
             .where(
@@ -255,6 +255,6 @@ class SqlStateStore(StoreBase):
         keep = self._settings.history_batches
         if not keep:
             return moved
-        if empty:
-            return with_line(moved, self._tables, event=EMPTY, keep=keep)
+        if event is not None:
+            return with_line(moved, self._tables, event=event, keep=keep)
         return with_line(moved, self._tables, event=NOTED)

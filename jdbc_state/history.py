@@ -29,6 +29,7 @@ ADOPTED: Final = "adopted"
 DECIDED: Final = "decided"
 RESENT: Final = "resent"
 EMPTY: Final = "empty"
+ACCEPTED: Final = "accepted"
 NOTED: Final = "noted"
 #: What writes a line, and when.
 EVENTS: Final = {
@@ -37,8 +38,11 @@ EVENTS: Final = {
     DECIDED: "a batch was decided: its line is in the transaction that has its rows",
     RESENT: "a batch that Kafka had lost was decided once more, under another pair",
     EMPTY: "a batch without records",
+    ACCEPTED: "a person let the sink go on without batches that Kafka has and this database lost",
     NOTED: "what became of a batch was noted, and its line was gone",
 }
+#: Moves of a row beside its decisions that come to another batch, and the event of their line.
+NEW_LINES: Final = {"take_empty_batch": EMPTY, "accept_loss": ACCEPTED}
 #: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
 _TRIM_SHARE: Final = 10
 

@@ -243,8 +243,8 @@ class MemoryStateStore(StoreBase):
                     expected=expected,
                 )
             settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
-            empty = operation == "take_empty_batch"
-            anew = empty and row.batch_id != values["batch_id"]
+            event = history.NEW_LINES.get(operation)
+            anew = event is not None and row.batch_id != values["batch_id"]
             row = replace(
                 row,
                 status=status_after(operation),
@@ -252,7 +252,7 @@ class MemoryStateStore(StoreBase):
                 decision=row.decision + anew,
                 **values,
             )
-            self._write(row, history.EMPTY if empty else history.NOTED)
+            self._write(row, event or history.NOTED)
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str) -> None:
@@ -265,9 +265,8 @@ class MemoryStateStore(StoreBase):
         others = [line for line in lines if line.row.decision != row.decision]
         written = HistoryLine(events.get(row.decision, event), row)
         kept = sorted([*others, written], key=lambda line: line.row.decision)
-        if event in (history.EMPTY, history.DECIDED, history.RESENT) and not row.decision % history.trim_step(
-            self._history_batches
-        ):
+        adds = event in (*history.NEW_LINES.values(), history.DECIDED, history.RESENT)
+        if adds and not row.decision % history.trim_step(self._history_batches):
             kept = [line for line in kept if line.row.decision > row.decision - self._history_batches]
         self._lines[row.transactional_id] = tuple(kept)
 

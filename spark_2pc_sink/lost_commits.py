@@ -110,6 +110,16 @@ class LostCommits:
         self._look(row).check(self.accepted)
         return True
 
+    def would_pass(self, row: StateRow) -> BatchRange | None:
+        """What a person has named, where `pass_over` would go on behind it.
+
+        Raises:
+            ConfigurationError: as `pass_over`.
+        """
+        if self.accepted is not None:
+            self._look(row).check(self.accepted)
+        return self.accepted
+
     def pass_over(self, row: StateRow, actions: list[str]) -> StateRow | None:
         """Go on behind what a person has named; None where nobody has.
 
@@ -141,7 +151,11 @@ class LostCommits:
             HaltError: nobody has named them; it says which they are.
             ConfigurationError: what was named is not what is missing; nothing was changed.
         """
-        lost = self._look(row, batch_id)
+        known = row.batch_id is not None
+        # A row without batches has no place in the logs from which they could be counted.
+        lost = self._look(row, batch_id) if known else LostBatches(row.transactional_id, first=0, came=batch_id)
+        if self.accepted is None and not known:
+            raise error
         if self.accepted is None:
             raise _named(error, lost)
         actions: list[str] = []

@@ -256,6 +256,10 @@ class Recovery:
         row = self._store.read(self._transactional_id)
         kafka = self._view_kafka()
         resolution = self._resolve(row, kafka)
+        behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
+        passed = self.losses.would_pass(row) if row is not None and behind else None
+        if row is not None and isinstance(resolution, Halt) and behind:
+            resolution = self.losses.explain(row, resolution)
         database = "no state row" if row is None else str(view_of(row))
         report = RecoveryReport(
             transactional_id=self._transactional_id,
@@ -269,9 +273,9 @@ class Recovery:
             age_s=None if row is None else row.age_s,
             in_doubt_s=None if row is None else row.in_doubt_s,
         )
+        if passed is not None:
+            return replace(report, actions=(f"would go on without batches {passed}",))
         if isinstance(resolution, Halt):
-            if row is not None and resolution.cause is HaltCause.DATABASE_BEHIND:
-                resolution = self.losses.explain(row, resolution)
             refusal = ("would refuse to choose",)
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:

@@ -274,6 +274,7 @@ class SinkOptions(CommonOptions):
     accept_replay: int | None = setting(
         None,
         at_least=0,
+        at_most=2**63 - 1,
         why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is sent "
         "as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
     )

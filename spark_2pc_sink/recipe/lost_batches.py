@@ -85,8 +85,13 @@ class LostBatches:
         return BatchRange(self.first, self.first + count - 1) if count else None
 
     def explain(self, halt: Halt) -> Halt:
-        """The halt, with what is lost among its reasons, and the safest way out as the first remedy."""
-        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=tuple(self._remedies()))
+        """The halt, with what is lost among its reasons, and to compare both sides as the first remedy.
+
+        Args:
+            halt: because of a commit in Kafka that the row does not know, or of a gap before the batch that came.
+        """
+        remedies = self._for_recovery() if self.came is None else self._for_gap(halt.remedies)
+        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(self._compare(), *remedies))
 
     def check(self, named: BatchRange) -> None:
         """Refuse a range that does not name what is lost.
@@ -133,26 +138,34 @@ class LostBatches:
         if found.unread:
             yield f"Not read, so that more may be missing: {'; '.join(found.unread)}"
 
-    def _remedies(self) -> Iterator[str]:
+    def _compare(self) -> str:
         commands = "; ".join(self._commands())
-        yield (
-            "compare both sides: which of these records have their row in the table, and which batches it lacks"
-            f"{': ' if commands else ''}{commands}"
-        )
-        yield "restore the newest backup, or the newest standby: what it has need not be given up"
-        if self.came is None:
-            yield (
-                "if another job or application uses this transactional id: give that one another; then adopt with "
-                "--accept-loss none, where the comparison shows that nothing is lost"
-            )
+        asked = "compare both sides: which of these records have their row in the table, and which batches it lacks"
+        return f"{asked}: {commands}" if commands else asked
+
+    def _for_recovery(self) -> tuple[str, ...]:
         named = self.suggested
         shown = "FIRST..LAST" if named is None else str(named)
-        yield (
+        return (
+            "restore the newest backup, or the newest standby: what it has need not be given up",
+            "if another job or application uses this transactional id: give that one another; then adopt with "
+            "--accept-loss none, where the comparison shows that nothing is lost",
             "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
             f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
             f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
-            "is the next"
+            "is the next",
         )
+
+    def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
+        """The remedies of the placement; the last one names what to go on without, and may name too little."""
+        named = self.suggested
+        if named is None or named.last != self.came:
+            return remedies
+        by_name = (
+            f"adopt=True and accept_loss={str(named)!r} on the sink (once): the logs show so many batches that Kafka has "
+            f"batch {self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
+        )
+        return (*remedies[:-1], by_name)
 
     def _commands(self) -> Iterator[str]:
         """How the records can be looked at, one command for each partition."""

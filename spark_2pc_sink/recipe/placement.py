@@ -31,7 +31,6 @@ _NEW_CHECKPOINT = (
     "if it is lost: a new checkpoint, with a source that begins behind what both sides have (startingOffsets or the "
     "like), and adopt=True on the sink (once)"
 )
-_COMPARE = "compare both sides: which of the batches in between has Kafka, and which has the table"
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
@@ -72,7 +71,7 @@ def _not_the_first(batch_id: int) -> Halt:
 def _gap(row_batch_id: int, batch_id: int) -> Halt:
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
     if batch_id > row_batch_id:
-        remedies = (_COMPARE, _RESTORE, _by_name(row_batch_id + 1, batch_id))
+        remedies = (_RESTORE, _by_name(row_batch_id + 1, batch_id))
         return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
     return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT))
 

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-from jdbc_state import Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from jdbc_state import AcceptedLoss, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -52,6 +52,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "take_empty_batch": (1,),
     "accept_replay": (),
     "drop_batch": ("5:1",),
+    "accept_loss": (AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={"orders-0": (8, 14)}, settled="5:9"),),
 }
 
 

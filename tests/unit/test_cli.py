@@ -69,6 +69,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "take_over": True,
             "decision": OperatorDecision.DROP,
             "adopt": False,
+            "accept_loss": None,
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
             "state_schema": "ops",
@@ -79,6 +80,13 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     assert "orders: settled now" in printed
     assert "- committed 7:3 in Kafka" in printed
     assert "now:      done 7:3" in printed
+
+
+def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
+    """C5: ``--adopt --accept-loss 41..43``."""
+    words = ["recover", *SIDES, "--transactional-id", "orders", "--adopt", "--accept-loss", "41..43"]
+    cli.main(words)
+    assert (calls[0]["adopt"], calls[0]["accept_loss"]) == (True, "41..43")
 
 
 def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(

@@ -8,7 +8,7 @@ import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
 from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
@@ -27,7 +27,12 @@ class Sides:
         self.clock = FakeClock()
 
     def recovery(
-        self, *, adopt: bool = False, decision: OperatorDecision | None = None, settle_deadline_ms: int = 5_000
+        self,
+        *,
+        adopt: bool = False,
+        accept_loss: str | None = None,
+        decision: OperatorDecision | None = None,
+        settle_deadline_ms: int = 5_000,
     ) -> Recovery:
         return Recovery(
             transactional_id=ID,
@@ -36,6 +41,7 @@ class Sides:
             clock=self.clock,
             settle_deadline_ms=settle_deadline_ms,
             adopt=adopt,
+            accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
             decision=decision,
         )
 
@@ -58,6 +64,7 @@ class Sides:
                     record_count=3,
                     digest="0" * 32,
                     kafka_offsets=dict.fromkeys(partitions, (5, 7)),
+                    topic_ids=dict(self.kafka.topic_ids),
                 )
             )
         return self.row()

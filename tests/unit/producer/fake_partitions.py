@@ -98,8 +98,11 @@ class PartitionAnswers:
             responses.append(topic_response(name=topic.name, partition_responses=parts))
         return ProduceResponse(version=received.version, responses=responses)
 
+    def _known(self, partition: TopicPartition) -> int:
+        return Code.NONE if partition in self.partitions else Code.UNKNOWN_TOPIC_OR_PARTITION
+
     def _offset(self, partition: TopicPartition, timestamp: int, *, committed: bool) -> int:
-        log = self.partitions[partition]
+        log = self.partitions.get(partition, FakePartition(leader=0))
         if timestamp >= 0:
             return log.offset_of_time
         stable = log.stable_offset if committed else None
@@ -115,7 +118,7 @@ class PartitionAnswers:
                 partitions=[
                     part(
                         partition_index=asked.partition_index,
-                        error_code=code,
+                        error_code=code or self._known(TopicPartition(topic.name, asked.partition_index)),
                         timestamp=-1,
                         offset=self._offset(
                             TopicPartition(topic.name, asked.partition_index),

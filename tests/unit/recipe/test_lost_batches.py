@@ -57,6 +57,19 @@ def test_what_was_not_read_is_said() -> None:
     assert "--accept-loss FIRST..LAST" in explained.remedies[-1]
 
 
+def test_a_gap_keeps_its_own_remedies_behind_the_comparison() -> None:
+    """C5: unless the logs show that the batch which came is in Kafka too, and must not be sent again."""
+    gap = Halt(HaltCause.GAP, "batch 44 follows batch 40", ("restore", "adopt, accept_loss='41..43'"), lacking=True)
+    explained = lost(3, came=44).explain(gap)
+    assert explained.remedies[0].startswith("compare both sides")
+    assert explained.remedies[1:] == gap.remedies
+    assert "at least 3 batches" in explained.reason
+    all_of_them = lost(4, came=44).explain(gap).remedies
+    assert all_of_them[1] == "restore"
+    assert "accept_loss='41..44'" in all_of_them[2]
+    assert "batch 44 too, which is then skipped" in all_of_them[2]
+
+
 def test_messages_stay_short() -> None:
     found = FoundCommits(tuple(transaction(each, partitions=50) for each in range(1, 31)))
     reason = LostBatches("shop", 41, found).explain(HALT).reason

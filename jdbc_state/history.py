@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, delete, literal, select
+from sqlalchemy import ColumnElement, Select, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
@@ -81,6 +81,13 @@ def with_line(
     return written.add_cte(trimmed.cte("trimmed"))
 
 
+def without_lines(changed: Returning, tables: StateTables) -> Select[Any]:
+    """The same statement, which also removes the history of the row that it changes."""
+    row, history = changed.cte("changed"), tables.history
+    mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
+    return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
+
+
 def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
     """The newest lines of one sink, the newest first."""
     history = tables.history
@@ -90,3 +97,12 @@ def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) ->
         .order_by(history.c.decision.desc())
         .limit(last)
     )
+
+
+def lost_lines(tables: StateTables) -> Select[Any]:
+    """The newest line of each sink that has lines and no row."""
+    history, state = tables.history, tables.state
+    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
+    others = history.alias()
+    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
+    return select(history).where(~row.exists(), history.c.decision == newest.scalar_subquery())

@@ -139,14 +139,16 @@ class MemoryStateStore(StoreBase):
         with self._lock:
             if not self._prepared:
                 raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
-            standing = self._rows.get(claimant.transactional_id)
+            there = claimant.transactional_id in self._rows
+            standing = self._standing(claimant)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
             self._write(row, history.ADOPTED if claimant.adopt else history.CLAIMED)
             for transaction in self._open:
                 if transaction.transactional_id == claimant.transactional_id:
                     transaction.recorded.ended = True
-            return self._aged(row)
+            rebuilt_from = None if there or standing is None else standing.decision
+            return replace(self._aged(row), rebuilt_from=rebuilt_from)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim."""
@@ -164,6 +166,11 @@ class MemoryStateStore(StoreBase):
         with self._lock:
             lines = self._lines.get(transactional_id, ())[::-1][:last]
             return [HistoryLine(line.event, self._aged(line.row)) for line in lines]
+
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone."""
+        with self._lock:
+            return [self._aged(lines[-1].row) for name, lines in sorted(self._lines.items()) if name not in self._rows]
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One transaction for a batch's data and its decision."""
@@ -259,6 +266,7 @@ class MemoryStateStore(StoreBase):
         """The row and its line; the event is that of a new one. The same as in `history.with_line`."""
         self._rows[row.transactional_id] = row
         if not self._history_batches:
+            self._lines.pop(row.transactional_id, None)
             return
         lines = self._lines.get(row.transactional_id, ())
         events = {line.row.decision: line.event for line in lines}

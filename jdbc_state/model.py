@@ -91,6 +91,8 @@ class StateRow:
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
         decided_age_s: the same since ``decided_at`` alone; None before the first decision.
+        rebuilt_from: number of the line from which the claim that answered with this row made it, as it was lost; None
+            for a row that was there, or is new.
     """
 
     transactional_id: str
@@ -113,6 +115,7 @@ class StateRow:
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
     decided_age_s: float | None = field(default=None, compare=False)
+    rebuilt_from: int | None = field(default=None, compare=False)
 
     @property
     def in_doubt_s(self) -> float | None:
@@ -218,15 +221,18 @@ class StateStore(Protocol):
         BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
         decide, and a decision that was just being committed is in the answer.
 
+        A row that is lost, and of which the history has lines, is made again from the newest of them, in the same
+        statement and by the same rules of ownership. Its generation is beyond every claim that was granted.
+
         Args:
-            transactional_id: the row; made when there is none.
+            transactional_id: the row; made when there is none, and no line of it.
             cluster_id: the Kafka cluster that the claimant talks to.
             query_id: the claimant's query; None for the command line, which takes no part in its ownership.
             run_id: the claimant's run of that query.
             adopt: take the row from another query or cluster. From another query, its batches count from none;
                 from another cluster, what it says of Kafka is forgotten.
-            expected_generation: the claim that this driver holds already; then no row is made, and only that claim,
-                or a later one of the same run whose answer was lost, is replaced.
+            expected_generation: the claim that this driver holds already; then no row is made or made again, and only
+                that claim, or a later one of the same run whose answer was lost, is replaced.
 
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
@@ -247,6 +253,9 @@ class StateStore(Protocol):
             transactional_id: the sink.
             last: at most so many.
         """
+
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone, by transactional id, in the same way."""
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""

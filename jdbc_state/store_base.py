@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from jdbc_state.claim import Claimant
-from jdbc_state.model import StateRow, claim_lost_error
+from jdbc_state.model import HistoryLine, StateRow, claim_lost_error
 
 
 class StoreBase(ABC):
@@ -15,6 +15,10 @@ class StoreBase(ABC):
     @abstractmethod
     def read(self, transactional_id: str) -> StateRow | None:
         """See `model.StateStore.read`."""
+
+    @abstractmethod
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """See `model.StateStore.read_history`."""
 
     @abstractmethod
     def _claim(self, claimant: Claimant) -> StateRow:
@@ -61,6 +65,14 @@ class StoreBase(ABC):
                 expected_generation=expected_generation,
             )
         )
+
+    def _standing(self, claimant: Claimant) -> StateRow | None:
+        """The row by which a claim is judged: the one that is there, or the line from which it would be made again."""
+        row = self.read(claimant.transactional_id)
+        if row is not None or claimant.expected_generation is not None:
+            return row
+        lines = self.read_history(claimant.transactional_id, last=1)
+        return lines[0].row if lines else None
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""

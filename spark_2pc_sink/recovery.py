@@ -9,6 +9,10 @@ again, and the command line all come through here (KIP-939, "Recovery recipe"). 
    in doubt.
 4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
    was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+
+A state row that was lost is made again by the claim, from the history that the deciding transaction has written. That
+is the one thing for which recovery reads the history. Without it a decided transaction would look like one that nobody
+has decided, and be aborted, while the table has its rows.
 """
 
 from __future__ import annotations
@@ -145,6 +149,20 @@ def view_of(row: StateRow) -> RowView:
     )
 
 
+def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
+    """The state row; or, where it is lost, what the history says that it was; or None where nothing is known."""
+    row = store.read(transactional_id)
+    if row is not None:
+        return row
+    lines = store.read_history(transactional_id, last=1)
+    return lines[0].row if lines else None
+
+
+def _line(row: StateRow, number: int) -> str:
+    batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
+    return f"line {number} of its history ({batch}, {view_of(row)})"
+
+
 class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
@@ -205,6 +223,10 @@ class Recovery:
             expected_generation=expected_generation,
         )
         findings = _Findings(before=row)
+        if row.rebuilt_from is not None:
+            findings.actions.append(f"made the lost state row again from {_line(row, row.rebuilt_from)}")
+            # Said now too: what follows may be refused.
+            _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         initialized = self._kafka.usable_producer()
         if view_of(row).fresh:
@@ -222,15 +244,19 @@ class Recovery:
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
-        row = self._store.read(self._transactional_id)
+        there = self._store.read(self._transactional_id)
+        row = standing_row(self._store, self._transactional_id) if there is None else there
         kafka = self._view_kafka()
         resolution = self._resolve(row, kafka)
         database = "no state row" if row is None else str(view_of(row))
+        lost: tuple[str, ...] = ()
+        if row is not None and there is None:
+            lost, database = (f"would make the lost state row again from {_line(row, row.decision)}",), f"no state row; {database}"
         report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
             kafka_before=str(kafka),
-            actions=(),
+            actions=lost,
             database_after=database,
             settled=False,
             reason=resolution.reason,
@@ -239,11 +265,11 @@ class Recovery:
             in_doubt_s=None if row is None else row.in_doubt_s,
         )
         if isinstance(resolution, Halt):
-            refusal = ("would refuse to choose",)
+            refusal = (*lost, "would refuse to choose")
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:
-            return replace(report, actions=(f"would {resolution.verdict.value}",))
-        return replace(report, settled=row is None or row.status != RowStatus.OWED)
+            return replace(report, actions=(*lost, f"would {resolution.verdict.value}"))
+        return replace(report, settled=not lost and (row is None or row.status != RowStatus.OWED))
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""

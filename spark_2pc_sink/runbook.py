@@ -11,7 +11,7 @@ from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recovery import OperatorDecision, Recovery, RecoveryReport
+from spark_2pc_sink.recovery import OperatorDecision, Recovery, RecoveryReport, standing_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def recover(
             adopt=chosen.adopt,
             decision=decision,
         )
-        row = store.read(transactional_id)
+        row = standing_row(store, transactional_id)
         if dry_run or (row is None and not chosen.adopt):
             return recovery.look()
         if row is not None and not take_over and row.age_s < chosen.takeover_grace_s:
@@ -75,7 +75,7 @@ def recover(
 def status(
     *, kafka: Mapping[str, object], database: str, transactional_id: str | None = None, **options: Any
 ) -> list[RecoveryReport]:
-    """Look at both sides of one sink, or of every sink in the state table; nothing is claimed or changed.
+    """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
 
     Args:
         kafka: Kafka client properties.
@@ -94,7 +94,8 @@ def status(
         Cluster(chosen.kafka) as cluster,
         closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
     ):
-        ids = [transactional_id] if transactional_id else [row.transactional_id for row in store.read_all()]
+        every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
+        ids = [transactional_id] if transactional_id else every
         return [
             Recovery(
                 transactional_id=one,

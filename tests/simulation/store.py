@@ -84,6 +84,10 @@ class SimStore:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_all", state="simulation", rule="no driver reads all rows")
 
+    def read_lost(self) -> list[StateRow]:
+        """Not used by a driver."""
+        raise LocalProtocolError(operation="read_lost", state="simulation", rule="no driver reads all rows")
+
     def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
         """A plain read."""
         return self.statement("read-history", lambda: self.database.read_history(transactional_id, last=last))

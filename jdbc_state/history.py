@@ -29,6 +29,7 @@ ADOPTED: Final = "adopted"
 DECIDED: Final = "decided"
 RESENT: Final = "resent"
 EMPTY: Final = "empty"
+ACCEPTED: Final = "accepted"
 NOTED: Final = "noted"
 #: What writes a line, and when.
 EVENTS: Final = {
@@ -37,8 +38,11 @@ EVENTS: Final = {
     DECIDED: "a batch was decided: its line is in the transaction that has its rows",
     RESENT: "a batch that Kafka had lost was decided once more, under another pair",
     EMPTY: "a batch without records",
+    ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
     NOTED: "what became of a batch was noted, and its line was gone",
 }
+#: The operations of the store whose line is one more, and its event; ``decide`` that of a resend where Kafka is owed.
+EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED}
 #: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
 _TRIM_SHARE: Final = 10
 

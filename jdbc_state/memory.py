@@ -249,17 +249,14 @@ class MemoryStateStore(StoreBase):
                     values=values,
                     expected=expected,
                 )
-            settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
-            empty = operation == "take_empty_batch"
-            anew = empty and row.batch_id != values["batch_id"]
-            row = replace(
-                row,
-                status=status_after(operation),
-                settled_at=settled_at,
-                decision=row.decision + anew,
-                **values,
-            )
-            self._write(row, history.EMPTY if empty else history.NOTED)
+            now = self._clock()
+            times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}
+            if operation == "accept_open":
+                times = {"decided_at": now, "settled_at": None}
+            anew = operation in history.EVENT_OF and row.batch_id != values["batch_id"]
+            number = row.decision + anew
+            row = replace(row, status=status_after(operation), decision=number, **times, **values)
+            self._write(row, history.EVENT_OF.get(operation, history.NOTED))
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str) -> None:
@@ -273,9 +270,8 @@ class MemoryStateStore(StoreBase):
         others = [line for line in lines if line.row.decision != row.decision]
         written = HistoryLine(events.get(row.decision, event), row)
         kept = sorted([*others, written], key=lambda line: line.row.decision)
-        if event in (history.EMPTY, history.DECIDED, history.RESENT) and not row.decision % history.trim_step(
-            self._history_batches
-        ):
+        more = event in {history.RESENT, *history.EVENT_OF.values()}
+        if more and not row.decision % history.trim_step(self._history_batches):
             kept = [line for line in kept if line.row.decision > row.decision - self._history_batches]
         self._lines[row.transactional_id] = tuple(kept)
 

@@ -41,6 +41,7 @@ TRANSITIONS = (
     Transition("decide", NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
     Transition("decide", DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
     Transition("decide", OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
+    Transition("accept_open", NONE, DECIDED, "a person has found the rows of the open transaction in the table"),
     Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
     Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
     Transition("take_empty_batch", NONE, DONE, "a batch without records has no transaction that could be in doubt"),
@@ -271,6 +272,26 @@ class StateStore(Protocol):
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
+
+    def accept_open(
+        self,
+        transactional_id: str,
+        generation: int,
+        prepared: str,
+        batch_id: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+    ) -> StateRow:
+        """Note a decision that was lost with its row and its history (a person's decision).
+
+        How many rows and records the batch has is not known: the row says 1, and takes any digest.
+
+        Args:
+            transactional_id: the row, of which nothing is known.
+            generation: the claim.
+            prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
+            batch_id: of the batch whose rows are in the table.
+            kafka_offsets: where the transaction begins in each 'topic-partition', twice.
+        """
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""

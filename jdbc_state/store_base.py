@@ -105,6 +105,19 @@ class StoreBase(ABC):
         }
         return self._move("take_empty_batch", transactional_id, generation, empty, expected=expected)
 
+    def accept_open(
+        self,
+        transactional_id: str,
+        generation: int,
+        prepared: str,
+        batch_id: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+    ) -> StateRow:
+        """Note a decision that was lost with its row and its history."""
+        found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
+        unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
+        return self._move("accept_open", transactional_id, generation, {**found, **unknown})
+
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""
         return self._move("accept_replay", transactional_id, generation, {"digest": ""})

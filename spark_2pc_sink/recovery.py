@@ -27,6 +27,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
+from spark_2pc_sink.open_transaction import began_at, explained, note_decision
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
 
 if TYPE_CHECKING:
@@ -175,6 +177,8 @@ class Recovery:
             one transaction are read at a time, in milliseconds.
         adopt: the user has said that the row takes over whatever is there.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+        open_transaction: how a person says that an open transaction ends whose decision is lost; see
+            `spark_2pc_sink.recipe.open_transaction`.
     """
 
     def __init__(
@@ -187,6 +191,7 @@ class Recovery:
         settle_deadline_ms: int,
         adopt: bool = False,
         decision: OperatorDecision | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._kafka = kafka
@@ -195,6 +200,7 @@ class Recovery:
         self._settle_deadline_ms = settle_deadline_ms
         self._adopt = adopt
         self._decision = decision
+        self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -251,7 +257,8 @@ class Recovery:
         database = "no state row" if row is None else str(view_of(row))
         lost: tuple[str, ...] = ()
         if row is not None and there is None:
-            lost, database = (f"would make the lost state row again from {_line(row, row.decision)}",), f"no state row; {database}"
+            lost = (f"would make the lost state row again from {_line(row, row.decision)}",)
+            database = f"no state row; {database}"
         report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
@@ -280,9 +287,10 @@ class Recovery:
                 findings.kafka_before = kafka
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
-            settled = self._act(row, kafka, resolution, findings)
-            if settled is not None:
-                return settled
+            acted = self._act(row, kafka, resolution, findings)
+            if acted is not None and acted.status != RowStatus.DECIDED:
+                return acted
+            row = acted or row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -296,17 +304,23 @@ class Recovery:
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
-        if row is None:
-            return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-        resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-        if isinstance(resolution, Halt) or resolution.verdict is not Verdict.ASK_THE_LOG:
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
+        if isinstance(resolution, Halt):
+            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
+            return self._explained(resolution) if asks else resolution
+        if row is None or resolution.verdict is not Verdict.ASK_THE_LOG:
             return resolution
         return self._ask_the_log(row)
+
+    def _explained(self, halt: Halt) -> Halt:
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        return explained(halt, self._transactional_id, began_at(self._kafka, deadline))
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> StateRow | None:
-        """Carry out one verdict; None means: look again."""
+        """Carry out one verdict; None, or a decided row, means: look again."""
         if isinstance(resolution, Halt):
             # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
             self._store.check_generation(self._transactional_id, row.generation)
@@ -330,7 +344,16 @@ class Recovery:
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-        return row
+        return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+
+    def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
+        word, producer = self._open_transaction, kafka.producer
+        if word is None or word.batch_id is None or producer is None:
+            message = "an open transaction has a pair, and the person who takes it for decided names its batch"
+            raise AssertionError(message)
+        findings.actions.append(f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
+        return note_decision(self._store, row, producer, word.batch_id, began)
 
     def _commit(self, row: StateRow) -> PreparedTxnState | None:
         """End the row's transaction with COMMIT; None when the answer was anything but success."""

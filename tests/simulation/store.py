@@ -97,6 +97,7 @@ class SimStore:
     mark_done = _as_one_statement("mark_done")
     mark_owed = _as_one_statement("mark_owed")
     take_empty_batch = _as_one_statement("take_empty_batch")
+    accept_open = _as_one_statement("accept_open")
     accept_replay = _as_one_statement("accept_replay")
     drop_batch = _as_one_statement("drop_batch")
 

@@ -47,6 +47,8 @@ class FakeKafka:
     markers: dict[ProducerIdAndEpoch, Marker] = field(default_factory=dict)
     #: What partitions say whose logs differ, asked with the time that they may take.
     logs: dict[TopicPartition, Callable[[int], Marker]] = field(default_factory=dict)
+    #: First offset of the open transaction in each partition; None where its leader has forgotten it.
+    began: dict[TopicPartition, int | Exception | None] = field(default_factory=dict)
     committed: list[ProducerIdAndEpoch] = field(default_factory=list)
     aborted: list[ProducerIdAndEpoch] = field(default_factory=list)
     added: list[TopicPartition] = field(default_factory=list)
@@ -61,7 +63,8 @@ class FakeKafka:
 
     def describe(self) -> TransactionDescription:
         self._called("describe")
-        return TransactionDescription(self.state, self.pair, self.timeout_ms)
+        partitions = tuple(sorted(self.began)) if self.state == "Ongoing" else ()
+        return TransactionDescription(self.state, self.pair, self.timeout_ms, partitions)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         self._called("keep" if keep_prepared else "init")
@@ -99,6 +102,15 @@ class FakeKafka:
             self.lose_answer_of.remove("end")
             raise OutcomeUnknownError(operation="EndTxn", deadline_ms=1, last_error="the answer was lost")
         return answer
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        self._called("open_since")
+        assert self.pair is not None
+        assert producer_id == self.pair.producer_id
+        began = self.began[partition]
+        if isinstance(began, Exception):
+            raise began
+        return began
 
     def find_marker(
         self,

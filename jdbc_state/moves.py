@@ -12,12 +12,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Executable, bindparam, case, func, literal, null, select, update
 
 from jdbc_state.claim import row_columns
-from jdbc_state.history import DECIDED, EMPTY, NOTED, RESENT, with_line
+from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
 from jdbc_state.model import OWED, legal_before, status_after
 from jdbc_state.schema import StateTables
 
 DECIDE = "decide"
-_TAKE_EMPTY = "take_empty_batch"
+_ACCEPT_OPEN = "accept_open"
+#: A repeat of one of these, after an answer that was lost, takes no number of its own.
+_REPEATED = ("take_empty_batch", "accept_loss")
 _INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy keeps the columns' names for itself.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
@@ -78,21 +80,20 @@ class Moves:
         moved = update(state).where(*allowed).values(written).returning(*row_columns(state))
         if not self._keep:
             return moved
-        trims = operation in (DECIDE, _TAKE_EMPTY)
-        return with_line(moved, self._tables, event=self._event(operation), keep=self._keep if trims else None)
+        keep = self._keep if operation in EVENT_OF else None
+        return with_line(moved, self._tables, event=self._event(operation), keep=keep)
 
     def _times(self, operation: str) -> dict[str, Any]:
-        if operation == DECIDE:
+        if operation in (DECIDE, _ACCEPT_OPEN):
             return {"decided_at": func.clock_timestamp(), "settled_at": null()}
         return {} if operation == _INITIALIZE else {"settled_at": func.clock_timestamp()}
 
     def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
         """The number of the line: the next one for another batch."""
         number, batch_id = self._state.c.decision, self._state.c.batch_id
-        if operation == DECIDE:
+        if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
-        if operation == _TAKE_EMPTY:
-            # A repeat, after an answer that was lost, takes no number of its own.
+        if operation in _REPEATED:
             return {number.name: case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
         return {}
 
@@ -101,5 +102,5 @@ class Moves:
             # The row as it was when the statement began. Had it changed since, the move would meet none.
             state = self._state
             before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
-            return case((before == OWED, literal(RESENT)), else_=literal(DECIDED))
-        return EMPTY if operation == _TAKE_EMPTY else NOTED
+            return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
+        return EVENT_OF.get(operation, NOTED)

@@ -92,7 +92,7 @@ def ddl(settings: StoreSettings) -> str:
     return "\n".join(f"{str(statement.compile(dialect=_DIALECT)).strip()};" for statement in statements)
 
 
-def create_missing(connection: Connection, settings: StoreSettings) -> None:
+def create_missing(connection: Connection, settings: StoreSettings) -> bool:
     """Make schema and tables unless they are there, then check their columns.
 
     A role that may not create anything can use tables that are there: nothing is created that exists.
@@ -101,14 +101,19 @@ def create_missing(connection: Connection, settings: StoreSettings) -> None:
         connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
         settings: the names.
 
+    Returns:
+        Whether there is a history, wanted or not.
+
     Raises:
         StateStoreError: a table of that name is not ours.
         sqlalchemy.exc.DBAPIError: the database refused.
     """
-    for table in StateTables.named(settings).wanted(settings):
+    tables = StateTables.named(settings)
+    for table in tables.wanted(settings):
         if not _exists(connection, table):
             _create(connection, settings, table)
         _check_columns(connection, table)
+    return _exists(connection, tables.history)
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table) -> None:

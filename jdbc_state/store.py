@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Executable, Select, select
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.database import Database
 from jdbc_state.deciding import deciding
-from jdbc_state.history import newest_line
+from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import (
     DecidingTransaction,
     HistoryLine,
@@ -51,12 +51,14 @@ class SqlStateStore(StoreBase):
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
         self._columns = row_columns(self._state)
+        # Until `prepare_schema` has looked, as the settings say.
+        self._history_there = settings.history_batches > 0
         self._moves = Moves(self._tables, keep=settings.history_batches)
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
         with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-            create_missing(connection, self._settings)
+            self._history_there = create_missing(connection, self._settings)
 
     def _claim(self, claimant: Claimant) -> StateRow:
         deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
@@ -85,6 +87,11 @@ class SqlStateStore(StoreBase):
         found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision.desc()))
         return [HistoryLine(answer.event, row_of(answer)) for answer in found]
 
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone, without waiting for anyone."""
+        lines = lost_lines(self._tables).subquery()
+        return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
+
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""
         return deciding(
@@ -105,13 +112,16 @@ class SqlStateStore(StoreBase):
         operation = f"claim of {claimant.transactional_id!r}"
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                keep = self._settings.history_batches
-                answer = connection.execute(claim_statement(self._tables, claimant, keep=keep)).one_or_none()
+                answer = connection.execute(self._claim_statement(claimant)).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
         return None if answer is None else row_of(answer)
+
+    def _claim_statement(self, claimant: Claimant) -> Executable:
+        keep = self._settings.history_batches
+        return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
     def _clear_the_way(self, claimant: Claimant, deadline: Deadline) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
@@ -123,7 +133,7 @@ class SqlStateStore(StoreBase):
             SupersededError: it is not the newest claimant.
         """
         try:
-            standing = self.read(claimant.transactional_id)
+            standing = self._standing(claimant)
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise

@@ -9,6 +9,10 @@ again, and the command line all come through here (KIP-939, "Recovery recipe"). 
    in doubt.
 4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
    was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+
+A state row that was lost is made again by the claim, from the history that the deciding transaction has written. That
+is the one thing for which recovery reads the history. Without it a decided transaction would look like one that nobody
+has decided, and be aborted, while the table has its rows.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
 from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
+from spark_2pc_sink.open_transaction import began_at, explained, note_decision
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -164,6 +170,20 @@ def view_of(row: StateRow) -> RowView:
     )
 
 
+def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
+    """The state row; or, where it is lost, what the history says that it was; or None where nothing is known."""
+    row = store.read(transactional_id)
+    if row is not None:
+        return row
+    lines = store.read_history(transactional_id, last=1)
+    return lines[0].row if lines else None
+
+
+def _line(row: StateRow, number: int) -> str:
+    batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
+    return f"line {number} of its history ({batch}, {view_of(row)})"
+
+
 class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
@@ -178,6 +198,8 @@ class Recovery:
         accept_loss: the batches that the user has named as lost to the database.
         topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+        open_transaction: how a person says that an open transaction ends whose decision is lost; see
+            `spark_2pc_sink.recipe.open_transaction`.
     """
 
     def __init__(
@@ -192,6 +214,7 @@ class Recovery:
         accept_loss: BatchRange | None = None,
         topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._kafka = kafka
@@ -204,6 +227,7 @@ class Recovery:
             kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
         )
         self._decision = decision
+        self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -232,6 +256,10 @@ class Recovery:
             expected_generation=expected_generation,
         )
         findings = _Findings(before=row)
+        if row.rebuilt_from is not None:
+            findings.actions.append(f"made the lost state row again from {_line(row, row.rebuilt_from)}")
+            # Said now too: what follows may be refused.
+            _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         row = self._look_behind(row, findings)
         if query_id is None:
@@ -253,7 +281,8 @@ class Recovery:
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
-        row = self._store.read(self._transactional_id)
+        there = self._store.read(self._transactional_id)
+        row = standing_row(self._store, self._transactional_id) if there is None else there
         kafka = self._view_kafka()
         resolution = self._resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
@@ -261,11 +290,15 @@ class Recovery:
         if row is not None and isinstance(resolution, Halt) and behind:
             resolution = self.losses.explain(row, resolution)
         database = "no state row" if row is None else str(view_of(row))
+        lost: tuple[str, ...] = ()
+        if row is not None and there is None:
+            lost = (f"would make the lost state row again from {_line(row, row.decision)}",)
+            database = f"no state row; {database}"
         report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
             kafka_before=str(kafka),
-            actions=(),
+            actions=lost,
             database_after=database,
             settled=False,
             reason=resolution.reason,
@@ -276,11 +309,11 @@ class Recovery:
         if passed is not None:
             return replace(report, actions=(f"would go on without batches {passed}",))
         if isinstance(resolution, Halt):
-            refusal = ("would refuse to choose",)
+            refusal = (*lost, "would refuse to choose")
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:
-            return replace(report, actions=(f"would {resolution.verdict.value}",))
-        return replace(report, settled=row is None or row.status != RowStatus.OWED)
+            return replace(report, actions=(*lost, f"would {resolution.verdict.value}"))
+        return replace(report, settled=not lost and (row is None or row.status != RowStatus.OWED))
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -291,9 +324,10 @@ class Recovery:
                 findings.kafka_before = kafka
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
-            settled = self._act(row, kafka, resolution, findings)
-            if settled is not None:
-                return settled
+            acted = self._act(row, kafka, resolution, findings)
+            if acted is not None and acted.status != RowStatus.DECIDED:
+                return acted
+            row = acted or row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -318,13 +352,15 @@ class Recovery:
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
-        if row is None:
-            return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-        resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-        if isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
+        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
             nothing_lost = self.losses.nothing_is_lost(row)
-            resolution = resolve(view_of(row), kafka, adopt=self._adopt, nothing_lost=nothing_lost)
+            resolution = resolve(view, kafka, adopt=self._adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
+            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
+            return self._explained(resolution) if asks else resolution
+        if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
             told = self._ask_the_log(row)
@@ -333,10 +369,14 @@ class Recovery:
             resolution = told
         return check_kept(self._kafka, row, resolution)
 
+    def _explained(self, halt: Halt) -> Halt:
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        return explained(halt, self._transactional_id, began_at(self._kafka, deadline))
+
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> StateRow | None:
-        """Carry out one verdict; None means: look again."""
+        """Carry out one verdict; None, or a decided row, means: look again."""
         if isinstance(resolution, Halt):
             return self._decided_by_operator(row, kafka, resolution, findings)
         verdict = resolution.verdict
@@ -361,7 +401,16 @@ class Recovery:
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-        return row
+        return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+
+    def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
+        word, producer = self._open_transaction, kafka.producer
+        if word is None or word.batch_id is None or producer is None:
+            message = "an open transaction has a pair, and the person who takes it for decided names its batch"
+            raise AssertionError(message)
+        findings.actions.append(f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
+        return note_decision(self._store, row, producer, word.batch_id, began)
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about a halt, or raise it."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
@@ -30,12 +30,11 @@ from spark_2pc_sink.ids import (
     BatchRange,
     PreparedTxnState,
     ProducerIdAndEpoch,
-    TopicPartition,
     TransactionState,
 )
-from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
-from spark_2pc_sink.log_rule import LogSide, ask_the_log
-from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
+from spark_2pc_sink.kept_rule import check_kept, explain_outcome_lost
+from spark_2pc_sink.log_rule import ask_the_log
+from spark_2pc_sink.lost_commits import LostCommits
 from spark_2pc_sink.open_transaction import began_at, explained, note_decision
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.resolve import (
@@ -49,12 +48,14 @@ from spark_2pc_sink.recipe.resolve import (
     has_moved_on,
     resolve,
 )
+from spark_2pc_sink.recovery_report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+    from spark_2pc_sink.kafka_side import KafkaSide
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
 
 _log = logging.getLogger(__name__)
 
@@ -67,72 +68,6 @@ class OperatorDecision(Enum):
 
     ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
     DROP = "leave Kafka without the batch"
-
-
-class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
-    """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of the cluster, asked once per connection."""
-
-    @property
-    def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh`."""
-
-    @property
-    def offers_keep_prepared(self) -> bool:
-        """True while the broker has not refused keepPreparedTxn and offers the request version that has it."""
-
-    def refresh(self) -> None:
-        """Ask the broker for its versions and features again."""
-
-    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
-        """Send InitProducerId until it is answered."""
-
-    def usable_producer(self) -> InitializedProducer:
-        """Send InitProducerId until the pair can begin a transaction (epoch below 32766)."""
-
-    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction; needed below transaction.version 2 only."""
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
-
-
-@dataclass(frozen=True)
-class RecoveryReport:
-    """What a recovery found and did, for people and for exit codes.
-
-    Attributes:
-        transactional_id: the sink's id.
-        database_before: the state row as the claim returned it.
-        kafka_before: what the coordinator said first.
-        actions: what was done, or would be done by a dry run, in order; empty when nothing was in doubt.
-        database_after: the state row afterwards; for a dry run the same as before.
-        settled: True when nothing is in doubt any more.
-        reason: why the last verdict was reached.
-        remedies: what a person can do when it is not settled.
-        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
-        cause: why code must not settle it, where that is so; `recover` raises `HaltError` there.
-        age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
-            a job that is well may be in doubt for a moment.
-        in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
-            has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
-    """
-
-    transactional_id: str
-    database_before: str
-    kafka_before: str
-    actions: tuple[str, ...]
-    database_after: str
-    settled: bool
-    reason: str
-    remedies: tuple[str, ...] = ()
-    cause: HaltCause | None = None
-    known: bool = True
-    age_s: float | None = None
-    in_doubt_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -383,15 +318,7 @@ class Recovery:
         if verdict is Verdict.WAIT:
             return None
         if verdict is Verdict.COMMIT:
-            settled = self._commit(row)
-            if settled is None:
-                return None
-            findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
-            # The records may have gone between the look before and the commit, which asks no log.
-            kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
-            if isinstance(kept, Halt):
-                return self._decided_by_operator(row, kafka, kept, findings)
-            return self._note_done(row, settled)
+            return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.MARK_DONE:
             findings.actions.append(f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)
@@ -402,6 +329,20 @@ class Recovery:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
         return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+
+    def _complete(
+        self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
+    ) -> StateRow | None:
+        """Commit in Kafka, see that the records are there, and note it; None means: look again."""
+        settled = self._commit(row)
+        if settled is None:
+            return None
+        findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+        # The records may have gone between the look before and the commit, which asks no log.
+        kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
+        if isinstance(kept, Halt):
+            return self._decided_by_operator(row, kafka, kept, findings)
+        return self._note_done(row, settled)
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
         word, producer = self._open_transaction, kafka.producer

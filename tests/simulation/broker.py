@@ -254,6 +254,11 @@ class SimBroker:
         known = log.producers.entry(producer_id)
         return Marker.OPEN if known is not None and known.txn_start_offset is not None else Marker.MISSING
 
+    def open_since(self, partition: TopicPartition, *, producer_id: int) -> int | None:
+        """What DescribeProducers shows of a producer."""
+        known = self.logs[partition].producers.entry(producer_id)
+        return None if known is None else known.txn_start_offset
+
     def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
         """What ``producer/written_logs.py`` finds."""
         return LogsView(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import BatchRange, TopicPartition
-from spark_2pc_sink.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recovery import OperatorDecision, Recovery, standing_row
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.simulation import faults
@@ -42,20 +43,21 @@ class Words:
         accept_replay: the batch named with ``accept_replay`` of the job.
         accept_loss: the batches named with ``accept_loss``.
         decision: ``--drop`` or ``--accept-replay``.
+        open_transaction: how an open transaction ends whose decision is lost (``--open-transaction``).
     """
 
     adopt: bool = False
     accept_replay: int | None = None
     accept_loss: BatchRange | None = None
     decision: OperatorDecision | None = None
+    open_transaction: OpenTransactionEnd | None = None
 
     def beside(self, others: Words) -> Words:
-        """These, and the others too."""
-        return Words(
+        """These of the job, and the others too."""
+        return replace(
+            self,
             adopt=self.adopt or others.adopt,
             accept_replay=others.accept_replay if self.accept_replay is None else self.accept_replay,
-            accept_loss=self.accept_loss or others.accept_loss,
-            decision=self.decision or others.decision,
         )
 
 
@@ -203,6 +205,7 @@ class JobDriver:
             accept_loss=self.words.accept_loss,
             topics=self.topics,
             decision=self.words.decision,
+            open_transaction=self.words.open_transaction,
         )
 
     def _body(self) -> None:
@@ -275,7 +278,7 @@ class Person(Operator):
 
     def run(self) -> None:
         """Where there is no row, none is made unless that was asked for."""
-        if self._store.read(TRANSACTIONAL_ID) is None and not self.words.adopt:
+        if standing_row(self._store, TRANSACTIONAL_ID) is None and not self.words.adopt:
             self.recovery().look()
         else:
             super().run()

@@ -63,7 +63,7 @@ class SimKafka:
         if found.code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.code)
         pair = ProducerIdAndEpoch(found.pair.producer_id, found.pair.epoch)
-        return TransactionDescription(found.state, pair, found.timeout_ms)
+        return TransactionDescription(found.state, pair, found.timeout_ms, found.partitions)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """InitProducerId, and where two-phase commit is granted, a look at the timeout that was stored."""
@@ -107,8 +107,11 @@ class SimKafka:
         return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """Not asked: no person ends a transaction here."""
-        raise KafkaTimeoutError(operation=f"open-since {producer_id} {partition}", deadline_ms=limit_ms, last_error="")
+        """DescribeProducers, asked once: what is not answered within ``limit_ms`` is not known."""
+        what = f"open-since {producer_id} {partition} for {limit_ms} ms"
+        return self._world.io(
+            faults.KAFKA, what, lambda: self._broker.open_since(partition, producer_id=producer_id), _unanswered
+        )
 
     def find_marker(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state import DECIDED, DONE, OWED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
@@ -70,6 +71,8 @@ ACCEPT_LOSS_JOB: Final = "accept-loss-job"
 REPAIR: Final = "repair"
 DROP: Final = "drop"
 ACCEPT_REPLAY: Final = "accept-replay"
+#: ``recover --adopt --open-transaction`` with what the table tells.
+END_OPEN: Final = "end-open"
 #: The job is started with accept_replay and the batch.
 LEAVE_OUT: Final = "leave-out"
 
@@ -78,6 +81,7 @@ _USUAL: Final = {HaltCause.RESEND_DIFFERS: ACCEPT_REPLAY, HaltCause.REPLAY_DIFFE
 #: What can be done instead, of all remedies that the message has.
 _ANSWERS: Final[dict[HaltCause, tuple[str, ...]]] = {
     HaltCause.ID_IN_USE: (ADOPT, ADOPT_JOB),
+    HaltCause.OPEN_TRANSACTION: (ADOPT, ADOPT_JOB, END_OPEN),
     HaltCause.DATABASE_BEHIND: (ADOPT, ADOPT_JOB, ACCEPT_LOSS, ACCEPT_LOSS_JOB, REPAIR),
     HaltCause.COMMITS_LOST: (ADOPT, ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
     HaltCause.OUTCOME_LOST: (DROP, ACCEPT_REPLAY),
@@ -199,11 +203,19 @@ class People:
         if chosen == LEAVE_OUT:
             world.ledger.left_out.add(batch_id)
             return world.start(JobDriver, Words(accept_replay=batch_id))
+        if chosen == END_OPEN:
+            return world.start(Person, Words(adopt=True, open_transaction=self._looked_up()))
         if chosen == GO:
             return None
         if chosen in (ADOPT, ADOPT_JOB):
             return world.start(Person if chosen == ADOPT else JobDriver, Words(adopt=True))
         return self._name_the_lost(halt, chosen)
+
+    def _looked_up(self) -> OpenTransactionEnd:
+        """How the open transaction has to end: whether its rows are in the table, as those of the batch that is next."""
+        batch_id = self._world.next_batch
+        decided = any(record.batch_id == batch_id for record in self._world.database.contents())
+        return OpenTransactionEnd(batch_id if decided else None)
 
     def _name_the_lost(self, halt: HaltError, chosen: str) -> JobDriver | None:
         printed = _NAMED.search("\n".join(halt.remedies))

@@ -121,7 +121,9 @@ class World:
                 return effect()
             if choice in (faults.SLOW_MARKERS, faults.ONE_MARKER):
                 return self._answer_early(choice, effect)
-            if not self._surroundings(choice):
+            if choice in people.KINDS:
+                self.people.act(choice)
+            elif not self._surroundings(choice):
                 self._fail(choice, effect, lost, hang)
 
     def begins(self, ticket: TransactionTicket, batch_id: int) -> None:
@@ -311,8 +313,6 @@ class World:
             self._arrive()
         elif choice in _STARTED:
             self.run_beside(_STARTED[choice])
-        elif choice in people.KINDS:
-            self.people.act(choice)
         elif choice == faults.SWITCH:
             self._stop(self._stopped.pop(0))
         else:

@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, Kafk
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.recovery import RecoveryReport
+from spark_2pc_sink.recovery_report import RecoveryReport
 from tests.support.halts import halts
 from tests.unit.test_recovery import ID, QUERY, Sides
 

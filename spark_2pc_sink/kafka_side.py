@@ -1,4 +1,4 @@
-"""What is needed of Kafka, in one place: the coordinator for recovery and the driver, the logs for the rules beside them."""
+"""What is needed of Kafka: the coordinator for recovery and the driver, the logs for the rules beside them."""
 
 from __future__ import annotations
 

@@ -53,15 +53,14 @@ def restored() -> tuple[RestoredSides, StateRow]:
     """Batches 0 to 2 in Kafka, and a row that says batch 0."""
     sides = RestoredSides()
     pair = sides.start()
+    rows = []
     for batch_id in range(3):
         sides.decide(pair, batch_id=batch_id)
         settled = str(sides.kafka.end(pair, commit=True).producer)
-        row = sides.store.mark_done(ID, sides.row().generation, settled)
-        if batch_id == 0:
-            backup = row
+        rows.append(sides.store.mark_done(ID, sides.row().generation, settled))
         assert sides.kafka.pair is not None
         pair = sides.kafka.pair
-    sides.store.restore(backup)
+    sides.store.restore(rows[0])
     sides.kafka.found = LOST
     return sides, sides.row()
 

@@ -32,7 +32,17 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
 from spark_2pc_sink.log_rule import LogSide, ask_the_log
 from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    behind_kafka,
+    may_hide_commits,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -280,6 +290,8 @@ class Recovery:
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
             settled = self._act(row, kafka, resolution, findings)
+            if settled is not None and isinstance(resolution, Resolution) and resolution.from_log:
+                return self._not_behind(settled, kafka, findings)
             if settled is not None:
                 return settled
             if deadline.passed:
@@ -308,6 +320,8 @@ class Recovery:
             if isinstance(told, Halt):
                 return explain_outcome_lost(self._kafka, row, told)
             resolution = told
+        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
+            return behind_kafka()
         return check_kept(self._kafka, row, resolution)
 
     def _act(
@@ -347,6 +361,12 @@ class Recovery:
         if self._decision is None or row.status != RowStatus.DECIDED:
             raise self._halt(row, kafka, halt)
         return self._apply_decision(row, findings)
+
+    def _not_behind(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
+        """The row, once it is known that Kafka has not gone beyond what the log has told of it."""
+        if not self.losses.shows(row):
+            return row
+        return self._decided_by_operator(row, kafka, behind_kafka(), findings)
 
     def _commit(self, row: StateRow) -> PreparedTxnState | None:
         """End the row's transaction with COMMIT; None when the answer was anything but success."""

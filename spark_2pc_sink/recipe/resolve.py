@@ -111,10 +111,17 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict, and why, as a sentence for the report."""
+    """A verdict, and why, as a sentence for the report.
+
+    Attributes:
+        verdict: what to do.
+        reason: why.
+        from_log: a control marker said so, which tells nothing of later transactions.
+    """
 
     verdict: Verdict
     reason: str
+    from_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
     # has a decision that Kafka has committed, whatever its pair. A new row that was adopted knows nothing.
     own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
     if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
-        return _behind_kafka()
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
@@ -204,13 +211,14 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Reso
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
     if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
-        return _behind_kafka()
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def _behind_kafka() -> Halt:
+def behind_kafka() -> Halt:
+    """Kafka has what the row does not know, as its coordinator or its logs show."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
@@ -236,10 +244,21 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
     if _went_beyond(row, kafka) and not nothing_lost:
-        return _behind_kafka()
+        return behind_kafka()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )
+
+
+def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> bool:
+    """Whether commits that the row does not know may be behind a verdict that says that nothing is in doubt.
+
+    The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
+    one answered to it was taken by a recovery since, or belongs to a later transaction.
+    """
+    quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
+    known = _outcome_pairs(row, kafka) | {row.settled.producer}
+    return quiet and not row.fresh and row.status is not RowStatus.DECIDED and kafka.producer not in known
 
 
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:

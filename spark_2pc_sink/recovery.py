@@ -154,6 +154,10 @@ class _Findings:
     reason: str = ""
 
 
+def _by_log(resolution: Resolution | Halt, verdict: Verdict) -> bool:
+    return isinstance(resolution, Resolution) and resolution.from_log and resolution.verdict is verdict
+
+
 def view_of(row: StateRow) -> RowView:
     """The part of a state row that `resolve` decides by."""
     return RowView(
@@ -290,10 +294,10 @@ class Recovery:
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
             settled = self._act(row, kafka, resolution, findings)
-            if settled is not None and isinstance(resolution, Resolution) and resolution.from_log:
-                return self._not_behind(settled, kafka, findings)
-            if settled is not None:
+            if settled is not None and not _by_log(resolution, Verdict.MARK_OWED):
                 return settled
+            # What a log has told of one transaction is not the last word on the id.
+            row = settled or row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -361,12 +365,6 @@ class Recovery:
         if self._decision is None or row.status != RowStatus.DECIDED:
             raise self._halt(row, kafka, halt)
         return self._apply_decision(row, findings)
-
-    def _not_behind(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
-        """The row, once it is known that Kafka has not gone beyond what the log has told of it."""
-        if not self.losses.shows(row):
-            return row
-        return self._decided_by_operator(row, kafka, behind_kafka(), findings)
 
     def _commit(self, row: StateRow) -> PreparedTxnState | None:
         """End the row's transaction with COMMIT; None when the answer was anything but success."""

@@ -251,11 +251,14 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
 
 
 def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> bool:
-    """Whether commits that the row does not know may be behind a verdict that says that nothing is in doubt.
+    """Whether commits that the row does not know may be behind a verdict that leaves nothing in doubt.
 
     The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
-    one answered to it was taken by a recovery since, or belongs to a later transaction.
+    one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
+    says how one transaction ended, and nothing of those behind it.
     """
+    if resolution.from_log:
+        return resolution.verdict is Verdict.MARK_DONE
     quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
     known = _outcome_pairs(row, kafka) | {row.settled.producer}
     return quiet and not row.fresh and row.status is not RowStatus.DECIDED and kafka.producer not in known

@@ -156,7 +156,7 @@ def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) ->
     for _ in range(2):
         with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
             recover(sides)
-    assert sides.row().status == ("done" if marker is Marker.COMMIT else "owed")
+    assert sides.row().status == ("decided" if marker is Marker.COMMIT else "owed")
     recover(sides, "1..2" if marker is Marker.COMMIT else "0..1")
     assert sides.row().status == "done"
 

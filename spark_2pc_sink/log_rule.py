@@ -127,9 +127,9 @@ class _Inquiry:
             self._unreadable = True
             return None
         if marker is Marker.COMMIT:
-            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT")
+            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT", from_log=True)
         if marker is Marker.ABORT:
-            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT")
+            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT", from_log=True)
         if marker is Marker.OPEN:
             # The others are asked all the same: what is open here may be another transaction.
             self._open = where

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jdbc_state import DONE, NONE, OWED, AcceptedLoss
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
-from spark_2pc_sink.ids import BatchRange, PreparedTxnState, TopicPartition
+from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
 from spark_2pc_sink.recipe.resolve import Halt
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: For how long logs are read for a message that a person waits for.
+#: For how long, and how much, logs are read for a message that a person waits for: more than most sinks write in the
+#: minutes after a backup.
 SCAN_MS_MAX: Final = 30_000
+SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
+#: The same for a start at which nothing looks wrong. Most often nothing was written since but an end marker.
+LOOK_MS_MAX: Final = 5_000
+LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Records carry the clock of the driver that wrote them, the row that of the database.
 _CLOCKS_DIFFER_MS: Final = 600_000
 
@@ -41,8 +46,8 @@ class CommitsSide(Protocol):
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""
 
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
-        """Read which transactions were committed since, for at most ``limit_ms``."""
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Read which transactions were committed since, within these bounds."""
 
 
 class LostCommits:
@@ -91,12 +96,15 @@ class LostCommits:
             _log.warning("%s: what is lost cannot be looked up: %s", error.transactional_id, second)
             return error
 
-    def any_behind(self, row: StateRow) -> bool:
-        """Whether the logs show a commit that the row does not know; what cannot be read is warned of."""
-        found = self._look(row).found
+    def shows(self, row: StateRow) -> bool:
+        """Whether the logs show a commit that the row does not know, as far as a start may read for it."""
+        if row.settled_at is None and row.decided_at is None:
+            # It has no batch, and so no place in the logs from which to read on.
+            return False
+        found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
         if found.unread:
             unread = "; ".join(found.unread)
-            _log.warning("%s: whether the database lacks batches could not be read: %s", row.transactional_id, unread)
+            _log.info("%s: whether the database lacks batches was not looked up in %s", row.transactional_id, unread)
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
@@ -189,7 +197,14 @@ class LostCommits:
         )
         return passed
 
-    def _look(self, row: StateRow, came: int | None = None) -> LostBatches:
+    def _look(
+        self,
+        row: StateRow,
+        came: int | None = None,
+        *,
+        limit_ms: int = SCAN_MS_MAX,
+        bytes_max: int = SCAN_BYTES_MAX,
+    ) -> LostBatches:
         """Read what Kafka has committed since the row."""
         shown = self._kafka.describe().producer
         offsets = {TopicPartition.parse(name): last for name, (_, last) in row.kafka_offsets.items()}
@@ -198,25 +213,37 @@ class LostCommits:
         query = CommitQuery(
             after=offsets,
             since_ms=None if settled_at is None else int(settled_at.timestamp() * 1000) - _CLOCKS_DIFFER_MS,
-            newer_than=PreparedTxnState(row.prepared_transaction_state).producer,
+            newer_than=PreparedTxnState(row.prepared_transaction_state).producer or _before(settled),
             producer_ids=frozenset(pair.producer_id for pair in (settled, shown) if pair is not None),
         )
         return LostBatches(
             row.transactional_id,
             first=0 if row.batch_id is None else row.batch_id + (row.status != OWED),
-            found=self._find(query, {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)}),
+            found=self._find(
+                query,
+                {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)},
+                limit_ms=min(limit_ms, self._limit_ms),
+                bytes_max=bytes_max,
+            ),
             came=came,
             bootstrap_servers=self._kafka.bootstrap_servers,
         )
 
-    def _find(self, query: CommitQuery, topics: set[str]) -> FoundCommits:
+    def _find(self, query: CommitQuery, topics: set[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         if not topics:
             return FoundCommits(unread=("the state row names no topic",))
         try:
-            return self._kafka.find_commits(query, topics, limit_ms=self._limit_ms)
+            return self._kafka.find_commits(query, topics, limit_ms=limit_ms, bytes_max=bytes_max)
         except (KafkaError, KafkaTimeoutError) as error:
             # What a person decides must not wait for a topic; the message says that it was not read.
             return FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
+
+
+def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
+    """The newest pair that a row without a decision need not know: its first recovery took the one after it."""
+    if settled is None or settled.epoch == 0:
+        return None
+    return ProducerIdAndEpoch(settled.producer_id, settled.epoch - 1)
 
 
 def _named(error: HaltError, lost: LostBatches) -> HaltError:

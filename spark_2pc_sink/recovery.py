@@ -45,7 +45,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowView,
     Verdict,
     behind_kafka,
-    has_moved_on,
+    may_hide_commits,
     resolve,
 )
 from spark_2pc_sink.recovery_report import RecoveryReport
@@ -93,6 +93,10 @@ class _Findings:
     kafka_before: KafkaView | None = None
     actions: list[str] = field(default_factory=list)
     reason: str = ""
+
+
+def _by_log(resolution: Resolution | Halt, verdict: Verdict) -> bool:
+    return isinstance(resolution, Resolution) and resolution.from_log and resolution.verdict is verdict
 
 
 def view_of(row: StateRow) -> RowView:
@@ -196,7 +200,6 @@ class Recovery:
             # Said now too: what follows may be refused.
             _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
-        row = self._look_behind(row, findings)
         if query_id is None:
             row = self.losses.pass_over_unasked(row, findings.actions)
         initialized = self._kafka.usable_producer()
@@ -260,9 +263,12 @@ class Recovery:
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
             acted = self._act(row, kafka, resolution, findings)
-            if acted is not None and acted.status != RowStatus.DECIDED:
-                return acted
-            row = acted or row
+            # A row that was only just decided is to be committed. And what a log has told of one transaction is not the
+            # last word on the id.
+            if acted is not None:
+                row = acted
+                if row.status != RowStatus.DECIDED and not _by_log(resolution, Verdict.MARK_OWED):
+                    return row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -273,17 +279,6 @@ class Recovery:
                 waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
                 _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
             deadline.pause()
-
-    def _look_behind(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Ask the logs for commits that the row does not know, where the coordinator may have forgotten them.
-
-        Whoever asks for a new pair takes the last commit from the coordinator's view. So a pair that the row has not
-        seen may stand for no more than a driver that died early, or for batches that a restored database lacks.
-        """
-        kafka = findings.kafka_before
-        if kafka is None or not has_moved_on(view_of(findings.before), kafka) or not self.losses.any_behind(row):
-            return row
-        return self._decided_by_operator(row, kafka, behind_kafka(), findings)
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
@@ -302,6 +297,8 @@ class Recovery:
             if isinstance(told, Halt):
                 return explain_outcome_lost(self._kafka, row, told)
             resolution = told
+        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
+            return behind_kafka()
         return check_kept(self._kafka, row, resolution)
 
     def _explained(self, halt: Halt) -> Halt:

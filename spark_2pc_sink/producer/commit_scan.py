@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import DualWriteError
@@ -20,9 +19,6 @@ from spark_2pc_sink.producer.partition_lookup import end_offset
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind
-
-#: What is read of all logs together: a few seconds, and more than most sinks write in the minutes after a backup.
-SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,7 @@ class CommitScan:
         bytes_max: how much to read.
     """
 
-    def __init__(
-        self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int = SCAN_BYTES_MAX
-    ) -> None:
+    def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
         self._cluster = cluster
         self._query = query
         self._deadline = deadline

@@ -317,13 +317,14 @@ class TransactionClient:
         """Where the cluster is found, as the user has named it."""
         return ",".join(self._options.bootstrap_servers)
 
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         """Read which transactions were committed since; see `spark_2pc_sink.producer.commit_scan`.
 
         Args:
             query: whose, and since when.
             topics: where to look.
             limit_ms: for how long; what is not read until then is said.
+            bytes_max: how much of all logs together; as well.
 
         Raises:
             AuthorizationError: a topic may not be described.
@@ -332,7 +333,7 @@ class TransactionClient:
         deadline = self._cluster.deadline(limit_ms)
         wanted = sorted(set(topics))
         existing = self._cluster.existing_topics(wanted, deadline)
-        found = CommitScan(self._cluster, query, deadline).run(
+        found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
             TopicPartition(topic.name, part.partition) for topic in existing.values() for part in topic.partitions
         )
         gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)

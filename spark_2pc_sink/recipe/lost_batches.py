@@ -146,15 +146,17 @@ class LostBatches:
     def _for_recovery(self) -> tuple[str, ...]:
         named = self.suggested
         shown = "FIRST..LAST" if named is None else str(named)
-        return (
-            "restore the newest backup, or the newest standby: what it has need not be given up",
+        other_user = (
             "if another job or application uses this transactional id: give that one another; then adopt with "
-            "--accept-loss none, where the comparison shows that nothing is lost",
+            "--accept-loss none, where the comparison shows that nothing is lost"
+        )
+        by_name = (
             "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
             f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
             f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
-            "is the next",
+            "is the next"
         )
+        return "restore the newest backup, or the newest standby: nothing of it need be given up", other_user, by_name
 
     def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
         """The remedies of the placement; the last one names what to go on without, and may name too little."""
@@ -162,8 +164,8 @@ class LostBatches:
         if named is None or named.last != self.came:
             return remedies
         by_name = (
-            f"adopt=True and accept_loss={str(named)!r} on the sink (once): the logs show so many batches that Kafka has "
-            f"batch {self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
+            f"adopt=True and accept_loss={str(named)!r} on the sink (once): the logs show so many that Kafka has batch "
+            f"{self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
         )
         return (*remedies[:-1], by_name)
 

@@ -115,10 +115,17 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict, and why, as a sentence for the report."""
+    """A verdict, and why, as a sentence for the report.
+
+    Attributes:
+        verdict: what to do.
+        reason: why.
+        from_log: a control marker said so, which tells nothing of later transactions.
+    """
 
     verdict: Verdict
     reason: str
+    from_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,16 +229,8 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Reso
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def has_moved_on(row: RowView, kafka: KafkaView) -> bool:
-    """Whether the coordinator shows a pair that the row has not seen, so that commits may be hidden behind it."""
-    return kafka.producer is not None and kafka.producer not in _outcome_pairs(row, kafka) | {
-        row.settled.producer,
-        row.prepared.producer,
-    }
-
-
 def behind_kafka() -> Halt:
-    """The halt over a commit that the row does not know."""
+    """Kafka has what the row does not know, as its coordinator or its logs show."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
@@ -261,6 +260,20 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )
+
+
+def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> bool:
+    """Whether commits that the row does not know may be behind a verdict that leaves nothing in doubt.
+
+    The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
+    one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
+    says how one transaction ended, and nothing of those behind it.
+    """
+    if resolution.from_log:
+        return resolution.verdict is Verdict.MARK_DONE
+    quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
+    known = _outcome_pairs(row, kafka) | {row.settled.producer}
+    return quiet and not row.fresh and row.status is not RowStatus.DECIDED and kafka.producer not in known
 
 
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:

@@ -149,12 +149,12 @@ class SimKafka:
             faults.KAFKA, "view-logs", lambda: self._broker.view_logs(wanted, starts=starts), _unanswered
         )
 
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         """Fetch, as one request; what is not answered is not read."""
         try:
             return self._world.io(faults.KAFKA, "find-commits", lambda: self._broker.find_commits(query), _unanswered)
         except KafkaTimeoutError as error:
-            return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms ({error})",))
+            return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms and {bytes_max} bytes ({error})",))
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int

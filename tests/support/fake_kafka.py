@@ -128,7 +128,7 @@ class FakeKafka:
             starts={each: self.starts.get(each, 0) for each in wanted} if starts else {},
         )
 
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int) -> FoundCommits:
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         self._called("find_commits")
         self.queries.append((query, sorted(topics)))
         return self.found

@@ -11,6 +11,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery_report import RecoveryReport
 from tests.support.halts import halts
@@ -53,15 +54,14 @@ def restored() -> tuple[RestoredSides, StateRow]:
     """Batches 0 to 2 in Kafka, and a row that says batch 0."""
     sides = RestoredSides()
     pair = sides.start()
+    rows = []
     for batch_id in range(3):
         sides.decide(pair, batch_id=batch_id)
         settled = str(sides.kafka.end(pair, commit=True).producer)
-        row = sides.store.mark_done(ID, sides.row().generation, settled)
-        if batch_id == 0:
-            backup = row
+        rows.append(sides.store.mark_done(ID, sides.row().generation, settled))
         assert sides.kafka.pair is not None
         pair = sides.kafka.pair
-    sides.store.restore(backup)
+    sides.store.restore(rows[0])
     sides.kafka.found = LOST
     return sides, sides.row()
 
@@ -117,14 +117,60 @@ def test_named_batches_are_passed_over(query_id: str | None) -> None:
 
 
 def test_a_loss_that_kafka_no_longer_shows_is_passed_over_from_the_command_line() -> None:
-    """C5: a recovery has taken a new pair since; the job has halted in a gap."""
+    """C5: a recovery has taken a new pair since, and the logs cannot be read; the job has halted in a gap."""
     sides, _ = restored()
     sides.kafka.init_producer_id()
+    sides.kafka.found = FoundCommits(unread=("orders",))
     assert recover(sides, "1..2").actions == ()
     assert sides.row().batch_id == 0
     assert recover(sides, "1..2", query_id=None).settled
     assert sides.row().batch_id == 2
     assert recover(sides, "1..2", query_id=None).actions == ()
+
+
+@pytest.mark.parametrize("ongoing", [False, True], ids=["empty", "ongoing"])
+def test_a_loss_that_kafka_no_longer_shows_is_found_in_the_logs(ongoing: bool) -> None:
+    """C5: a recovery has taken a new pair since; else it would end green, and the job perhaps write a batch twice."""
+    sides, _ = restored()
+    pair = sides.kafka.init_producer_id().producer
+    if ongoing:
+        sides.kafka.produce(pair)
+    for _ in range(2):
+        with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
+            recover(sides, query_id=None)
+    assert sides.kafka.state == ("Ongoing" if ongoing else "Empty")
+    assert recover(sides, "1..2", query_id=None).settled
+    assert (sides.row().batch_id, sides.kafka.state) == (2, "Empty")
+
+
+@pytest.mark.parametrize("marker", [Marker.COMMIT, Marker.ABORT])
+def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) -> None:
+    """C5: a decided row of a backup could be true, and its own end is in the log; the commits behind it are, too."""
+    sides = RestoredSides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.markers = {pair: marker}
+    sides.kafka.found = LOST
+    for _ in range(2):
+        with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
+            recover(sides)
+    assert sides.row().status == ("decided" if marker is Marker.COMMIT else "owed")
+    recover(sides, "1..2" if marker is Marker.COMMIT else "0..1")
+    assert sides.row().status == "done"
+
+
+def test_a_pair_that_the_row_knows_has_no_commits_behind_it() -> None:
+    """The logs are read only after a recovery that wrote nothing, and never for a row without a batch."""
+    sides = Sides()
+    sides.start()
+    sides.decide(sides.start())
+    recover(sides)
+    assert "find_commits" not in sides.kafka.calls
+    recover(sides)
+    assert sides.kafka.calls.count("find_commits") == 1
+    assert sides.row().status == "done"
 
 
 def test_a_commit_that_is_none_of_a_batch_is_passed_by_saying_so() -> None:

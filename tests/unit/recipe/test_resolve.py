@@ -11,8 +11,17 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    may_hide_commits,
+    resolve,
+)
 
 OWN = ProducerIdAndEpoch(7, 10)
 AFTER = ProducerIdAndEpoch(7, 11)
@@ -204,3 +213,38 @@ def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> N
     assert decided(row, KafkaView(TransactionState.EMPTY, OWN, 2, "here")) is Verdict.NOTHING
     assert decided(row, KafkaView(TransactionState.ONGOING, OWN, 2, "here")) is Verdict.ABORT
     assert decided(row, KafkaView(TransactionState.COMPLETE_COMMIT, AFTER, 2, "here")) is HaltCause.DATABASE_BEHIND
+
+
+@pytest.mark.parametrize(
+    ("status", "settled", "state", "pair", "hidden"),
+    [
+        ("done", "7:11", "CompleteCommit", AFTER, False),
+        ("done", "7:14", "Empty", LATER, False),
+        ("done", "7:14", "Ongoing", LATER, False),
+        ("done", "7:11", "Empty", LATER, True),
+        ("done", "7:11", "Ongoing", LATER, True),
+        ("done", "7:11", "Unknown", None, True),
+        ("owed", "", "Empty", LATER, True),
+        ("none", "7:14", "Ongoing", LATER, False),
+        ("none", "7:11", "Empty", LATER, True),
+        ("none", "", "Empty", LATER, False),
+        ("done", "7:11", "PrepareAbort", LATER, False),
+    ],
+)
+def test_what_the_coordinator_no_longer_shows_may_be_in_the_logs(
+    status: str, settled: str, state: str, pair: ProducerIdAndEpoch | None, hidden: bool
+) -> None:
+    """C5: it shows the last transaction of an id. Another pair than those that the row knows was taken since."""
+    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState(settled), "here")
+    kafka = KafkaView(TransactionState(state), pair, 2, "here")
+    resolution = resolve(row, kafka)
+    verdict = resolution if isinstance(resolution, Resolution) else Resolution(Verdict.NOTHING, "a new row")
+    assert may_hide_commits(row, kafka, verdict) is hidden
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_what_a_log_tells_of_a_commit_says_nothing_of_later_ones(verdict: Verdict) -> None:
+    """C5: an abort that it tells of makes the row owed, and that is looked at in its turn."""
+    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), NO_TRANSACTION, "here")
+    kafka = KafkaView(TransactionState.EMPTY, LATER, 2, "here")
+    assert may_hide_commits(row, kafka, Resolution(verdict, "", from_log=True)) is (verdict is Verdict.MARK_DONE)

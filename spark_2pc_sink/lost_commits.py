@@ -98,9 +98,6 @@ class LostCommits:
 
     def shows(self, row: StateRow) -> bool:
         """Whether the logs show a commit that the row does not know, as far as a start may read for it."""
-        if row.settled_at is None and row.decided_at is None:
-            # It has no batch, and so no place in the logs from which to read on.
-            return False
         found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
         if found.unread:
             unread = "; ".join(found.unread)

@@ -267,13 +267,14 @@ def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> 
 
     The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
     one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
-    says how one transaction ended, and nothing of those behind it.
+    says how one transaction ended, and nothing of those behind it. A new row knows no pair at all: where the id is known
+    to Kafka, the row may be one that was lost.
     """
     if resolution.from_log:
         return resolution.verdict is Verdict.MARK_DONE
     quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
     known = _outcome_pairs(row, kafka) | {row.settled.producer}
-    return quiet and not row.fresh and row.status is not RowStatus.DECIDED and kafka.producer not in known
+    return quiet and row.status is not RowStatus.DECIDED and kafka.producer not in {None, *known}
 
 
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:

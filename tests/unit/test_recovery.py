@@ -10,6 +10,7 @@ from jdbc_state import Decision, MemoryStateStore, StateRow
 from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
 from tests.support.halts import halts
@@ -27,7 +28,12 @@ class Sides:
         self.clock = FakeClock()
 
     def recovery(
-        self, *, adopt: bool = False, decision: OperatorDecision | None = None, settle_deadline_ms: int = 5_000
+        self,
+        *,
+        adopt: bool = False,
+        decision: OperatorDecision | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
+        settle_deadline_ms: int = 5_000,
     ) -> Recovery:
         return Recovery(
             transactional_id=ID,
@@ -37,6 +43,7 @@ class Sides:
             settle_deadline_ms=settle_deadline_ms,
             adopt=adopt,
             decision=decision,
+            open_transaction=open_transaction,
         )
 
     def start(self) -> ProducerIdAndEpoch:
@@ -253,8 +260,12 @@ def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
         with halts(HaltCause.ID_IN_USE):
             sides.start()
     assert sides.kafka.state == "Ongoing"
+    with halts(HaltCause.OPEN_TRANSACTION):
+        sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
+    with halts(HaltCause.ID_IN_USE):
+        sides.start()
     sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
-    assert sides.kafka.aborted
     assert sides.start() == sides.kafka.pair
 
 

@@ -19,7 +19,8 @@ from jdbc_state.model import (
     explain_refused_move,
 )
 from jdbc_state.moves import Moves
-from jdbc_state.schema import StateTables, create_missing, quoted
+from jdbc_state.preparing import SchemaReport, check, migrate, prepare
+from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
@@ -58,7 +59,27 @@ class SqlStateStore(StoreBase):
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
         with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-            self._history_there = create_missing(connection, self._settings)
+            self._history_there = prepare(connection, self._settings, where=self.database.label)
+
+    def migrate(self) -> list[str]:
+        """Bring tables of an earlier version to this one, with the role of their owner; what was done.
+
+        Raises:
+            StateStoreError: a table is not ours, or of a later version, or another role's; or it stayed locked.
+        """
+        operation = f"migration of table {quoted(self._state)}"
+        try:
+            with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+                return migrate(connection, self._settings, where=self.database.label)
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            raise self._locked(operation, self._settings.lock_timeout_ms, "Wait for them, and run it again") from error
+
+    def check_schema(self, role: str | None = None) -> SchemaReport:
+        """Which version the tables are of, and what ``role``, or else the connected one, lacks; changes nothing."""
+        with self._requests("check of the state tables") as connection:
+            return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
         deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
@@ -179,14 +200,17 @@ class SqlStateStore(StoreBase):
         )
 
     def _blocked(self, transactional_id: str) -> StateStoreError:
-        operation = f"claim of {transactional_id!r}"
+        remedy = "None of them is a driver of this sink; end their transactions"
+        return self._locked(f"claim of {transactional_id!r}", self._settings.claim_deadline_ms, remedy)
+
+    def _locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
         with self._requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._state))
         listed = ", ".join(str(holder) for holder in holders) or "none any more"
         return StateStoreError(
             operation=self.database.named(operation),
-            detail=f"the row stayed locked for {self._settings.claim_deadline_ms} ms. Sessions that hold locks on "
-            f"{quoted(self._state)}: {listed}. None of them is a driver of this sink; end their transactions",
+            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "
+            f"{quoted(self._state)}: {listed}. {remedy}",
             sqlstate=_LOCK_NOT_AVAILABLE,
             retriable=True,
         )

@@ -274,7 +274,8 @@ def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> 
         return resolution.verdict is Verdict.MARK_DONE
     quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
     known = _outcome_pairs(row, kafka) | {row.settled.producer}
-    return quiet and row.status is not RowStatus.DECIDED and kafka.producer not in {None, *known}
+    unused = row.fresh and kafka.producer is None
+    return quiet and not unused and row.status is not RowStatus.DECIDED and kafka.producer not in known
 
 
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:

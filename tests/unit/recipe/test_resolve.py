@@ -228,7 +228,8 @@ def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> N
         ("owed", "", "Empty", LATER, True),
         ("none", "7:14", "Ongoing", LATER, False),
         ("none", "7:11", "Empty", LATER, True),
-        ("none", "", "Empty", LATER, False),
+        ("none", "", "Empty", LATER, True),
+        ("none", "", "Unknown", None, False),
         ("done", "7:11", "PrepareAbort", LATER, False),
     ],
 )

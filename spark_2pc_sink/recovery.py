@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    HaltCause,
+    HaltError,
+    InDoubtError,
+    KafkaError,
+    KafkaTimeoutError,
+    RemoteProtocolError,
+)
 from spark_2pc_sink.ids import (
     NO_TRANSACTION,
     BatchRange,
@@ -137,6 +145,7 @@ class Recovery:
         accept_loss: the batches that the user has named as lost to the database.
         topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+        batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
         open_transaction: how a person says that an open transaction ends whose decision is lost; see
             `spark_2pc_sink.recipe.open_transaction`.
     """
@@ -153,6 +162,7 @@ class Recovery:
         accept_loss: BatchRange | None = None,
         topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
+        batch_id: int | None = None,
         open_transaction: OpenTransactionEnd | None = None,
     ) -> None:
         self._transactional_id = transactional_id
@@ -166,6 +176,7 @@ class Recovery:
             kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
         )
         self._decision = decision
+        self._batch_id = batch_id
         self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
@@ -359,7 +370,9 @@ class Recovery:
             if passed is None:
                 raise self._halt(row, kafka, self.losses.explain(row, halt))
             return passed
-        if self._decision is None or row.status != RowStatus.DECIDED:
+        # The halt asks to compare first. Who names the batch has read that; a flag from another night has not.
+        named = self._batch_id is not None or row.batch_id is None
+        if self._decision is None or row.status != RowStatus.DECIDED or not named:
             raise self._halt(row, kafka, halt)
         return self._apply_decision(row, findings)
 
@@ -407,6 +420,7 @@ class Recovery:
             PreparedTxnState(row.prepared_transaction_state).producer,
             row.kafka_offsets,
             Deadline(self._clock, self._settle_deadline_ms),
+            recover=f"spark-2pc recover --transactional-id {self._transactional_id} --batch {row.batch_id}",
         )
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -416,6 +430,13 @@ class Recovery:
         return self._apply_decision(row, findings)
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
+        if self._batch_id not in (None, row.batch_id):
+            raise ConfigurationError(
+                option="batch",
+                value=self._batch_id,
+                rule=f"it is the batch in doubt, which is {row.batch_id}",
+                remedy="look again (spark-2pc status), and decide about that one",
+            )
         if self._decision is OperatorDecision.DROP:
             findings.actions.append(f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             return self._store.drop_batch(self._transactional_id, row.generation, row.prepared_transaction_state)

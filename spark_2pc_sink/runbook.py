@@ -47,6 +47,7 @@ def recover(
         open_transaction: 'commit' or 'abort': how the open transaction ends whose state row and history are lost, by
             whether the table has the rows of its records. Needs ``adopt``.
         batch: with 'commit', the batch of that transaction: the newest that the checkpoint has begun and not recorded.
+            With ``decision`` the batch that was decided about, as the refusal has named it.
         **options: the other options of `RecoveryOptions`, such as ``adopt``, ``accept_loss`` or ``state_schema``.
 
     Returns:
@@ -59,7 +60,7 @@ def recover(
         RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
     chosen = RecoveryOptions.parse(transactional_id=transactional_id, kafka=kafka, database=database, **options)
-    word = _open_transaction(open_transaction, batch, adopt=chosen.adopt)
+    word = _open_transaction(open_transaction, batch, adopt=chosen.adopt, decision=decision)
     with (
         Cluster(chosen.kafka) as cluster,
         closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
@@ -73,6 +74,7 @@ def recover(
             adopt=chosen.adopt,
             accept_loss=chosen.accept_loss,
             decision=decision,
+            batch_id=batch,
             open_transaction=word,
         )
         row = standing_row(store, transactional_id)
@@ -120,16 +122,21 @@ def status(
         ]
 
 
-def _open_transaction(given: str | None, batch: int | None, *, adopt: bool) -> OpenTransactionEnd | None:
+def _open_transaction(
+    given: str | None, batch: int | None, *, adopt: bool, decision: OperatorDecision | None
+) -> OpenTransactionEnd | None:
     """What a person says of an open transaction, complete and without contradiction."""
     option, rule, remedy = "open_transaction", "", ""
     if given not in (None, COMMIT, ABORT):
         rule, remedy = f"it is {COMMIT} or {ABORT}", "pass the one that the table tells"
     elif given is not None and not adopt:
         rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
-    elif (given == COMMIT) != (batch is not None):
-        option, rule = "batch", f"it comes with open_transaction={COMMIT!r}, and with nothing else"
+    elif given == COMMIT and batch is None:
+        option, rule = "batch", f"it comes with open_transaction={COMMIT!r}"
         remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
+    elif batch is not None and given != COMMIT and decision is None:
+        option, rule = "batch", f"it comes with open_transaction={COMMIT!r} or a decision, and with nothing else"
+        remedy = "leave it out, or say what is decided about that batch"
     elif batch is not None and batch < 0:
         option, rule, remedy = "batch", "it is at least 0", "pass a batch id of the checkpoint"
     if rule:

@@ -75,7 +75,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--batch",
         type=int,
         metavar="N",
-        help="of that transaction, with commit: the newest in the checkpoint's offsets/ that is not in its commits/",
+        help="with --open-transaction commit its batch: the newest in the checkpoint's offsets/ that is not in its "
+        "commits/; with --drop or --accept-replay the batch that is meant, which a refusal names: no other is touched",
     )
     settling.set_defaults(run=_recover)
 

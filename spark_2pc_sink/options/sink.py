@@ -275,8 +275,8 @@ class SinkOptions(CommonOptions):
         None,
         at_least=0,
         at_most=2**63 - 1,
-        why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is sent "
-        "as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
+        why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is "
+        "sent as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
     )
     on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
         None,

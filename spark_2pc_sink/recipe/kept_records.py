@@ -83,7 +83,8 @@ def find_lost_records(
         f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
     )
     missing = [topic for topic in damaged if topic not in logs.topic_ids]
-    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(transactional_id, missing, intact if committed else []))
+    recover = f"spark-2pc recover --transactional-id {transactional_id} --batch {written.batch_id}"
+    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(recover, missing, intact if committed else []))
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
@@ -133,8 +134,7 @@ def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
     return ", ".join(shown)
 
 
-def _remedies(transactional_id: str, missing: list[str], twice: list[str]) -> tuple[str, ...]:
-    recover = f"spark-2pc recover --transactional-id {transactional_id}"
+def _remedies(recover: str, missing: list[str], twice: list[str]) -> tuple[str, ...]:
     again = f"; it sends all of it, so that {', '.join(twice)} will have it twice" if twice else ""
     create = "before the job starts (kafka-topics.sh --create --topic"
     made = tuple(f"create topic {topic} again {create} {topic} …)" for topic in missing)

@@ -267,8 +267,8 @@ def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> 
 
     The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
     one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
-    says how one transaction ended, and nothing of those behind it. A new row knows no pair at all: where the id is known
-    to Kafka, the row may be one that was lost.
+    says how one transaction ended, and nothing of those behind it. A new row knows no pair at all: where Kafka knows
+    the id, the row may be one that was lost.
     """
     if resolution.from_log:
         return resolution.verdict is Verdict.MARK_DONE

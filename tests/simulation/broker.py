@@ -171,6 +171,12 @@ class SimBroker:
             known = _standing[id(self.state)] = may_time_out, at_rest
         return known
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is open."""
+        metadata = self.metadata()
+        return metadata is not None and metadata.state is TransactionState.ONGOING
+
     def metadata(self) -> TransactionMetadata | None:
         """What the coordinator knows of the one id."""
         return self.state.partitions[0].transactions.get(TRANSACTIONAL_ID)
@@ -309,11 +315,11 @@ class SimBroker:
                 return
         raise AssertionError("a transaction that does not end")
 
-    def remake_topic(self) -> list[tuple[Record, str]]:
-        """The topic is deleted, with what readers have seen of it, and made anew."""
+    def remake_topic(self, *, first_offset: int) -> list[tuple[Record, str]]:
+        """The topic is deleted, with what readers have seen of it, and made anew; others have written so much to it."""
         self.drain()
         seen = self.committed()
-        self.logs = {each: SimPartition() for each in PARTITIONS}
+        self.logs = {each: SimPartition(first_offset=first_offset) for each in PARTITIONS}
         self._topics_made += 1
         return seen
 

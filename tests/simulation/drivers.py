@@ -43,6 +43,7 @@ class Words:
         accept_replay: the batch named with ``accept_replay`` of the job.
         accept_loss: the batches named with ``accept_loss``.
         decision: ``--drop`` or ``--accept-replay``.
+        batch_id: the batch that was decided about.
         open_transaction: how an open transaction ends whose decision is lost (``--open-transaction``).
     """
 
@@ -50,6 +51,7 @@ class Words:
     accept_replay: int | None = None
     accept_loss: BatchRange | None = None
     decision: OperatorDecision | None = None
+    batch_id: int | None = None
     open_transaction: OpenTransactionEnd | None = None
 
     def beside(self, others: Words) -> Words:
@@ -205,6 +207,7 @@ class JobDriver:
             accept_loss=self.words.accept_loss,
             topics=self.topics,
             decision=self.words.decision,
+            batch_id=self.words.batch_id,
             open_transaction=self.words.open_transaction,
         )
 

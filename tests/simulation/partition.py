@@ -53,20 +53,21 @@ def header_of(
 class SimPartition:
     """The log of one partition; `restarted` reads it again as a broker does that was killed."""
 
-    def __init__(self, entries: list[Entry] | None = None) -> None:
+    def __init__(self, entries: list[Entry] | None = None, *, first_offset: int = 0) -> None:
         self.entries: list[Entry] = [] if entries is None else entries
+        self._first_offset = first_offset
         self.producers = ProducerStates()
         for entry in self.entries:
             self._apply(entry)
 
     def restarted(self) -> SimPartition:
         """The same log, with what was in memory only forgotten."""
-        return SimPartition(self.entries)
+        return SimPartition(self.entries, first_offset=self._first_offset)
 
     @property
     def end_offset(self) -> int:
         """The next offset."""
-        return self.entries[-1].header.last_offset + 1 if self.entries else 0
+        return self.entries[-1].header.last_offset + 1 if self.entries else self._first_offset
 
     def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Standing:
         """Whether the coordinator is to be asked first."""

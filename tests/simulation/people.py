@@ -40,10 +40,14 @@ BACKUPS_MAX: Final = 16
 # In Kafka.
 #: The topic is deleted, and made anew under its name.
 REMAKE_TOPIC: Final = "remake-topic"
+#: The same, and other applications have written to it at once: its logs are as long as they were.
+REFILL_TOPIC: Final = "refill-topic"
+REFILLED_TO: Final = 100
 
 # With ``spark-2pc recover --take-over``, while the driver stands still.
 RECOVER: Final = {
     "recover-adopt": Words(adopt=True),
+    "recover-accept-loss": Words(adopt=True, accept_loss=BatchRange(0, 0)),
     "recover-drop": Words(decision=OperatorDecision.DROP),
     "recover-accept-replay": Words(decision=OperatorDecision.ACCEPT_REPLAY),
 }
@@ -55,7 +59,7 @@ LEFT_ON: Final = (ADOPT_LEFT_ON, ACCEPT_REPLAY_LEFT_ON)
 
 #: All kinds.
 KINDS: Final = frozenset(
-    {DELETE_ROW, DELETE_STATE, SET_DONE, SET_OWED, REMAKE_TOPIC, *RECOVER, *LEFT_ON}
+    {DELETE_ROW, DELETE_STATE, SET_DONE, SET_OWED, REMAKE_TOPIC, REFILL_TOPIC, *RECOVER, *LEFT_ON}
     | {f"{BACKUP}{number}" for number in range(BACKUPS_MAX)}
 )
 
@@ -112,22 +116,31 @@ class People:
         self.acted = False
         self.left_on = Words()
         self._world = world
+        #: The batch that was in doubt when its row and history were deleted.
+        self._forgotten: int | None = None
 
     # --- at any point ------------------------------------------------------------------------------------------
 
-    def offered(self, *, more_drivers: bool) -> tuple[str, ...]:
-        """What can be done now."""
+    def offered(self, *, more_drivers: bool, others_stopped: bool) -> tuple[str, ...]:
+        """What can be done now.
+
+        Args:
+            more_drivers: one more may be started.
+            others_stopped: another driver stands still. A backup that has its claim is then not restored: a driver that
+                goes on between its look at Kafka and InitProducerId finds the claim, and not what was lost behind it.
+        """
         database = self._world.database
         row = database.row
         at_rest = row is not None and database.locked_by() is None
         backups = min(len(database.backups), BACKUPS_MAX)
         return (
             REMAKE_TOPIC,
+            REFILL_TOPIC,
             *LEFT_ON,
             *(RECOVER if more_drivers else ()),
             *((DELETE_ROW, DELETE_STATE) if at_rest else ()),
             *((SET_DONE, SET_OWED) if at_rest and row is not None and row.status == DECIDED else ()),
-            *(f"{BACKUP}{number}" for number in range(backups)),
+            *(f"{BACKUP}{number}" for number in range(backups) if not others_stopped),
         )
 
     def act(self, choice: str) -> None:
@@ -141,16 +154,19 @@ class People:
         if choice in RECOVER:
             words = RECOVER[choice]
             self._accept(words.decision, self._in_doubt())
+            self._give_up(words.accept_loss)
             world.run_beside(Person, words)
         elif choice in LEFT_ON:
             self.left_on = self._said(choice).beside(self.left_on)
             raise DriverCrashedError
-        elif choice == REMAKE_TOPIC:
-            world.ledger.gone += world.broker.remake_topic()
+        elif choice in (REMAKE_TOPIC, REFILL_TOPIC):
+            first_offset = REFILLED_TO if choice == REFILL_TOPIC else 0
+            world.ledger.gone += world.broker.remake_topic(first_offset=first_offset)
         elif choice in (DELETE_ROW, DELETE_STATE):
+            in_doubt = self._in_doubt()
             world.database.delete_row()
             if choice == DELETE_STATE:
-                world.database.delete_history()
+                self._forget(in_doubt)
         elif choice == SET_DONE:
             self._accept(OperatorDecision.DROP, self._in_doubt())
             world.database.set_status(DONE)
@@ -159,6 +175,20 @@ class People:
             world.database.set_status(OWED)
         else:
             world.database.restore(int(choice.removeprefix(BACKUP)))
+
+    def _forget(self, batch_id: int | None) -> None:
+        self._world.database.delete_history()
+        self._forgotten = batch_id
+        if not self._world.broker.has_open:
+            self.note_abort()
+
+    def note_abort(self) -> None:
+        """What Kafka has open was aborted. If it was decided, and its decision is deleted, only the table knows of it.
+
+        Its rows are then written once more, and nobody can tell.
+        """
+        if self._forgotten is not None:
+            self._world.ledger.written_again[self._forgotten] += 1
 
     def _said(self, option: str) -> Words:
         """What is left on; a replay is accepted of the batch that the row has."""
@@ -180,6 +210,10 @@ class People:
         if batch_id is not None:
             self._world.ledger.written_again[batch_id] += 1
 
+    def _give_up(self, lost: BatchRange | None) -> None:
+        if lost is not None:
+            self._world.ledger.not_in_table.update(range(lost.first, lost.last + 1))
+
     def _accept(self, decision: OperatorDecision | None, batch_id: int | None) -> None:
         if batch_id is None:
             return
@@ -199,7 +233,7 @@ class People:
         if chosen in (DROP, ACCEPT_REPLAY):
             decision = OperatorDecision.DROP if chosen == DROP else OperatorDecision.ACCEPT_REPLAY
             self._accept(decision, self._in_doubt())
-            return world.start(Person, Words(decision=decision))
+            return world.start(Person, Words(decision=decision, batch_id=self._in_doubt()))
         if chosen == LEAVE_OUT:
             world.ledger.left_out.add(batch_id)
             return world.start(JobDriver, Words(accept_replay=batch_id))
@@ -212,7 +246,7 @@ class People:
         return self._name_the_lost(halt, chosen)
 
     def _looked_up(self) -> OpenTransactionEnd:
-        """How the open transaction has to end: whether its rows are in the table, as those of the batch that is next."""
+        """How the open transaction has to end: are its rows in the table, as those of the next batch?"""
         batch_id = self._world.next_batch
         decided = any(record.batch_id == batch_id for record in self._world.database.contents())
         return OpenTransactionEnd(batch_id if decided else None)
@@ -227,8 +261,8 @@ class People:
             # Who has compared knows the ids, also where batches without records lie between them.
             self._world.database.add(listed)
             lost = BatchRange(lost.first, max(lost.last, *(record.batch_id for record in listed)))
+        self._give_up(lost)
         ledger = self._world.ledger
-        ledger.not_in_table.update(range(lost.first, lost.last + 1))
         # Who has not goes on behind the ids that are printed: the message says that they may be later ones.
         later = {record.batch_id for record in listed if record.batch_id > lost.last}
         ledger.not_in_table |= later

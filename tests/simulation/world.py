@@ -275,7 +275,7 @@ class World:
                 self.next_batch > 0 and not self._stopped and not self.profile.loses_commits,
             )
             if self.profile.people:
-                options = (*options, *self.people.offered(more_drivers=self._extra < EXTRA_MAX))
+                options = (*options, *self._people_options())
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
             raise StuckError(f"{REQUESTS_MAX} requests after the last fault")
@@ -283,6 +283,9 @@ class World:
         if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
         return choice
+
+    def _people_options(self) -> tuple[str, ...]:
+        return self.people.offered(more_drivers=self._extra < EXTRA_MAX, others_stopped=bool(self._stopped))
 
     def _answer_early(self, choice: str, effect: Callable[[], _T]) -> _T:
         broker = self.broker
@@ -300,11 +303,13 @@ class World:
         elif choice == faults.TIMEOUT:
             self.sleep(2 * TIMEOUT_MS / 1000)
             self.broker.time_out()
+            self.people.note_abort()
         elif choice == faults.EXPIRY:
             self.sleep(2 * self.profile.settings.transactional_id_expiration_ms / 1000)
             self.broker.expire()
         elif choice == faults.FORCE_TERMINATE:
             self.broker.force_terminate()
+            self.people.note_abort()
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
         elif choice in faults.LOSING:

@@ -70,7 +70,7 @@ def test_what_a_person_decides_is_carried_out(ended: bool, decision: OperatorDec
     if ended:
         sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
     make_anew(sides)
-    report = sides.recovery(decision=decision).run(query_id=None, run_id=None).report
+    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert (report.settled, sides.row().status) == (status == "done", status)
     assert sides.kafka.state == "Empty"
     assert sides.kafka.committed == ([ProducerIdAndEpoch(0, 0)] if ended else [])
@@ -90,7 +90,7 @@ def test_an_owed_batch_is_not_behind_its_own_commit() -> None:
 
     sides.kafka.before = die
     with pytest.raises(KeyboardInterrupt):
-        sides.recovery(decision=OperatorDecision.ACCEPT_REPLAY).run(query_id=None, run_id=None)
+        sides.recovery(decision=OperatorDecision.ACCEPT_REPLAY, batch_id=0).run(query_id=None, run_id=None)
     sides.kafka.before = None
     sides.recovery().run(query_id="query-1", run_id="run-2")
     assert sides.row().status == "owed"

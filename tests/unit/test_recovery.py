@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
-from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
@@ -33,6 +33,7 @@ class Sides:
         adopt: bool = False,
         accept_loss: str | None = None,
         decision: OperatorDecision | None = None,
+        batch_id: int | None = None,
         open_transaction: OpenTransactionEnd | None = None,
         settle_deadline_ms: int = 5_000,
     ) -> Recovery:
@@ -45,6 +46,7 @@ class Sides:
             adopt=adopt,
             accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
             decision=decision,
+            batch_id=batch_id,
             open_transaction=open_transaction,
         )
 
@@ -196,7 +198,12 @@ def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
     sides.kafka.markers.clear()
-    report = sides.recovery(decision=decision).run(query_id=None, run_id=None).report
+    with halts(HaltCause.OUTCOME_LOST, match="--batch 0 --drop"):
+        sides.recovery(decision=decision).run(query_id=None, run_id=None)
+    with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
+        sides.recovery(decision=decision, batch_id=1).run(query_id=None, run_id=None)
+    assert sides.row().status == "decided"
+    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert sides.row().status == status
     assert "as decided by the operator" in report.actions[-1]
 
@@ -216,6 +223,8 @@ def test_an_operator_drops_an_owed_batch() -> None:
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.time_out()
+    with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
+        sides.recovery(decision=OperatorDecision.DROP, batch_id=1).run(query_id=None, run_id=None)
     report = sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None).report
     assert report.settled
     assert sides.row().status == "done"

@@ -68,7 +68,7 @@ def check_behind(job: Job, *, dropped: bool) -> None:
 def settle(job: Job, decision: OperatorDecision) -> None:
     """What the refusal says: a person decides, and the job goes on."""
     dropped = decision is OperatorDecision.DROP
-    report = recover(decision=decision, **sides_of(job))
+    report = recover(decision=decision, batch=BATCH, **sides_of(job))
     assert report.settled is dropped
     assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
     assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
@@ -218,7 +218,7 @@ def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
     with halts(HaltCause.OUTCOME_LOST, match=f"{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
         recover(**sides_of(job))
     assert job.state("status", "batch_id") == ("decided", BATCH)
-    report = recover(decision=decision, **sides_of(job))
+    report = recover(decision=decision, batch=BATCH, **sides_of(job))
     dropped = decision is OperatorDecision.DROP
     assert report.settled is dropped
     assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)

@@ -87,9 +87,9 @@ def test_the_remedies_come_from_the_safest_to_the_last() -> None:
     logs = replace(KEPT, topic_ids={"orders": "new-orders", "audit": "old-audit"})
     compare, again, drop = lost(logs).remedies
     assert compare.startswith("compare both sides")
-    assert again.startswith("spark-2pc recover --transactional-id shop --accept-replay")
+    assert again.startswith("spark-2pc recover --transactional-id shop --batch 5 --accept-replay")
     assert "audit will have it twice" in again
-    assert drop.startswith("spark-2pc recover --transactional-id shop --drop")
+    assert drop.startswith("spark-2pc recover --transactional-id shop --batch 5 --drop")
     assert "twice" not in lost(logs, committed=False).remedies[1]
 
 

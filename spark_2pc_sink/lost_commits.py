@@ -137,12 +137,16 @@ class LostCommits:
         """
         return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
 
-    def pass_over_unasked(self, row: StateRow, actions: list[str]) -> StateRow:
-        """The same for a loss that shows only to the job, in a gap: Kafka shows nothing of it any more."""
+    def pass_over_unread(self, row: StateRow, actions: list[str]) -> StateRow:
+        """The same for a loss that shows to the job only, in a gap: Kafka shows nothing of it, and the logs are unread.
+
+        Where they were read and show nothing, nothing is lost, and a batch that was named all the same is still to come.
+        """
         named = self.accepted
-        if named is None or not len(named) or (row.status == DONE and row.batch_id == named.last):
+        if named is None or not len(named) or row.status == NONE or (row.status == DONE and row.batch_id == named.last):
             return row
-        return self._pass_over(row, self._look(row), named, actions)
+        lost = self._look(row)
+        return self._pass_over(row, lost, named, actions) if lost.found.unread else row
 
     def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
         """Go on behind the batches between the row's and the one that Spark has passed.

@@ -212,7 +212,7 @@ class Recovery:
             _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         if query_id is None:
-            row = self.losses.pass_over_unasked(row, findings.actions)
+            row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
         # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
         if query_id is not None and view_of(row).fresh:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL_S = 0.2
 
-# The sink keeps a row for each settled batch when it is told to (history_batches=…). The pair, producer id and epoch,
-# names the batch's transaction in Kafka.
+# The sink keeps a line for each of its last batches. The pair, producer id and epoch, names the batch's transaction in
+# Kafka.
 _BATCH = text(
-    "SELECT record_count, prepared_transaction_state AS pair, decided_at FROM kafka_transaction_history "
-    "WHERE transactional_id = :transactional_id AND batch_id = :batch_id ORDER BY settled_at DESC LIMIT 1"
+    "SELECT record_count, prepared_transaction_state AS pair, decided_at FROM kafka_transaction_state_history "
+    "WHERE transactional_id = :transactional_id AND batch_id = :batch_id ORDER BY decision DESC LIMIT 1"
 )
 
 

@@ -42,8 +42,6 @@ EVENT = """
 # All columns. Without the format, to_json would cut times off at the millisecond.
 RECORD_VALUE = """to_json(struct(*), map("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx"))"""
 RECORD_HEADERS = "array(named_struct('key', 'schema', 'value', CAST('order/1' AS BINARY)))"
-#: The batches of which the sink keeps a row in its history table, for the progress lines.
-HISTORY_BATCHES = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +87,6 @@ def start_query(spark: SparkSession, given: argparse.Namespace) -> StreamingQuer
         mode="upsert",
         upsert_keys=["order_id"],
         upsert_order_by="sequence",  # of several events of one order in a batch, the last one is its row
-        history_batches=HISTORY_BATCHES,
     )
     writer = enrich(events, regions).writeStream.foreachBatch(sink).option("checkpointLocation", str(given.checkpoint))
     return (writer.trigger(availableNow=True) if given.available_now else writer).start()

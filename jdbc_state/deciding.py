@@ -7,19 +7,18 @@ from contextlib import contextmanager, suppress
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Table, func, select, update
+from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.failures import describe, sqlstate_of, translated
-from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move, legal_before, status_after
+from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move
+from jdbc_state.moves import DECIDE, Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog, watched_statements
 from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
-
-_DECIDE = "decide"
 
 
 class SqlDecidingTransaction:
@@ -28,16 +27,25 @@ class SqlDecidingTransaction:
     Args:
         connection: in a transaction of its own, or about to begin one.
         state: the table of state rows.
+        moves: the statement that decides.
         settings: time-outs.
         transactional_id: whose row.
         generation: the claim.
     """
 
     def __init__(
-        self, connection: Connection, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+        self,
+        connection: Connection,
+        *,
+        state: Table,
+        moves: Moves,
+        settings: StoreSettings,
+        transactional_id: str,
+        generation: int,
     ) -> None:
         self._connection = connection
         self._state = state
+        self._moves = moves
         self._settings = settings
         self._transactional_id = transactional_id
         self._generation = generation
@@ -77,32 +85,23 @@ class SqlDecidingTransaction:
     def decide(self, decision: Decision) -> None:
         """Write the state row under the claim's generation: lock, check and write in one statement.
 
+        The history's line is in the same statement, which reads it off the row that was written: where the check
+        fails there is no line.
+
         That the row still names the decision beside which the batch was placed is a part of the check: after a
         failover that lost commits the claim may still stand, and what it was placed beside may not.
         """
-        self._check_open(_DECIDE)
+        self._check_open(DECIDE)
         self._phase = "failed"
-        statement = (
-            update(self._state)
-            .where(
-                self._own_row,
-                self._state.c.generation == self._generation,
-                self._state.c.status.in_(legal_before(_DECIDE)),
-                self._state.c.prepared_transaction_state == decision.expected,
-            )
-            .values(
-                status=status_after(_DECIDE),
-                decided_at=func.clock_timestamp(),
-                settled_at=None,
-                **decision.columns(),
-            )
+        statement, parameters = self._moves.move(
+            DECIDE, self._transactional_id, self._generation, decision.columns(), expected=decision.expected
         )
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
         checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
-        written = self._connection.execute(statement, execution_options=checked).rowcount
-        if written != 1:
+        written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
+        if written is None:
             explain_refused_move(
-                operation=_DECIDE,
+                operation=DECIDE,
                 transactional_id=self._transactional_id,
                 generation=self._generation,
                 row=self._read(),
@@ -122,7 +121,7 @@ class SqlDecidingTransaction:
         if driver.info.transaction_status != TRANSACTION_STATUS_INTRANS:
             # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and psycopg2 takes that for a success.
             raise StateStoreError(
-                operation=_DECIDE, detail="a statement failed after the decision, and its error was not raised"
+                operation=DECIDE, detail="a statement failed after the decision, and its error was not raised"
             )
         watchdog = Watchdog(driver, self._settings.commit_timeout_ms)
         try:
@@ -156,7 +155,7 @@ class SqlDecidingTransaction:
 
 @contextmanager
 def deciding(
-    database: Database, *, state: Table, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, *, state: Table, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``.
 
@@ -165,7 +164,12 @@ def deciding(
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
     transaction = SqlDecidingTransaction(
-        connection, state=state, settings=settings, transactional_id=transactional_id, generation=generation
+        connection,
+        state=state,
+        moves=moves,
+        settings=settings,
+        transactional_id=transactional_id,
+        generation=generation,
     )
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:

@@ -15,13 +15,16 @@ from typing import Any, TypeGuard, cast
 
 from sqlalchemy import Connection
 
+from jdbc_state import history
 from jdbc_state.claim import Claimant
 from jdbc_state.model import (
     DECIDED,
     DONE,
     NONE,
+    OWED,
     DecidingTransaction,
     Decision,
+    HistoryLine,
     StateRow,
     explain_refused_move,
     legal_before,
@@ -111,16 +114,20 @@ class MemoryStateStore(StoreBase):
 
     Args:
         clock: the time, with a zone; for tests of a row's age.
+        history_batches: lines of the history kept for each transactional id, as in `StoreSettings`.
 
     Attributes:
         committed: the statements of every deciding transaction that was committed, in order.
     """
 
-    def __init__(self, *, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, *, clock: Callable[[], datetime] = _utc_now, history_batches: int = 1_000) -> None:
         self.committed: list[tuple[object, object]] = []
         self._clock = clock
         self._lock = threading.RLock()
         self._rows: dict[str, StateRow] = {}
+        # Lines by rising number. Tuples, so that a copy of this is a copy of all.
+        self._lines: dict[str, tuple[HistoryLine, ...]] = {}
+        self._history_batches = history_batches
         self._open: list[MemoryDecidingTransaction] = []
         self._prepared = False
 
@@ -132,14 +139,16 @@ class MemoryStateStore(StoreBase):
         with self._lock:
             if not self._prepared:
                 raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
-            standing = self._rows.get(claimant.transactional_id)
+            there = claimant.transactional_id in self._rows
+            standing = self._standing(claimant)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
-            self._rows[claimant.transactional_id] = row
+            self._write(row, history.ADOPTED if claimant.adopt else history.CLAIMED)
             for transaction in self._open:
                 if transaction.transactional_id == claimant.transactional_id:
                     transaction.recorded.ended = True
-            return self._aged(row)
+            rebuilt_from = None if there or standing is None else standing.decision
+            return replace(self._aged(row), rebuilt_from=rebuilt_from)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim."""
@@ -151,6 +160,17 @@ class MemoryStateStore(StoreBase):
         """Every row, without a claim."""
         with self._lock:
             return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
+
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """The newest lines of a sink's history, the newest first."""
+        with self._lock:
+            lines = self._lines.get(transactional_id, ())[::-1][:last]
+            return [HistoryLine(line.event, self._aged(line.row)) for line in lines]
+
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone."""
+        with self._lock:
+            return [self._aged(lines[-1].row) for name, lines in sorted(self._lines.items()) if name not in self._rows]
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One transaction for a batch's data and its decision."""
@@ -183,7 +203,8 @@ class MemoryStateStore(StoreBase):
                     detail="terminating connection due to administrator command",
                     sqlstate=_ADMIN_SHUTDOWN,
                 )
-            self._rows[transaction.transactional_id] = transaction.pending
+            resent = self._rows[transaction.transactional_id].status == OWED
+            self._write(transaction.pending, history.RESENT if resent else history.DECIDED)
             self.committed += transaction.recorded.statements
 
     def decided_row(self, transactional_id: str, generation: int, decision: Decision) -> StateRow:
@@ -204,6 +225,7 @@ class MemoryStateStore(StoreBase):
                 status=DECIDED,
                 decided_at=self._clock(),
                 settled_at=None,
+                decision=row.decision + 1,
                 **decision.columns(),
             )
 
@@ -227,10 +249,31 @@ class MemoryStateStore(StoreBase):
                     values=values,
                     expected=expected,
                 )
-            settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
-            row = replace(row, status=status_after(operation), settled_at=settled_at, **values)
-            self._rows[transactional_id] = row
+            now = self._clock()
+            times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}
+            if operation == "accept_open":
+                times = {"decided_at": now, "settled_at": None}
+            anew = operation in history.EVENT_OF and row.batch_id != values["batch_id"]
+            number = row.decision + anew
+            row = replace(row, status=status_after(operation), decision=number, **times, **values)
+            self._write(row, history.EVENT_OF.get(operation, history.NOTED))
             return self._aged(row)
+
+    def _write(self, row: StateRow, event: str) -> None:
+        """The row and its line; the event is that of a new one. The same as in `history.with_line`."""
+        self._rows[row.transactional_id] = row
+        if not self._history_batches:
+            self._lines.pop(row.transactional_id, None)
+            return
+        lines = self._lines.get(row.transactional_id, ())
+        events = {line.row.decision: line.event for line in lines}
+        others = [line for line in lines if line.row.decision != row.decision]
+        written = HistoryLine(events.get(row.decision, event), row)
+        kept = sorted([*others, written], key=lambda line: line.row.decision)
+        more = event in {history.RESENT, *history.EVENT_OF.values()}
+        if more and not row.decision % history.trim_step(self._history_batches):
+            kept = [line for line in kept if line.row.decision > row.decision - self._history_batches]
+        self._lines[row.transactional_id] = tuple(kept)
 
     def _taken_over(self, row: StateRow | None, claimant: Claimant) -> StateRow:
         """What a claim makes of a row; the same as in ``claim.claim_statement``."""
@@ -238,10 +281,16 @@ class MemoryStateStore(StoreBase):
             row = StateRow(
                 transactional_id=claimant.transactional_id, generation=0, cluster_id=None, claimed_at=self._clock()
             )
-        if row.cluster_id not in (None, claimant.cluster_id):
+        moved = row.cluster_id not in (None, claimant.cluster_id)
+        other_query = claimant.query_id is not None and row.query_id not in (None, claimant.query_id)
+        lines = self._lines.get(claimant.transactional_id, ())
+        newest = lines[-1].row.decision if lines else 0
+        if moved or other_query or row.decision < newest:
+            row = replace(row, decision=max(row.decision, newest) + 1)
+        if moved:
             status = NONE if row.status == DONE else row.status
-            row = replace(row, status=status, prepared_transaction_state="", settled="", kafka_offsets={})
-        if claimant.query_id is not None and row.query_id not in (None, claimant.query_id):
+            row = replace(row, status=status, prepared_transaction_state="", settled="", kafka_offsets={}, topic_ids={})
+        if other_query:
             row = replace(row, batch_id=None)
         return replace(
             row,

@@ -41,6 +41,7 @@ TRANSITIONS = (
     Transition("decide", NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
     Transition("decide", DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
     Transition("decide", OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
+    Transition("accept_open", NONE, DECIDED, "a person has found the rows of the open transaction in the table"),
     Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
     Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
     Transition("take_empty_batch", NONE, DONE, "a batch without records has no transaction that could be in doubt"),
@@ -49,6 +50,10 @@ TRANSITIONS = (
     Transition("accept_replay", DECIDED, OWED, "as above, where Kafka's log can no longer tell the outcome"),
     Transition("drop_batch", OWED, DONE, "a person gives the Kafka half up"),
     Transition("drop_batch", DECIDED, DONE, "as above, where Kafka's log can no longer tell the outcome"),
+    Transition("accept_loss", NONE, DONE, "a person gives up what this database lost, by the names of the batches"),
+    Transition("accept_loss", DECIDED, DONE, "as above, where Kafka has gone on beyond the row's own transaction"),
+    Transition("accept_loss", DONE, DONE, "as above"),
+    Transition("accept_loss", OWED, DONE, "as above, where Kafka has had the resend"),
 )
 
 
@@ -81,13 +86,18 @@ class StateRow:
         row_count: rows of the batch in the table.
         record_count: records of the batch in Kafka.
         digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``,
-            ``drop_batch``).
+            ``drop_batch``, ``accept_loss``).
         kafka_offsets: 'topic-partition' to the first and last offset written.
+        topic_ids: topic to the id that Kafka gave it (KIP-516), as text, when the batch was written; without those that
+            a broker has no id for.
+        decision: number of the line that the history has of this row; each batch counts one on, and each adoption.
         claimed_at: time of the newest claim, by the database's clock, as the two below.
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
         decided_age_s: the same since ``decided_at`` alone; None before the first decision.
+        rebuilt_from: number of the line from which the claim that answered with this row made it, as it was lost; None
+            for a row that was there, or is new.
     """
 
     transactional_id: str
@@ -103,11 +113,14 @@ class StateRow:
     record_count: int = 0
     digest: str = ""
     kafka_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
+    decision: int = 0
     claimed_at: datetime
     decided_at: datetime | None = None
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
     decided_age_s: float | None = field(default=None, compare=False)
+    rebuilt_from: int | None = field(default=None, compare=False)
 
     @property
     def in_doubt_s(self) -> float | None:
@@ -116,6 +129,19 @@ class StateRow:
         Not ``age_s``: a job that starts and fails again and again claims the row each time, and so keeps it young.
         """
         return self.decided_age_s if self.status in (DECIDED, OWED) else None
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    """One line of a sink's history.
+
+    Attributes:
+        event: what wrote it, one of `jdbc_state.history.EVENTS`.
+        row: the row as that left it, with what became of its batch since.
+    """
+
+    event: str
+    row: StateRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +161,7 @@ class Decision:
     record_count: int
     digest: str
     kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+    topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def columns(self) -> dict[str, Any]:
         """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
@@ -146,6 +173,36 @@ class Decision:
             "record_count": self.record_count,
             "digest": self.digest,
             "kafka_offsets": dict(self.kafka_offsets),
+            "topic_ids": dict(self.topic_ids),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss:
+    """What the row says of batches that Kafka has, and that this database goes on without.
+
+    Args:
+        batch_id: the last of them; None where they are of a query that the row does not belong to any more.
+        record_count: its records in Kafka as far as they are known, at least 1: beside an empty digest any replay of
+            it will do.
+        kafka_offsets: the newest that are known, by partition.
+        settled: the pair that Kafka shows.
+    """
+
+    batch_id: int | None
+    record_count: int
+    kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
+    settled: str
+
+    def columns(self) -> dict[str, Any]:
+        """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        return {
+            "batch_id": self.batch_id,
+            "row_count": 0,
+            "record_count": self.record_count,
+            "digest": "",
+            "kafka_offsets": dict(self.kafka_offsets),
+            "settled": self.settled,
         }
 
 
@@ -198,15 +255,18 @@ class StateStore(Protocol):
         BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
         decide, and a decision that was just being committed is in the answer.
 
+        A row that is lost, and of which the history has lines, is made again from the newest of them, in the same
+        statement and by the same rules of ownership. Its generation is beyond every claim that was granted.
+
         Args:
-            transactional_id: the row; made when there is none.
+            transactional_id: the row; made when there is none, and no line of it.
             cluster_id: the Kafka cluster that the claimant talks to.
             query_id: the claimant's query; None for the command line, which takes no part in its ownership.
             run_id: the claimant's run of that query.
             adopt: take the row from another query or cluster. From another query, its batches count from none;
                 from another cluster, what it says of Kafka is forgotten.
-            expected_generation: the claim that this driver holds already; then no row is made, and only that claim,
-                or a later one of the same run whose answer was lost, is replaced.
+            expected_generation: the claim that this driver holds already; then no row is made or made again, and only
+                that claim, or a later one of the same run whose answer was lost, is replaced.
 
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
@@ -219,6 +279,17 @@ class StateStore(Protocol):
 
     def read_all(self) -> list[StateRow]:
         """Every row by transactional id, in the same way."""
+
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """The newest lines of a sink's history, the newest first, in the same way; none where no history is kept.
+
+        Args:
+            transactional_id: the sink.
+            last: at most so many.
+        """
+
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone, by transactional id, in the same way."""
 
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
@@ -235,11 +306,34 @@ class StateStore(Protocol):
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
 
+    def accept_open(
+        self,
+        transactional_id: str,
+        generation: int,
+        prepared: str,
+        batch_id: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+    ) -> StateRow:
+        """Note a decision that was lost with its row and its history (a person's decision).
+
+        How many rows and records the batch has is not known: the row says 1, and takes any digest.
+
+        Args:
+            transactional_id: the row, of which nothing is known.
+            generation: the claim.
+            prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
+            batch_id: of the batch whose rows are in the table.
+            kafka_offsets: where the transaction begins in each 'topic-partition', twice.
+        """
+
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
 
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision)."""
+
+    def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
+        """Go on without batches that Kafka has and this database lost (a person's decision)."""
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision.
@@ -329,8 +423,9 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
         reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
         "(a failover to a standby that lacked them, or a restored backup)",
         remedies=(
-            "restore the database to its newest state",
-            "compare both sides, repair the table by hand, then adopt=True on the sink, or spark-2pc recover --adopt",
+            "compare both sides: which records Kafka has, and which of their rows the table lacks",
+            "restore the newest backup, or the newest standby",
+            "to go on without what is lost, start the job again: it names the batches, and how they are passed over",
         ),
     )
 

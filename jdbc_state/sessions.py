@@ -60,8 +60,9 @@ class Session:
 
 # The name is parsed from the right, where the generation cannot contain the colon that an id can. The same id may be in
 # use with another state table of this database: a session that holds a lock on such a table is another sink's. (The
-# first thing that a deciding transaction does is to read its row, which holds a lock on the table to its end.) Another
-# role's sessions are not ended even where we could: any role may choose any application_name.
+# history has such a column too. The first thing that a deciding transaction does is to read its row, which holds a lock
+# on the table to its end.) Another role's sessions are not ended even where we could: any role may choose any
+# application_name.
 _END_OLDER = text(r"""
 SELECT older.pid, older.usename, older.application_name,
        CASE WHEN older.usename = session_user THEN pg_terminate_backend(older.pid, :wait_ms) END AS ended
@@ -76,6 +77,7 @@ FROM (
           WHERE held.pid = activity.pid AND held.locktype = 'relation' AND held.granted
             AND attribute.attname = 'prepared_transaction_state'
             AND held.relation IS DISTINCT FROM to_regclass(:table)
+            AND held.relation IS DISTINCT FROM to_regclass(:history)
             AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND (SELECT relkind FROM pg_class WHERE oid = held.relation) IN ('r', 'p')
       )
@@ -96,13 +98,14 @@ ORDER BY activity.pid
 
 
 def end_older_sessions(
-    connection: Connection, *, table: str, transactional_id: str, below_generation: int, wait_ms: int
+    connection: Connection, *, table: str, history: str, transactional_id: str, below_generation: int, wait_ms: int
 ) -> list[Session]:
     """End the deciding transactions of claims older than ``below_generation``, and say what became of each.
 
     Args:
         connection: any connection to the same database.
         table: the state table as quoted SQL.
+        history: its history, in the same way.
         transactional_id: whose.
         below_generation: only claims before this one.
         wait_ms: how long to wait for each to be gone (it rolls back first).
@@ -112,6 +115,7 @@ def end_older_sessions(
         {
             "prefix": application_name_prefix(transactional_id),
             "table": table,
+            "history": history,
             "generation": below_generation,
             "wait_ms": wait_ms,
         },

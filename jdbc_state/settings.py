@@ -12,8 +12,9 @@ class StoreSettings:
     Args:
         state_schema: schema of both tables, as the catalogue spells it.
         state_table: table of state rows.
-        history_table: table of settled batches; used with ``history_batches`` above 0.
-        history_batches: settled batches kept for each transactional id; 0 keeps none.
+        history_table: table of the history; used with ``history_batches`` above 0.
+        history_batches: lines of the history kept for each transactional id, up to a tenth more before they are
+            trimmed; 0 keeps none.
         connect_timeout_s: one attempt to connect, in seconds; libpq takes no less than 2.
         connect_deadline_ms: how long a database that has answered before may take to come back.
         claim_lock_timeout_ms: how long a claim waits for a row lock before it looks who holds it.

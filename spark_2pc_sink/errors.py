@@ -364,12 +364,16 @@ class HaltCause(str, Enum):
     OTHER_CLUSTER = "other_cluster"
     #: The state row is new, and Kafka has transactions of its id.
     ID_IN_USE = "id_in_use"
+    #: The state row and its history are lost, and Kafka has a transaction of its id open.
+    OPEN_TRANSACTION = "open_transaction"
     #: Kafka has committed a transaction that the state row does not know.
     DATABASE_BEHIND = "database_behind"
     #: The state row is not what this claim has left: the database lost commits.
     COMMITS_LOST = "commits_lost"
     #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
     OUTCOME_LOST = "outcome_lost"
+    #: Kafka has lost records of a decided batch: a topic was deleted, or deleted and made anew, or a log lost them.
+    TOPIC_REMADE = "topic_remade"
     #: The state row has no batch, and the batch that came is not the first.
     NOT_THE_FIRST_BATCH = "not_the_first_batch"
     #: The batch that came is neither that of the state row nor the one after it.

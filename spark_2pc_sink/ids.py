@@ -154,6 +154,53 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+@dataclass(frozen=True)
+class BatchRange:
+    """Batches of one query by their ids, as a person names them: ``41..43``, ``41``, or ``none``.
+
+    Args:
+        first: the first id, 0 or more.
+        last: the last one; below ``first`` where there is none.
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, given: object) -> BatchRange:
+        """Read what a person has written.
+
+        Raises:
+            ConfigurationError: it is no range of batches.
+        """
+        if isinstance(given, cls):
+            return given
+        text = given.strip() if isinstance(given, str) else ""
+        if text == "none":
+            return NO_BATCHES
+        first, dots, last = text.partition("..")
+        ids = (first, last) if dots else (first, first)
+        if not all(map(_is_decimal, ids)) or int(ids[0]) > int(ids[1]):
+            raise ConfigurationError(
+                option="accept_loss",
+                value=given,
+                rule="it names batches by their ids: the first and the last one, one of them, or none",
+                remedy="write '41..43', '41' or 'none', as the refusal says that asks for it",
+            )
+        return cls(int(ids[0]), int(ids[1]))
+
+    def __len__(self) -> int:
+        return max(0, self.last - self.first + 1)
+
+    def __str__(self) -> str:
+        if not len(self):
+            return "none"
+        return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
+
+
+NO_BATCHES = BatchRange(0, -1)
+
+
 def check_transactional_id(text: str) -> str:
     """Return ``text`` when it can serve as a transactional id.
 

@@ -25,11 +25,6 @@ PARTITION_MS_MIN: Final = 1_000
 #: Of the partitions that did not tell, how many a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
 
-_LOST_REMEDIES: Final = (
-    "read the topic and the table, and settle by hand which of them has the batch; then",
-    "spark-2pc recover --accept-replay: Kafka lacks it, send what Spark replays now",
-    "spark-2pc recover --drop: Kafka has it, or is to go without it",
-)
 _UNREADABLE_REMEDY: Final = (
     "make the partitions readable that are not (their broker, the permission to READ, more time by max.block.ms), and "
     "start again; or"
@@ -41,6 +36,9 @@ class LogSide(Protocol):
 
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of a producer's open transaction in one partition, asked for at most ``limit_ms``."""
 
     def find_marker(
         self,
@@ -55,7 +53,12 @@ class LogSide(Protocol):
 
 
 def ask_the_log(
-    kafka: LogSide, producer: ProducerIdAndEpoch | None, offsets: Mapping[str, tuple[int, int]], deadline: Deadline
+    kafka: LogSide,
+    producer: ProducerIdAndEpoch | None,
+    offsets: Mapping[str, tuple[int, int]],
+    deadline: Deadline,
+    *,
+    recover: str,
 ) -> Resolution | Halt:
     """Ask one partition after the other until one tells how the transaction ended.
 
@@ -64,6 +67,7 @@ def ask_the_log(
         producer: the pair of the transaction.
         offsets: its first and its last offset in each ``topic-partition``.
         deadline: after which no further partition is asked; the first one is, whatever it says.
+        recover: the command by which a person decides, without what is decided.
 
     Returns:
         What the first partition says that has a marker. Else to wait, where the transaction is open in one. Else to
@@ -74,14 +78,23 @@ def ask_the_log(
     """
     if producer is None or not offsets:
         reason = "the decided row names no partition whose log could be read"
-        return Halt(HaltCause.OUTCOME_LOST, reason, _LOST_REMEDIES)
-    return _Inquiry(kafka, producer, deadline).ask(offsets)
+        return Halt(HaltCause.OUTCOME_LOST, reason, _lost_remedies(recover))
+    return _Inquiry(kafka, producer, deadline, recover).ask(offsets)
+
+
+def _lost_remedies(recover: str) -> tuple[str, ...]:
+    return (
+        "read the topic and the table, and settle by hand which of them has the batch; then",
+        f"{recover} --accept-replay: Kafka lacks it, send what Spark replays now",
+        f"{recover} --drop: Kafka has it, or is to go without it",
+    )
 
 
 class _Inquiry:
     """One round of questions."""
 
-    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline) -> None:
+    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline, recover: str) -> None:
+        self._recover = recover
         self._kafka = kafka
         self._producer = producer
         self._deadline = deadline
@@ -124,9 +137,9 @@ class _Inquiry:
             self._unreadable = True
             return None
         if marker is Marker.COMMIT:
-            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT")
+            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT", from_log=True)
         if marker is Marker.ABORT:
-            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT")
+            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT", from_log=True)
         if marker is Marker.OPEN:
             # The others are asked all the same: what is open here may be another transaction.
             self._open = where
@@ -143,6 +156,8 @@ class _Inquiry:
         shown = self._said[:SHOWN_PARTITIONS_MAX]
         if len(self._said) > len(shown):
             shown.append(f"and {len(self._said) - len(shown)} more like these")
-        remedies = (_UNREADABLE_REMEDY, *_LOST_REMEDIES) if self._unreadable else _LOST_REMEDIES
+        remedies = _lost_remedies(self._recover)
+        if self._unreadable:
+            remedies = (_UNREADABLE_REMEDY, *remedies)
         reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"
         return Halt(HaltCause.OUTCOME_LOST, reason, remedies)

@@ -9,6 +9,10 @@ again, and the command line all come through here (KIP-939, "Recovery recipe"). 
    in doubt.
 4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
    was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+
+A state row that was lost is made again by the claim, from the history that the deciding transaction has written. That
+is the one thing for which recovery reads the history. Without it a decided transaction would look like one that nobody
+has decided, and be aborted, while the table has its rows.
 """
 
 from __future__ import annotations
@@ -16,20 +20,50 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
-from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.log_rule import LogSide, ask_the_log
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    HaltCause,
+    HaltError,
+    InDoubtError,
+    KafkaError,
+    KafkaTimeoutError,
+    RemoteProtocolError,
+)
+from spark_2pc_sink.ids import (
+    NO_TRANSACTION,
+    BatchRange,
+    PreparedTxnState,
+    ProducerIdAndEpoch,
+    TransactionState,
+)
+from spark_2pc_sink.kept_rule import check_kept, explain_outcome_lost
+from spark_2pc_sink.log_rule import ask_the_log
+from spark_2pc_sink.lost_commits import LostCommits
+from spark_2pc_sink.open_transaction import began_at, explained, note_decision
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    behind_kafka,
+    may_hide_commits,
+    resolve,
+)
+from spark_2pc_sink.recovery_report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+    from spark_2pc_sink.kafka_side import KafkaSide
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
 
 _log = logging.getLogger(__name__)
 
@@ -42,72 +76,6 @@ class OperatorDecision(Enum):
 
     ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
     DROP = "leave Kafka without the batch"
-
-
-class KafkaSide(LogSide, Protocol):
-    """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of the cluster, asked once per connection."""
-
-    @property
-    def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh`."""
-
-    @property
-    def offers_keep_prepared(self) -> bool:
-        """True while the broker has not refused keepPreparedTxn and offers the request version that has it."""
-
-    def refresh(self) -> None:
-        """Ask the broker for its versions and features again."""
-
-    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
-        """Send InitProducerId until it is answered."""
-
-    def usable_producer(self) -> InitializedProducer:
-        """Send InitProducerId until the pair can begin a transaction (epoch below 32766)."""
-
-    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction; needed below transaction.version 2 only."""
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
-
-
-@dataclass(frozen=True)
-class RecoveryReport:
-    """What a recovery found and did, for people and for exit codes.
-
-    Attributes:
-        transactional_id: the sink's id.
-        database_before: the state row as the claim returned it.
-        kafka_before: what the coordinator said first.
-        actions: what was done, or would be done by a dry run, in order; empty when nothing was in doubt.
-        database_after: the state row afterwards; for a dry run the same as before.
-        settled: True when nothing is in doubt any more.
-        reason: why the last verdict was reached.
-        remedies: what a person can do when it is not settled.
-        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
-        cause: why code must not settle it, where that is so; `recover` raises `HaltError` there.
-        age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
-            a job that is well may be in doubt for a moment.
-        in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
-            has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
-    """
-
-    transactional_id: str
-    database_before: str
-    kafka_before: str
-    actions: tuple[str, ...]
-    database_after: str
-    settled: bool
-    reason: str
-    remedies: tuple[str, ...] = ()
-    cause: HaltCause | None = None
-    known: bool = True
-    age_s: float | None = None
-    in_doubt_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +103,10 @@ class _Findings:
     reason: str = ""
 
 
+def _by_log(resolution: Resolution | Halt, verdict: Verdict) -> bool:
+    return isinstance(resolution, Resolution) and resolution.from_log and resolution.verdict is verdict
+
+
 def view_of(row: StateRow) -> RowView:
     """The part of a state row that `resolve` decides by."""
     return RowView(
@@ -143,6 +115,20 @@ def view_of(row: StateRow) -> RowView:
         settled=PreparedTxnState(row.settled),
         cluster_id=row.cluster_id,
     )
+
+
+def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
+    """The state row; or, where it is lost, what the history says that it was; or None where nothing is known."""
+    row = store.read(transactional_id)
+    if row is not None:
+        return row
+    lines = store.read_history(transactional_id, last=1)
+    return lines[0].row if lines else None
+
+
+def _line(row: StateRow, number: int) -> str:
+    batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
+    return f"line {number} of its history ({batch}, {view_of(row)})"
 
 
 class Recovery:
@@ -155,8 +141,13 @@ class Recovery:
         clock: measures and waits.
         settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, and how long the logs of
             one transaction are read at a time, in milliseconds.
-        adopt: the user has said that the row takes over whatever is there.
+        adopt: the user has said that the row takes over an id, or a row of another cluster, whatever is there.
+        accept_loss: the batches that the user has named as lost to the database.
+        topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+        batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
+        open_transaction: how a person says that an open transaction ends whose decision is lost; see
+            `spark_2pc_sink.recipe.open_transaction`.
     """
 
     def __init__(
@@ -168,7 +159,11 @@ class Recovery:
         clock: Clock,
         settle_deadline_ms: int,
         adopt: bool = False,
+        accept_loss: BatchRange | None = None,
+        topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
+        batch_id: int | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._kafka = kafka
@@ -176,7 +171,13 @@ class Recovery:
         self._clock = clock
         self._settle_deadline_ms = settle_deadline_ms
         self._adopt = adopt
+        #: What the database lacks that Kafka has.
+        self.losses = LostCommits(
+            kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
+        )
         self._decision = decision
+        self._batch_id = batch_id
+        self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -205,9 +206,16 @@ class Recovery:
             expected_generation=expected_generation,
         )
         findings = _Findings(before=row)
+        if row.rebuilt_from is not None:
+            findings.actions.append(f"made the lost state row again from {_line(row, row.rebuilt_from)}")
+            # Said now too: what follows may be refused.
+            _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
+        if query_id is None:
+            row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
-        if view_of(row).fresh:
+        # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
+        if query_id is not None and view_of(row).fresh:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
         report = self._report(findings, row)
         if report.actions:
@@ -222,15 +230,24 @@ class Recovery:
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
-        row = self._store.read(self._transactional_id)
+        there = self._store.read(self._transactional_id)
+        row = standing_row(self._store, self._transactional_id) if there is None else there
         kafka = self._view_kafka()
         resolution = self._resolve(row, kafka)
+        behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
+        passed = self.losses.would_pass(row) if row is not None and behind else None
+        if row is not None and isinstance(resolution, Halt) and behind:
+            resolution = self.losses.explain(row, resolution)
         database = "no state row" if row is None else str(view_of(row))
+        lost: tuple[str, ...] = ()
+        if row is not None and there is None:
+            lost = (f"would make the lost state row again from {_line(row, row.decision)}",)
+            database = f"no state row; {database}"
         report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
             kafka_before=str(kafka),
-            actions=(),
+            actions=lost,
             database_after=database,
             settled=False,
             reason=resolution.reason,
@@ -238,12 +255,14 @@ class Recovery:
             age_s=None if row is None else row.age_s,
             in_doubt_s=None if row is None else row.in_doubt_s,
         )
+        if passed is not None:
+            return replace(report, actions=(f"would go on without batches {passed}",))
         if isinstance(resolution, Halt):
-            refusal = ("would refuse to choose",)
+            refusal = (*lost, "would refuse to choose")
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:
-            return replace(report, actions=(f"would {resolution.verdict.value}",))
-        return replace(report, settled=row is None or row.status != RowStatus.OWED)
+            return replace(report, actions=(*lost, f"would {resolution.verdict.value}"))
+        return replace(report, settled=not lost and (row is None or row.status != RowStatus.OWED))
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -254,9 +273,13 @@ class Recovery:
                 findings.kafka_before = kafka
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
-            settled = self._act(row, kafka, resolution, findings)
-            if settled is not None:
-                return settled
+            acted = self._act(row, kafka, resolution, findings)
+            # A row that was only just decided is to be committed. And what a log has told of one transaction is not the
+            # last word on the id.
+            if acted is not None:
+                row = acted
+                if row.status != RowStatus.DECIDED and not _by_log(resolution, Verdict.MARK_OWED):
+                    return row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -270,31 +293,40 @@ class Recovery:
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
+        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+            nothing_lost = self.losses.nothing_is_lost(row)
+            resolution = resolve(view, kafka, adopt=self._adopt, nothing_lost=nothing_lost)
+        if isinstance(resolution, Halt):
+            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
+            return self._explained(resolution) if asks else resolution
         if row is None:
-            return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-        resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-        if isinstance(resolution, Halt) or resolution.verdict is not Verdict.ASK_THE_LOG:
             return resolution
-        return self._ask_the_log(row)
+        if resolution.verdict is Verdict.ASK_THE_LOG:
+            told = self._ask_the_log(row)
+            if isinstance(told, Halt):
+                return explain_outcome_lost(self._kafka, row, told)
+            resolution = told
+        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
+            return behind_kafka()
+        return check_kept(self._kafka, row, resolution)
+
+    def _explained(self, halt: Halt) -> Halt:
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        return explained(halt, self._transactional_id, began_at(self._kafka, deadline))
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> StateRow | None:
-        """Carry out one verdict; None means: look again."""
+        """Carry out one verdict; None, or a decided row, means: look again."""
         if isinstance(resolution, Halt):
-            # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
-            self._store.check_generation(self._transactional_id, row.generation)
-            if self._decision is None or row.status != RowStatus.DECIDED:
-                raise self._halt(row, kafka, resolution)
-            return self._apply_decision(row, findings)
+            return self._decided_by_operator(row, kafka, resolution, findings)
         verdict = resolution.verdict
         if verdict is Verdict.WAIT:
             return None
         if verdict is Verdict.COMMIT:
-            settled = self._commit(row)
-            if settled is not None:
-                findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
-            return None if settled is None else self._note_done(row, settled)
+            return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.MARK_DONE:
             findings.actions.append(f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)
@@ -304,7 +336,45 @@ class Recovery:
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-        return row
+        return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+
+    def _complete(
+        self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
+    ) -> StateRow | None:
+        """Commit in Kafka, see that the records are there, and note it; None means: look again."""
+        settled = self._commit(row)
+        if settled is None:
+            return None
+        findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+        # The records may have gone between the look before and the commit, which asks no log.
+        kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
+        if isinstance(kept, Halt):
+            return self._decided_by_operator(row, kafka, kept, findings)
+        return self._note_done(row, settled)
+
+    def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
+        word, producer = self._open_transaction, kafka.producer
+        if word is None or word.batch_id is None or producer is None:
+            message = "an open transaction has a pair, and the person who takes it for decided names its batch"
+            raise AssertionError(message)
+        findings.actions.append(f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
+        return note_decision(self._store, row, producer, word.batch_id, began)
+
+    def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
+        """Carry out what a person has decided about a halt, or raise it."""
+        # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
+        self._store.check_generation(self._transactional_id, row.generation)
+        if halt.cause is HaltCause.DATABASE_BEHIND:
+            passed = self.losses.pass_over(row, findings.actions)
+            if passed is None:
+                raise self._halt(row, kafka, self.losses.explain(row, halt))
+            return passed
+        # The halt asks to compare first. Who names the batch has read that; a flag from another night has not.
+        named = self._batch_id is not None or row.batch_id is None
+        if self._decision is None or row.status != RowStatus.DECIDED or not named:
+            raise self._halt(row, kafka, halt)
+        return self._apply_decision(row, findings)
 
     def _commit(self, row: StateRow) -> PreparedTxnState | None:
         """End the row's transaction with COMMIT; None when the answer was anything but success."""
@@ -350,6 +420,7 @@ class Recovery:
             PreparedTxnState(row.prepared_transaction_state).producer,
             row.kafka_offsets,
             Deadline(self._clock, self._settle_deadline_ms),
+            recover=f"spark-2pc recover --transactional-id {self._transactional_id} --batch {row.batch_id}",
         )
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
@@ -359,6 +430,13 @@ class Recovery:
         return self._apply_decision(row, findings)
 
     def _apply_decision(self, row: StateRow, findings: _Findings) -> StateRow:
+        if self._batch_id not in (None, row.batch_id):
+            raise ConfigurationError(
+                option="batch",
+                value=self._batch_id,
+                rule=f"it is the batch in doubt, which is {row.batch_id}",
+                remedy="look again (spark-2pc status), and decide about that one",
+            )
         if self._decision is OperatorDecision.DROP:
             findings.actions.append(f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             return self._store.drop_batch(self._transactional_id, row.generation, row.prepared_transaction_state)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.errors import HaltError
-from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
+from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT
+from spark_2pc_sink.recovery import OperatorDecision
+from spark_2pc_sink.recovery_report import RecoveryReport
 from spark_2pc_sink.runbook import recover, status
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="take over a row of another Kafka cluster, or an id that Kafka knows already",
     )
+    settling.add_argument(
+        "--accept-loss",
+        metavar="FIRST..LAST",
+        help="with --adopt: go on without these batches, which the database has lost ('none': it has lost none)",
+    )
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept-replay",
@@ -58,6 +65,19 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         const=OperatorDecision.DROP,
         help="of a batch that Kafka lacks: leave Kafka without it",
     )
+    settling.add_argument(
+        "--open-transaction",
+        choices=[COMMIT, ABORT],
+        help="with --adopt, where the state row and its history are lost and Kafka has a transaction open: commit when "
+        "the table has the rows of its records, abort when it has none of them",
+    )
+    settling.add_argument(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="with --open-transaction commit its batch: the newest in the checkpoint's offsets/ that is not in its "
+        "commits/; with --drop or --accept-replay the batch that is meant, which a refusal names: no other is touched",
+    )
     settling.set_defaults(run=_recover)
 
 
@@ -66,9 +86,12 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--database", required=True, metavar="URL", help="SQLAlchemy URL of the database")
     command.add_argument("--state-schema", help="schema of the state table (default: public)")
     command.add_argument("--state-table", help="name of the state table (default: kafka_transaction_state)")
-    command.add_argument("--history-table", help="name of the history table (default: kafka_transaction_history)")
+    command.add_argument("--history-table", help="name of the history table (default: the state table's, _history)")
     command.add_argument(
-        "--history-batches", type=int, metavar="N", help="as on the sink, so that its history has this too (default: 0)"
+        "--history-batches",
+        type=int,
+        metavar="N",
+        help="lines of the history, as on the sink (default: 1000)",
     )
     command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
 
@@ -84,7 +107,10 @@ def _recover(given: argparse.Namespace) -> int:
             dry_run=given.dry_run,
             take_over=given.take_over,
             decision=given.decision,
+            open_transaction=given.open_transaction,
+            batch=given.batch,
             adopt=given.adopt,
+            accept_loss=given.accept_loss,
             **_common(given),
         )
     except HaltError as error:

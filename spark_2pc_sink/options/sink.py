@@ -7,10 +7,10 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import check_transactional_id
+from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
-from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
 _TIMEOUT_MS_MAX = INT32_MAX
+
+#: Stands behind the name of the state table in that of its history.
+HISTORY_SUFFIX = "_history"
 
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
@@ -70,13 +73,25 @@ class CommonOptions:
         default=False,
         why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
     )
+    accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        why="with adopt: go on without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
+        "refusal that asks for it names them",
+    )
     state_schema: str = setting(
         "public", why="named, because a search_path may differ between the job's role and the operator's"
     )
     state_table: str = setting("kafka_transaction_state", why="the name in KIP-939's recipe")
-    history_table: str = setting("kafka_transaction_history", why="beside the state table; used with history_batches")
+    history_table: str | None = setting(
+        None,
+        why="beside the state table; None: its name with _history behind it, so that no two state tables share one",
+    )
     history_batches: int = setting(
-        0, at_least=0, at_most=1_000_000, why="settled batches kept for audits; recovery never reads them, so none"
+        1_000,
+        at_least=0,
+        at_most=1_000_000,
+        why="lines of the history kept per sink, written with each decision: a lost state row is made again from the "
+        "newest, and the others are for audits. Each is about half a kilobyte. 0: none",
     )
     connect_timeout_s: int = setting(
         10, unit="s", at_least=2, at_most=600, why="one attempt to connect; libpq takes no less than 2 s"
@@ -145,11 +160,17 @@ class CommonOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         check_transactional_id(self.transactional_id)
+        if self.accept_loss is not None and not self.adopt:
+            rule = "it names what adopt goes on without"
+            raise _contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
         _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
         _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
         if self.state_table == self.history_table:
             rule = "it is another table than state_table"
             raise _contradiction("history_table", self.history_table, rule, "rename it")
+        if len(self._history_table.encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {HISTORY_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise _contradiction("state_table", self.state_table, rule, "shorten it, or pass history_table=")
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
@@ -173,19 +194,25 @@ class CommonOptions:
     def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
         given["kafka"] = KafkaOptions.parse(given["kafka"])
         given["database"] = parse_database_url(given["database"])
+        if given.get("accept_loss") is not None:
+            given["accept_loss"] = BatchRange.parse(given["accept_loss"])
         for name in ("state_schema", "state_table", "history_table"):
-            if name in given:
+            if given.get(name) is not None:
                 given[name] = parse_identifier(given[name], option=name)
         return given
 
     def store_settings(self) -> dict[str, Any]:
         """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
         names = (
-            "state_schema state_table history_table history_batches connect_timeout_s connect_deadline_ms "
+            "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
             "idle_in_transaction_timeout_ms commit_timeout_ms"
         )
-        return {name: getattr(self, name) for name in names.split()}
+        return {name: getattr(self, name) for name in names.split()} | {"history_table": self._history_table}
+
+    @property
+    def _history_table(self) -> str:
+        return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,10 +271,12 @@ class SinkOptions(CommonOptions):
         "each other, in files below spark.local.dir; False: by tables and Spark's shuffle, as in a cluster",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
-    accept_replay: bool = setting(
-        default=False,
-        why="go on with a replay that differs from the batch that the database took: one that Kafka is owed is sent as "
-        "Spark has it now, one that both sides have is left out",
+    accept_replay: int | None = setting(
+        None,
+        at_least=0,
+        at_most=2**63 - 1,
+        why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is "
+        "sent as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
     )
     on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
         None,

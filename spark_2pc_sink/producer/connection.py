@@ -24,7 +24,7 @@ from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api
-from spark_2pc_sink.wire.replies import MetadataReply
+from spark_2pc_sink.wire.replies import MetadataReply, TopicMetadata
 
 #: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
 #: one, because a broker learns of a new topic a moment after the controller has made it.
@@ -59,6 +59,7 @@ class Cluster(BrokerConnections):
         self._metadata: MetadataReply | None = None
         self._metadata_until_s = 0.0
         self._leaders: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
 
     def __enter__(self) -> Cluster:
@@ -104,20 +105,41 @@ class Cluster(BrokerConnections):
             AuthorizationError: a topic may not be described.
             KafkaTimeoutError: no broker answered.
         """
-        deadline = deadline or self.deadline()
-        wanted = tuple(sorted(set(topics)))
-        if not wanted:
-            return {}
-        for _ in range(UNKNOWN_TOPIC_REFRESHES_MAX - 1):
-            counts = self._counts(wanted, deadline)
-            if all(counts.values()):
-                return counts
-            deadline.pause()
-        counts = self._counts(wanted, deadline)
-        missing = [topic for topic, count in counts.items() if not count]
+        wanted = sorted(set(topics))
+        found = self.existing_topics(wanted, deadline)
+        missing = [topic for topic in wanted if topic not in found]
         if missing:
             raise unknown_topic(missing[0], "the brokers know no such topic")
-        return counts
+        return {topic: len(found[topic].partitions) for topic in wanted}
+
+    def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
+        """Those of ``topics`` that exist, asked anew. One is left out that several answers in a row did not show.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError: the brokers cannot tell of a topic whether it exists.
+            KafkaTimeoutError: no broker answered.
+        """
+        deadline = deadline or self.deadline()
+        wanted = tuple(sorted(set(topics)))
+        found: dict[str, TopicMetadata] = {}
+        for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX if wanted else 0):
+            if attempt:
+                deadline.pause()
+            found = {topic.name: topic for topic in self.refresh(wanted, deadline).topics}
+            if len(found) == len(wanted) and all(topic.exists for topic in found.values()):
+                break
+            for topic in found.values():
+                if topic.error_code in _TOPIC_REFUSALS:
+                    raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+        for topic in found.values():
+            if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+        return {name: topic for name, topic in found.items() if topic.exists}
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic as of the newest answer about it; '' where the broker has none (KIP-516)."""
+        return self._topic_ids.get(topic, "")
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The broker that leads ``partition`` as far as is known; None: `refresh` first, or nobody leads it now."""
@@ -188,14 +210,6 @@ class Cluster(BrokerConnections):
             return self.refresh((), deadline)
         return self._metadata
 
-    def _counts(self, topics: tuple[str, ...], deadline: Deadline) -> dict[str, int]:
-        counts = {}
-        for topic in self.refresh(topics, deadline).topics:
-            if topic.error_code in _TOPIC_REFUSALS:
-                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
-            counts[topic.name] = len(topic.partitions) if topic.error_code == Code.NONE else 0
-        return {topic: counts.get(topic, 0) for topic in topics}
-
     def _refresh_from(self, node_id: int | str, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
         version = self.version(node_id, Api.METADATA, deadline)
         response = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
@@ -210,6 +224,7 @@ class Cluster(BrokerConnections):
             with library_log.quiet(self._events):
                 self._manager.close(node_id)  # it is known by its number now, and connected to under that
         for topic in reply.topics:
+            self._topic_ids[topic.name] = topic.topic_id
             for part in topic.partitions:
                 key = TopicPartition(topic.name, part.partition)
                 if part.leader_id >= 0:

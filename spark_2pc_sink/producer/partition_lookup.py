@@ -16,7 +16,7 @@ from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Clus
 from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse, OffsetSpec
+from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -136,17 +136,17 @@ def ask_leader(
 def end_offset(
     cluster: Cluster,
     partition: TopicPartition,
-    end: OffsetSpec,
+    end: int,
     deadline: Deadline,
     *,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> int:
-    """One past the last offset (LATEST) or the first offset (EARLIEST).
+    """One past the last offset (LATEST), the first offset (EARLIEST), or that of the first record of a time.
 
     Args:
         cluster: where to ask.
         partition: whose log.
-        end: which end.
+        end: which end, an `OffsetSpec`; or milliseconds since 1970, answered with -1 where no record is as late.
         deadline: when to give up.
         isolation: transactions still open are included (the high watermark), or not (the last stable offset).
 
@@ -172,7 +172,7 @@ def end_offset(
 
 
 def end_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], end: OffsetSpec, deadline: Deadline
+    cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """`end_offset` of several partitions, with one request to each leader that is known and answers.
 

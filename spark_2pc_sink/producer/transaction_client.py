@@ -14,7 +14,7 @@ fence stragglers, which those of EndTxn v4 do not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
@@ -31,9 +31,13 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
+from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
-from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
+from spark_2pc_sink.producer.written_logs import view_logs
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, KafkaRequest, KafkaResponse
@@ -82,11 +86,13 @@ class TransactionDescription:
             coordinator has never seen, or has forgotten.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
+        partitions: those of the transaction that have no end marker yet.
     """
 
     state: str
     producer: ProducerIdAndEpoch | None
     timeout_ms: int
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,7 @@ class TransactionClient:
             return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
         if described.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
-        return TransactionDescription(described.state, described.producer, described.timeout_ms)
+        return TransactionDescription(described.state, described.producer, described.timeout_ms, described.partitions)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
@@ -305,6 +311,55 @@ class TransactionClient:
             epochs=epochs,
             deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
         )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the cluster is found, as the user has named it."""
+        return ",".join(self._options.bootstrap_servers)
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Read which transactions were committed since; see `spark_2pc_sink.producer.commit_scan`.
+
+        Args:
+            query: whose, and since when.
+            topics: where to look.
+            limit_ms: for how long; what is not read until then is said.
+            bytes_max: how much of all logs together; as well.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError, KafkaTimeoutError: the brokers tell nothing of the topics.
+        """
+        deadline = self._cluster.deadline(limit_ms)
+        wanted = sorted(set(topics))
+        existing = self._cluster.existing_topics(wanted, deadline)
+        found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
+            TopicPartition(topic.name, part.partition) for topic in existing.values() for part in topic.partitions
+        )
+        gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)
+        return replace(found, unread=found.unread + gone)
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Look at the topics and the logs of a batch as they are now; see `spark_2pc_sink.producer.written_logs`.
+
+        Args:
+            partitions: those of the batch.
+            starts: ask where the logs begin, too.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError: a broker refused.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of the producer's open transaction in a partition, as its leader says; None where none is open.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
+        deadline = self._cluster.deadline(min(limit_ms, self._options.max_block_ms))
+        return open_since(self._cluster, partition, producer_id, deadline)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 
@@ -21,7 +22,6 @@ class Placement(Enum):
     RESEND = "the database has it; only the Kafka half is written"
 
 
-_ADOPT = "adopt=True on the sink (once): take this query's batches from here on, whatever the state row says"
 _CHANGED = (
     "if transactional_id, state_schema, state_table or database is another than in this query's last run: change it "
     "back, the row is where it was"
@@ -31,20 +31,20 @@ _NEW_CHECKPOINT = (
     "if it is lost: a new checkpoint, with a source that begins behind what both sides have (startingOffsets or the "
     "like), and adopt=True on the sink (once)"
 )
-_REPAIR = "compare both sides, repair the table by hand, then the next"
 
 
-def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
+def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
     """Say what to do with a batch.
 
     Args:
         status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
         row_batch_id: the last batch in the row, None before the first.
         batch_id: the id that Spark passed, 0 or more.
-        adopt: the user has said that a gap is meant.
 
     Returns:
-        The placement, or why there is none: the id fits neither a replay nor the next batch.
+        The placement, or why there is none: the id fits neither a replay nor the next batch. No flag lets that pass,
+        as it would let the next such batch pass too. Batches that the row lacks are passed over by name
+        (`recipe.lost_batches`); a checkpoint that is older than the row is replaced by a new one.
 
     Raises:
         ValueError: the row is ``DECIDED``; recovery must come first.
@@ -57,23 +57,33 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int, a
     if row_batch_id is not None and batch_id == row_batch_id:
         return Placement.SKIP
     expected = 0 if row_batch_id is None else row_batch_id + 1
-    if batch_id == expected or adopt:
+    if batch_id == expected:
         return Placement.RUN
-    if row_batch_id is None:
-        reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-        return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, (_CHANGED, _RESTORE, _adopt(f"batch {batch_id}")))
+    return _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
+
+
+def _not_the_first(batch_id: int) -> Halt:
+    reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
+    remedies = (_CHANGED, _RESTORE, _by_name(0, batch_id))
+    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
+
+
+def _gap(row_batch_id: int, batch_id: int) -> Halt:
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
-    if batch_id < row_batch_id:
-        again = _adopt(f"what it has of batches {batch_id} to {row_batch_id}")
-        older, remedies = "the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT, again)
-    else:
-        older, remedies = "the row is older than the checkpoint", (_RESTORE, _REPAIR, _adopt(f"batch {batch_id}"))
-    return Halt(HaltCause.GAP, f"{reason}; {older}", remedies)
+    if batch_id > row_batch_id:
+        remedies = (_RESTORE, _by_name(row_batch_id + 1, batch_id))
+        return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
+    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT))
 
 
-def _adopt(written: str) -> str:
-    """The last way out, and what it costs where ``written`` is on both sides already."""
-    return f"{_ADOPT}. It writes {written} to both sides, also where they have it"
+def _by_name(first: int, batch_id: int) -> str:
+    """The last way out: a person names what this sink is not to write any more."""
+    before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
+    return (
+        f"adopt=True and accept_loss={str(before)!r} on the sink (once): batches {before} stay on both sides as they "
+        f"are, and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch "
+        f"{batch_id} too, which is then skipped"
+    )
 
 
 def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:

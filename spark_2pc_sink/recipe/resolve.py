@@ -20,6 +20,9 @@ Kafka, in every status, and halts. Counter-example without that rule: the first 
 Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
 batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be
 older than Kafka too: its marker in the log says COMMIT, and the decision after it is the one that was lost.
+
+A row that is gone is made again from its history, before this is asked. Where the history is gone too, an open
+transaction halts, whatever a person adopts: see `spark_2pc_sink.recipe.open_transaction`.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class Verdict(Enum):
 
     COMMIT = "commit the transaction of the row's pair"
     ABORT = "abort the open transaction, which was never decided"
+    TAKE_OPEN = "take the open transaction for decided, as a person has found its rows in the table"
     NOTHING = "do nothing: nothing is in doubt"
     MARK_DONE = "note that Kafka has committed it"
     MARK_OWED = "note that Kafka has aborted it, and is owed the batch"
@@ -111,10 +115,17 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict, and why, as a sentence for the report."""
+    """A verdict, and why, as a sentence for the report.
+
+    Attributes:
+        verdict: what to do.
+        reason: why.
+        from_log: a control marker said so, which tells nothing of later transactions.
+    """
 
     verdict: Verdict
     reason: str
+    from_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,29 +136,36 @@ class Halt:
         cause: why, for programs.
         reason: why, as a sentence.
         remedies: what a person can do, one in each line.
+        lacking: the row lacks batches that came before the one which was passed.
     """
 
     cause: HaltCause
     reason: str
     remedies: tuple[str, ...]
+    lacking: bool = False
 
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 _ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
+_ADOPT_BY_NAME = (
+    "spark-2pc recover --adopt --accept-loss FIRST..LAST: go on without what the database lacks; the table stays as it "
+    "is, so put its rows back by hand first"
+)
 _CHANGED = (
     "if state_schema, state_table or database is another than in this id's last run: change it back, the row is where "
     "it was"
 )
 
 
-def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolution | Halt:
+def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False) -> Resolution | Halt:
     """Decide what recovery does next.
 
     Args:
         row: the row as the claim returned it.
         kafka: what the coordinator says now; asked for after the claim (a look before it may be stale, because an
             older driver could still have decided in between).
-        adopt: the user has said that the row may take over an id of which Kafka knows more than the row does.
+        adopt: the user has said that a row of another cluster may be taken over, and a new row an id that Kafka knows.
+        nothing_lost: the user has said that the commit which Kafka shows and the row does not know is none of a batch.
 
     Returns:
         The verdict, or why there is none.
@@ -159,13 +177,13 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Resolutio
             ("connect to the cluster that the row names", _ADOPT),
         )
     if row.status is RowStatus.DECIDED:
-        return _resolve_decided(row, kafka, adopt=adopt)
+        return _resolve_decided(row, kafka, nothing_lost=nothing_lost)
     if row.status is RowStatus.DONE:
-        return _resolve_done(row, kafka, adopt=adopt)
-    return _resolve_undecided(row, kafka, adopt=adopt)
+        return _resolve_done(row, kafka, nothing_lost=nothing_lost)
+    return _resolve_undecided(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
 
 
-def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Resolution | Halt:
     if row.fresh and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
         return Halt(
             HaltCause.ID_IN_USE,
@@ -175,46 +193,57 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolu
                 "choose a transactional id that nothing else uses",
                 _CHANGED,
                 "restore the state row",
-                f"{_ADOPT}, and what it has open there is aborted",
+                f"{_ADOPT}. Where it has a transaction open there, that asks how it ends",
             ),
+        )
+    if row.fresh and kafka.state is TransactionState.ONGOING:
+        # Also where the user adopts: the row that might have named it is lost, with its history.
+        return Halt(
+            HaltCause.OPEN_TRANSACTION,
+            f"neither a state row nor its history says whether the database has decided {kafka.producer}, which Kafka "
+            "holds open",
+            ("restore the state row, or its history",),
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    if kafka.state in _COMMITTED and not adopt:
-        # Of any pair: neither status has a decision that Kafka has committed.
-        return _behind_kafka()
+    # A batch whose records were lost after their commit is owed by a person's decision; no other row that is undecided
+    # has a decision that Kafka has committed, whatever its pair. A new row that was adopted knows nothing.
+    own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
+    if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "an undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "no transaction is open")
 
 
-def _resolve_done(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
     own = _outcome_pairs(row, kafka) | {row.settled.producer}
     if kafka.state is TransactionState.ONGOING:
         if kafka.producer == row.prepared.producer:
             return Resolution(Verdict.COMMIT, "Kafka shows the done transaction as open: its log lost the end")
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    if kafka.state in _COMMITTED and kafka.producer not in own and not adopt:
-        return _behind_kafka()
+    if kafka.state in _COMMITTED and kafka.producer not in own and not nothing_lost:
+        return behind_kafka()
     if kafka.state in ENDING_STATES:
         return Resolution(Verdict.WAIT, "a settled or undecided transaction is just being ended")
     return Resolution(Verdict.NOTHING, "the last decision is settled")
 
 
-def _behind_kafka() -> Halt:
+def behind_kafka() -> Halt:
+    """Kafka has what the row does not know, as its coordinator or its logs show."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
         (
-            "if another job or application uses this id: give that one another, then adopt as below",
+            "compare both sides: which records Kafka has, and which of their rows the table lacks",
             "restore the database to its newest state",
-            "compare both sides, repair the table by hand, then " + _ADOPT,
+            _ADOPT_BY_NAME,
         ),
     )
 
 
-def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resolution | Halt:
+def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Resolution | Halt:
     if kafka.state is TransactionState.ONGOING and kafka.producer == row.prepared.producer:
         return Resolution(Verdict.COMMIT, "the database has decided, Kafka still holds the transaction open")
     if kafka.producer in _outcome_pairs(row, kafka):
@@ -226,11 +255,27 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, adopt: bool) -> Resoluti
             kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):
             return Resolution(Verdict.WAIT, "the decided transaction is just being ended")
-    if _went_beyond(row, kafka) and not adopt:
-        return _behind_kafka()
+    if _went_beyond(row, kafka) and not nothing_lost:
+        return behind_kafka()
     return Resolution(
         Verdict.ASK_THE_LOG, f"the coordinator shows {kafka}, which does not tell how {row.prepared} ended"
     )
+
+
+def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> bool:
+    """Whether commits that the row does not know may be behind a verdict that leaves nothing in doubt.
+
+    The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
+    one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
+    says how one transaction ended, and nothing of those behind it. A new row knows no pair at all: where Kafka knows
+    the id, the row may be one that was lost.
+    """
+    if resolution.from_log:
+        return resolution.verdict is Verdict.MARK_DONE
+    quiet = resolution.verdict in {Verdict.NOTHING, Verdict.ABORT}
+    known = _outcome_pairs(row, kafka) | {row.settled.producer}
+    unused = row.fresh and kafka.producer is None
+    return quiet and not unused and row.status is not RowStatus.DECIDED and kafka.producer not in known
 
 
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
@@ -36,6 +35,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
+from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.kafka_side import KafkaSide
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
-    from spark_2pc_sink.recovery import KafkaSide, Recovered, Recovery
+    from spark_2pc_sink.recovery import Recovered, Recovery
     from spark_2pc_sink.sink.batch_work import BatchWork, ProducedBatch
 
 _log = logging.getLogger(__name__)
@@ -72,15 +73,17 @@ class DecidedBatch:
 
     driver: BatchDriver
     producer: ProducerIdAndEpoch
+    written: WrittenRecords
 
     def complete(self) -> None:
-        """Commit in Kafka and note it.
+        """Commit in Kafka, see that the records are there, and note it.
 
         Raises:
-            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret.
+            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
+                are not there.
             OutcomeUnknownError: EndTxn was not answered in time.
         """
-        self.driver.complete(self.producer)
+        self.driver.complete(self.producer, self.written)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class PreparedBatch:
             TransactionExpiredError: Kafka would abort the transaction before it could be committed.
         """
         self.driver.decide(self, work, scope, kafka_only=kafka_only)
-        return DecidedBatch(self.driver, self.producer)
+        written = WrittenRecords(self.batch_id, self.produced.offsets, self.produced.topic_ids)
+        return DecidedBatch(self.driver, self.producer, written)
 
 
 class BatchDriver:
@@ -120,9 +124,8 @@ class BatchDriver:
         attempts_max: how many transactions one batch may begin in one call.
         decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
         restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        adopt: accept a gap in the batch ids.
-        accept_replay: go on with a replay that differs from what the database has: an owed batch is resent as it is
-            now, one that both sides have is left out.
+        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
+            both sides have it, it is left out. None for no batch.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
     """
@@ -140,8 +143,7 @@ class BatchDriver:
         attempts_max: int,
         decision_margin_ms: int,
         restore_deadline_ms: int,
-        adopt: bool,
-        accept_replay: bool,
+        accept_replay: int | None,
         stopping: Callable[[], bool],
         observer: Observer,
     ) -> None:
@@ -154,7 +156,6 @@ class BatchDriver:
         self._run_id = run_id
         self._attempts_max = attempts_max
         self._decision_margin_ms = decision_margin_ms
-        self._adopt = adopt
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
@@ -166,6 +167,7 @@ class BatchDriver:
         self._producer: ProducerIdAndEpoch | None = None
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
+        self._told_of_ids = False
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
@@ -199,7 +201,12 @@ class BatchDriver:
             # The call before ended by an exception, and its caller goes on all the same.
             self.recover()
         self._unfinished = True
-        report = self._write(batch_id, work)
+        try:
+            report = self._write(batch_id, work)
+        except HaltError as error:
+            if (named := self._recovery.losses.name(error)) is not error:
+                raise named from error
+            raise
         self._unfinished = False
         return report
 
@@ -273,21 +280,24 @@ class BatchDriver:
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        place = partial(place_batch, status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
-        placed = place(adopt=self._adopt)
+        placed = _place_beside(row, batch_id)
+        if isinstance(placed, Halt) and placed.lacking:
+            row = self._row = self._recovery.losses.pass_gap(row, batch_id, self._halted(row, placed))
+            placed = _place_beside(row, batch_id)
         if isinstance(placed, Halt):
-            raise HaltError(
-                transactional_id=self._transactional_id,
-                cause=placed.cause,
-                database_side=f"batch {row.batch_id}, {row.status}",
-                kafka_side="nothing in doubt",
-                reason=placed.reason,
-                remedies=placed.remedies,
-            )
-        if isinstance(overruled := place(adopt=False), Halt):
-            _log.warning("%s: adopt=True lets it pass that %s", self._transactional_id, overruled.reason)
+            raise self._halted(row, placed)
         self._observer(Step.PLACE)
         return placed
+
+    def _halted(self, row: StateRow, halt: Halt) -> HaltError:
+        return HaltError(
+            transactional_id=self._transactional_id,
+            cause=halt.cause,
+            database_side=f"batch {row.batch_id}, {row.status}",
+            kafka_side="nothing in doubt",
+            reason=halt.reason,
+            remedies=halt.remedies,
+        )
 
     def _look_at_row(self, generation: int) -> StateRow:
         """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""
@@ -400,6 +410,7 @@ class BatchDriver:
                 record_count=produced.record_count,
                 digest=produced.digest,
                 kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
+                topic_ids=produced.topic_ids,
             )
         )
         scope.commit()
@@ -418,7 +429,7 @@ class BatchDriver:
                 own_timeout=initialized.own_timeout,
             )
 
-    def complete(self, producer: ProducerIdAndEpoch) -> None:
+    def complete(self, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
         """Steps 6 and 7; called by `DecidedBatch.complete` only."""
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
@@ -426,12 +437,29 @@ class BatchDriver:
                 reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
             )
         self._observer(Step.COMPLETE)
+        self._check_kept(written)
         settled = answer.producer or producer
         self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(settled))
         # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
         self._producer = answer.producer
         self._decided = None
         self._observer(Step.NOTE)
+
+    def _check_kept(self, written: WrittenRecords) -> None:
+        """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""
+        if not self._told_of_ids and (without := missing_id_topics(written)):
+            self._told_of_ids = True
+            unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
+            _log.warning("%s: Kafka gives topic %s no id: %s", self._transactional_id, ", ".join(without), unseen)
+        lost = find_lost_records(
+            written,
+            self._kafka.view_logs(written.offsets),
+            committed=True,
+            transactional_id=self._transactional_id,
+        )
+        if lost is not None:
+            # Recovery asks once more, and is the one that says so: a broker may be behind the others.
+            raise BatchRetryError(reason=f"{lost.reason}; looking again")
 
     def _claimed(self) -> StateRow:
         if self._row is None:
@@ -448,3 +476,7 @@ def _not_recovered() -> LocalProtocolError:
     return LocalProtocolError(
         operation="write", state="not recovered", rule="recover() comes first in each run of a query"
     )
+
+
+def _place_beside(row: StateRow, batch_id: int) -> Placement | Halt:
+    return place_batch(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)

@@ -53,6 +53,7 @@ class ProducedBatch:
         digest: 32 hexadecimal digits over the records, '' when there are none.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
+        topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
     """
 
     row_count: int
@@ -60,6 +61,7 @@ class ProducedBatch:
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
     record_bytes: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class EncodedSource:
         pieces: how many pieces it handed to tasks that send; 0 for a task that sends its own.
         copy_rows: rows that it has encoded for the table.
         staged_parts: in how many parts it has staged them; 0 where they were sent to the driver.
+        topic_ids: of the topics that it has asked about; '' for one that has none (KIP-516).
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
         piece_bytes: of all record batches that it handed to tasks that send.
@@ -50,6 +51,7 @@ class EncodedSource:
     pieces: int = 0
     copy_rows: int = 0
     staged_parts: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
     piece_bytes: int = 0
@@ -134,6 +136,13 @@ class TaskResults:
         return sum(source.piece_bytes for source in self.sources)
 
     @property
+    def topic_ids(self) -> dict[str, str]:
+        """Ids of the topics that have records of the batch, of those that have an id."""
+        written = {partition.topic for partition in self.offsets}
+        known = {topic: topic_id for source in self.sources for topic, topic_id in source.topic_ids.items()}
+        return {topic: topic_id for topic, topic_id in sorted(known.items()) if topic_id and topic in written}
+
+    @property
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
         """First and last offset by partition."""
         return {
@@ -197,10 +206,16 @@ def _check_sources(results: TaskResults) -> None:
         )
     if combine_digests(*(source.digest for source in sources)) != results.digest:
         raise BatchRetryError(reason="the digest of the records that were sent is not that of the rows that were read")
-    counts = {tuple(item) for source in sources for item in source.partition_counts.items()}
-    differing = [topic for topic, number in Counter(topic for topic, _ in counts).items() if number > 1]
-    if differing:
-        raise BatchRetryError(reason=f"topic {differing[0]!r} got more partitions during the batch")
+    if differing := _differing(source.partition_counts for source in sources):
+        raise BatchRetryError(reason=f"topic {differing!r} got more partitions during the batch")
+    if differing := _differing(source.topic_ids for source in sources):
+        raise BatchRetryError(reason=f"topic {differing!r} was deleted and made anew during the batch")
+
+
+def _differing(told: Iterable[Mapping[str, object]]) -> str | None:
+    """A topic of which two sources were told different things."""
+    seen = Counter(topic for topic, _ in {item for each in told for item in each.items()})
+    return next((topic for topic, number in sorted(seen.items()) if number > 1), None)
 
 
 def _check_ownership(receipts: Iterable[TaskReceipt]) -> None:

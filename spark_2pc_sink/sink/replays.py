@@ -20,20 +20,20 @@ _CHANGED_JOB = (
 )
 
 
-def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
+def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
     """A resend must be what the database has.
 
     Args:
         row: of the owed batch.
         replay: what Spark has now.
-        accept_replay: the sink's option.
+        accept_replay: the sink's option: the batch that a person has named.
 
     Raises:
         HaltError: it is another batch.
     """
     if _is_replay(row, replay):
         return
-    if not accept_replay:
+    if accept_replay is None or accept_replay != row.batch_id:
         raise _another_batch(
             row,
             HaltCause.RESEND_DIFFERS,
@@ -48,7 +48,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     _warn(row, replay, f"sends batch {row.batch_id} to Kafka as it is now")
 
 
-def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
+def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
     """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
 
     Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
@@ -59,14 +59,14 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
     Args:
         row: of the batch that both sides have.
         replay: what Spark has now.
-        accept_replay: the sink's option.
+        accept_replay: the sink's option: the batch that a person has named.
 
     Raises:
         HaltError: it is another batch.
     """
     if _is_replay(row, replay):
         return
-    if not accept_replay:
+    if accept_replay is None or accept_replay != row.batch_id:
         raise _another_batch(
             row,
             HaltCause.REPLAY_DIFFERS,
@@ -77,7 +77,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: bool) -> None:
             remedies=(
                 _CHANGED_JOB,
                 "restore the checkpoint, or the database, that belongs to the other one",
-                "accept_replay=True on the sink (once): keep what both sides have, and leave this batch out",
+                f"accept_replay={row.batch_id} on the sink: keep what both sides have, and leave this batch out",
                 "for two parts of one stream use two sinks, each with a transactional_id of its own",
             ),
         )
@@ -91,10 +91,11 @@ def _is_replay(row: StateRow, replay: Replay) -> bool:
 
 
 def _warn(row: StateRow, replay: Replay, does: str) -> None:
-    """Say what the option, which is meant for one start, has just done: it may have been left on."""
+    """Say what the option has just done."""
     _log.warning(
-        "%s: accept_replay=True %s, with %s; the database has it with %s",
+        "%s: accept_replay=%s %s, with %s; the database has it with %s",
         row.transactional_id,
+        row.batch_id,
         does,
         replay,
         _recorded(row),

@@ -173,6 +173,8 @@ class _Run:
                 clock=clock,
                 settle_deadline_ms=options.settle_deadline_ms,
                 adopt=options.adopt,
+                accept_loss=options.accept_loss,
+                topics=() if options.topic is None else (options.topic,),
             ),
             kafka=self._kafka,
             store=self._store,
@@ -182,7 +184,6 @@ class _Run:
             attempts_max=options.batch_attempts_max,
             decision_margin_ms=options.decision_margin_ms,
             restore_deadline_ms=options.connect_deadline_ms,
-            adopt=options.adopt,
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
             observer=self._reached,
@@ -209,12 +210,13 @@ class _Run:
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])
         self._loader.prepare(batch, expressions, create=False)
-        for name in ("adopt", "accept_replay"):
-            if getattr(self._options, name):
+        for name in ("adopt", "accept_loss", "accept_replay"):
+            given = getattr(self._options, name)
+            if given is not None and given is not False:
                 once = (
                     "is meant for one start, and nothing that it allows is refused while it is there: take it out again"
                 )
-                _log.warning("%s: %s=True %s", self._options.transactional_id, name, once)
+                _log.warning("%s: %s=%s %s", self._options.transactional_id, name, given, once)
         recovered = self._driver.recover()
         self._loader.drop_leftover_staging(recovered.row.generation)
         initialized = recovered.initialized

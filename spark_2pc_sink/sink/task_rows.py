@@ -78,4 +78,5 @@ class TaskRows:
             copy_rows=0 if self._writer is None else self._writer.rows,
             staged_parts=0 if self._writer is None else self._writer.staged_parts,
             arrow_bytes=self._arrow_bytes,
+            topic_ids=dict(self._plan.topics.ids),
         )

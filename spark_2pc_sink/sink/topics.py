@@ -67,6 +67,10 @@ class TopicFacts:
         """
         return self._cluster.partition_counts(topics)
 
+    def id_of(self, topic: str) -> str:
+        """The topic's id as of its last `counts`; '' where the broker has none."""
+        return self._cluster.topic_id(topic)
+
     def limits(self, topic: str) -> TopicLimits:
         """What a topic allows, asked again when the answer is older than ``metadata.max.age.ms``.
 
@@ -88,12 +92,14 @@ class Topics:
         kafka: how to reach the brokers.
         counts: partitions by topic, as far as known.
         limits: what topics allow, as far as known.
+        ids: of topics, as far as known; '' for one that has none (KIP-516).
         own: connections of the driver, where it writes itself; None in tasks, which use those of their worker.
     """
 
     kafka: KafkaOptions
     counts: dict[str, int] = field(default_factory=dict)
     limits: dict[str, TopicLimits] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
     own: Connections | None = None
 
     @property
@@ -108,7 +114,9 @@ class Topics:
             UnknownTopicError: there is no such topic.
         """
         if topic not in self.counts:
-            self.counts[topic] = self.connections.cluster().partition_counts([topic])[topic]
+            cluster = self.connections.cluster()
+            self.counts[topic] = cluster.partition_counts([topic])[topic]
+            self.ids[topic] = cluster.topic_id(topic)
         return self.counts[topic]
 
     def limits_of(self, topic: str) -> TopicLimits:

@@ -127,6 +127,7 @@ class SparkBatchWork:
             record_count=results.records,
             digest=format_digest(results.digest) if results.records else "",
             offsets=results.offsets,
+            topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
         )
 
@@ -247,7 +248,8 @@ class SparkBatchWork:
 
     def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
         limits = {topic: self._topics.limits(topic) for topic in counts}
-        return Topics(self._options.kafka, counts=counts, limits=limits, own=own)
+        ids = {topic: self._topics.id_of(topic) for topic in counts}
+        return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own)
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext

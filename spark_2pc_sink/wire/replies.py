@@ -68,11 +68,22 @@ class PartitionMetadata:
 
 @dataclass(frozen=True)
 class TopicMetadata:
-    """One topic that was asked for, or the reason why there is nothing to tell."""
+    """One topic that was asked for, or the reason why there is nothing to tell.
+
+    Args:
+        topic_id: as Kafka's tools print it (KIP-516); another one after the topic was deleted and made anew. '' where
+            the broker has none: below version 10, and in clusters that were never upgraded past Kafka 2.7.
+    """
 
     error_code: int
     name: str
     partitions: tuple[PartitionMetadata, ...]
+    topic_id: str = ""
+
+    @property
+    def exists(self) -> bool:
+        """False where the broker does not say of the topic that it is there."""
+        return self.error_code == 0 and bool(self.partitions)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
-from jdbc_state import Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from jdbc_state import AcceptedLoss, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -22,8 +22,8 @@ RUN = "run-1"
 SETTINGS = StoreSettings(
     state_schema="public",
     state_table="kafka_transaction_state",
-    history_table="kafka_transaction_history",
-    history_batches=0,
+    history_table="kafka_transaction_state_history",
+    history_batches=1_000,
     connect_timeout_s=5,
     connect_deadline_ms=10_000,
     claim_lock_timeout_ms=200,
@@ -42,6 +42,7 @@ FIRST = Decision(
     record_count=3,
     digest="00000000000000000000000000000abc",
     kafka_offsets={"orders-0": (0, 1), "orders-1": (7, 7)},
+    topic_ids={"orders": "AAAAAAAAAAAAAAAAAAAAAQ"},
 )
 #: An operation of the store -> what to call it with, beside id and generation.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -49,8 +50,10 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "mark_done": ("5:1",),
     "mark_owed": (),
     "take_empty_batch": (1,),
+    "accept_open": ("5:0", 3, {"orders-0": (5, 5)}),
     "accept_replay": (),
     "drop_batch": ("5:1",),
+    "accept_loss": (AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={"orders-0": (8, 14)}, settled="5:9"),),
 }
 
 

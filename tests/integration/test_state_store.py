@@ -185,8 +185,8 @@ def test_an_adopting_query_counts_its_batches_from_none(store: StateStore, statu
     """A8: after a wiped checkpoint batch 0 comes again, and must not be taken for the replay of an old one."""
     row = reach(store, status)
     adopted = claim(store, query_id="query-2", adopt=True)
-    expected = replace(row, batch_id=None, query_id="query-2", generation=2, claimed_at=adopted.claimed_at)
-    assert adopted == expected
+    taken = replace(row, query_id="query-2", generation=2, claimed_at=adopted.claimed_at, decision=row.decision + 1)
+    assert adopted == replace(taken, batch_id=None)
 
 
 @pytest.mark.parametrize(("status", "after"), [("none", "none"), ("done", "none"), ("owed", "owed")])
@@ -198,6 +198,7 @@ def test_adopted_from_another_cluster_a_row_forgets_its_transactions(
     adopted = claim(store, cluster_id="cluster-b", adopt=True)
     assert (adopted.status, adopted.cluster_id) == (after, "cluster-b")
     assert (adopted.prepared_transaction_state, adopted.settled, adopted.kafka_offsets) == ("", "", {})
+    assert adopted.topic_ids == {}
     assert adopted.batch_id == (None if status == "none" else 0)
 
 
@@ -331,8 +332,8 @@ def test_an_empty_batch_keeps_the_pair(store: StateStore) -> None:
     """A16: there is no Kafka transaction, so the row goes on naming the last one."""
     row = reach(store, "done")
     taken = store.take_empty_batch(ID, row.generation, 1, row.prepared_transaction_state)
-    counts: dict[str, Any] = {"row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}}
-    assert taken == replace(row, batch_id=1, settled_at=taken.settled_at, **counts)
+    counts: dict[str, Any] = {"row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}, "topic_ids": {}}
+    assert taken == replace(row, batch_id=1, decision=row.decision + 1, settled_at=taken.settled_at, **counts)
 
 
 def test_an_accepted_replay_may_have_any_digest(store: StateStore) -> None:
@@ -360,10 +361,8 @@ def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
     assert row.decided_at is not None
     assert row.decided_at >= claimed.claimed_at
     told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "expected"}}
-    expected = replace(
-        claimed, status="decided", prepared_transaction_state="5:0", settled="", decided_at=row.decided_at, **told
-    )
-    assert row == expected
+    told |= {"status": "decided", "prepared_transaction_state": "5:0", "settled": "", "decision": 1}
+    assert row == replace(claimed, decided_at=row.decided_at, **told)
 
 
 def test_a_resend_replaces_the_pair(store: StateStore) -> None:

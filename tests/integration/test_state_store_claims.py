@@ -24,8 +24,8 @@ from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import SqlStateStore, application_name, ddl
 from jdbc_state.database import driver_connection
-from jdbc_state.schema import CREATE_ATTEMPTS_MAX
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError, SupersededError
+from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
 from spark_2pc_sink.testing import wait_until
 from tests.integration import database_tables
 from tests.integration.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
@@ -117,8 +117,8 @@ def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pyte
         attempts.append(1)
         raise DBAPIError("CREATE TABLE", None, errors.lookup("23505")())
 
-    monkeypatch.setattr("jdbc_state.schema._create_once", lose)
-    monkeypatch.setattr("jdbc_state.schema._LOST_RACE", {None})
+    monkeypatch.setattr("jdbc_state.preparing._create_once", lose)
+    monkeypatch.setattr("jdbc_state.preparing._LOST_RACE", {""})
     with sql_store_error(database):
         assert len(attempts) == CREATE_ATTEMPTS_MAX
 
@@ -165,34 +165,9 @@ def test_a_role_that_may_create_nothing_can_use_tables_that_are_there(store: Sql
             assert "grant the role what it needs: SELECT, INSERT and UPDATE on the state table" in raised.value.detail
             assert "of-the-role" not in str(raised.value)
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {name}")
         with sql_store(url) as own:
             decide(own, claim(own))
-
-
-def test_history_keeps_the_last_batches(database: str) -> None:
-    """A11: it is for audits. Recovery reads the state row, which nothing prunes."""
-    with sql_store(database, history_batches=2) as store:
-        row = claim(store)
-        for batch_id in range(4):
-            decide(store, row, batch_id=batch_id, prepared=f"5:{batch_id}")
-            row = store.mark_done(ID, row.generation, f"5:{batch_id + 1}")
-        decide(store, row, batch_id=4, prepared="5:4")
-        other = claim(store, "other")
-        decide(store, other)
-        store.mark_done("other", other.generation, "5:1")
-    kept = execute(database, "SELECT transactional_id, batch_id, settled FROM kafka_transaction_history ORDER BY 1, 2")
-    assert kept == [(ID, 2, "5:3"), (ID, 3, "5:4"), ("other", 0, "5:1")]
-
-
-def test_a_refused_note_leaves_history_alone(database: str) -> None:
-    with sql_store(database, history_batches=1) as store:
-        row = claim(store)
-        decide(store, row)
-        store.mark_done(ID, row.generation, "5:1")
-        claim(store)
-        with pytest.raises(SupersededError):
-            store.mark_done(ID, row.generation, "5:1")
-    assert execute(database, "SELECT settled FROM kafka_transaction_history") == [("5:1",)]
 
 
 # --- older drivers ---------------------------------------------------------------------------------------------------

@@ -49,13 +49,17 @@ from spark_2pc_sink.coordinator.plans import (
 from spark_2pc_sink.coordinator.records import TransactionLogValue
 from spark_2pc_sink.coordinator.states import AT_REST
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.server.producer_state import EndMarker, NeedsCoordinator, Refused
 from tests.simulation.partition import Record, SimPartition, header_of
 from tests.simulation.profiles import Profile
 
 TRANSACTIONAL_ID = "orders"
-PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+TOPIC = "orders"
+PARTITIONS = (TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1))
 #: How long a transaction may last without two-phase commit.
 TIMEOUT_MS = 60_000
 #: Produce below transaction.version 2, and from there on.
@@ -136,6 +140,7 @@ class SimBroker:
         self.logs = {each: SimPartition() for each in PARTITIONS}
         self.effects: deque[Effect] = deque()
         self.answered: list[str] = []
+        self._topics_made = 1
         self._blocks = 0
         if len(_done) > _KNOWN_MAX:
             # Not while a broker runs: a state that is no longer kept could leave its identity to another.
@@ -150,6 +155,11 @@ class SimBroker:
         return TIMEOUT_MS
 
     @property
+    def topic_id(self) -> str:
+        """Of the topic as it was made last."""
+        return f"{TOPIC}-{self._topics_made}"
+
+    @property
     def standing(self) -> tuple[bool, bool]:
         """Whether a transaction is open that the coordinator would end by itself; whether none is open or ending."""
         known = _standing.get(id(self.state))
@@ -160,6 +170,12 @@ class SimBroker:
             at_rest = metadata is not None and metadata.state in AT_REST and metadata.pending is None
             known = _standing[id(self.state)] = may_time_out, at_rest
         return known
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is open."""
+        metadata = self.metadata()
+        return metadata is not None and metadata.state is TransactionState.ONGOING
 
     def metadata(self) -> TransactionMetadata | None:
         """What the coordinator knows of the one id."""
@@ -244,6 +260,42 @@ class SimBroker:
         known = log.producers.entry(producer_id)
         return Marker.OPEN if known is not None and known.txn_start_offset is not None else Marker.MISSING
 
+    def open_since(self, partition: TopicPartition, *, producer_id: int) -> int | None:
+        """What DescribeProducers shows of a producer."""
+        known = self.logs[partition].producers.entry(producer_id)
+        return None if known is None else known.txn_start_offset
+
+    def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
+        """What ``producer/written_logs.py`` finds."""
+        return LogsView(
+            topic_ids={partition.topic: self.topic_id for partition in partitions},
+            ends={partition: self.logs[partition].end_offset for partition in partitions},
+            starts=dict.fromkeys(partitions, 0) if starts else {},
+        )
+
+    def find_commits(self, query: CommitQuery) -> FoundCommits:
+        """What ``producer/commit_scan.py`` finds."""
+        self.drain()
+        found: dict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = {}
+        for partition, log in self.logs.items():
+            for pair, at in log.committed_offsets():
+                known = query.newer_than
+                later = (
+                    pair.epoch > known.epoch
+                    if known and known.producer_id == pair.producer_id
+                    else (pair.producer_id in query.producer_ids)
+                )
+                if later and at[0] > query.after.get(partition, -1):
+                    found.setdefault(pair, {})[partition] = at
+        own = None if query.newer_than is None else query.newer_than.producer_id
+        ordered = sorted(found, key=lambda pair: (pair.producer_id != own, pair))
+        return FoundCommits(
+            tuple(
+                CommittedTransaction(pair, sum(last - first + 1 for first, last in found[pair].values()), found[pair])
+                for pair in ordered
+            )
+        )
+
     # --- what happens by itself --------------------------------------------------------------------------------
 
     def time_out(self) -> None:
@@ -262,6 +314,18 @@ class SimBroker:
             if self.init().code != Code.CONCURRENT_TRANSACTIONS:
                 return
         raise AssertionError("a transaction that does not end")
+
+    def remake_topic(self, *, first_offset: int) -> list[tuple[Record, str]]:
+        """The topic is deleted, with what readers have seen of it, and made anew; others have written so much to it."""
+        self.drain()
+        seen = self.committed()
+        self.logs = {each: SimPartition(first_offset=first_offset) for each in PARTITIONS}
+        self._topics_made += 1
+        return seen
+
+    def committed(self) -> list[tuple[Record, str]]:
+        """What a read_committed reader sees: each record, and the pair that it was written with."""
+        return [found for log in self.logs.values() for found in log.committed()]
 
     def crash(self) -> None:
         """Be killed, and started again from the logs."""

@@ -7,16 +7,20 @@ later; and all connections can be cut at once.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from jdbc_state import Decision, MemoryStateStore, StateRow
+from jdbc_state import Decision, HistoryLine, MemoryStateStore, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryDecidingTransaction
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.broker import TRANSACTIONAL_ID
+from tests.simulation.partition import Record
 
-#: State rows, and how many statements and decisions were committed.
-Snapshot = tuple[dict[str, StateRow], int, int]
+#: What writes rows into the target table.
+COPY: Final = "copy"
+#: State rows, their history, and how many statements and decisions were committed.
+Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], int, int]
 
 
 def connection_lost(operation: str) -> StateStoreError:
@@ -44,10 +48,9 @@ class SimDatabase(MemoryStateStore):
         #: What was there before the last commit of a batch, and before the last write: what a standby may have.
         self.before_batch: Snapshot | None = None
         self.before_write: Snapshot | None = None
+        #: What was there before each write, from the first on: what a backup may have.
+        self.backups: list[Snapshot] = []
         self.owed_count = 0
-        #: Batches of which a person has decided that any replay will do, or that Kafka is to go without them.
-        self.accepted: set[int | None] = set()
-        self.dropped: set[int | None] = set()
         self.prepare_schema()
 
     def _aged(self, row: StateRow) -> StateRow:
@@ -88,7 +91,7 @@ class SimDatabase(MemoryStateStore):
             )
         finally:
             self._open = open_
-        self.before_write = before
+        self._wrote(before)
         self.claims.append(claimant.run_id)
         self.owned |= claimant.query_id is not None
         return row
@@ -96,25 +99,13 @@ class SimDatabase(MemoryStateStore):
     def _move(self, *arguments: Any, **named: Any) -> StateRow:
         before = self._snapshot()
         row = super()._move(*arguments, **named)
-        self.before_write = before
+        self._wrote(before)
         return row
 
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
         """As the store in memory, and counted."""
         row = super().mark_owed(transactional_id, generation)
         self.owed_count += 1
-        return row
-
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
-        """As the store in memory, and noted."""
-        row = super().accept_replay(transactional_id, generation)
-        self.accepted.add(row.batch_id)
-        return row
-
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """As the store in memory, and noted."""
-        row = super().drop_batch(transactional_id, generation, settled)
-        self.dropped.add(row.batch_id)
         return row
 
     def end_older(self, below_generation: int) -> None:
@@ -134,7 +125,8 @@ class SimDatabase(MemoryStateStore):
         """COMMIT of a session that has decided."""
         before = self._snapshot()
         self._commit(session)
-        self.before_batch = self.before_write = before
+        self._wrote(before)
+        self.before_batch = before
         self._open.remove(session)
         self.decisions += [what for name, what in session.recorded.statements if isinstance(what, Decision)]
 
@@ -151,13 +143,46 @@ class SimDatabase(MemoryStateStore):
     def fail_over_to(self, standby: Snapshot) -> None:
         """A failover to a standby that has no more than this."""
         self.cut()
-        self._rows, statements, decisions = standby
+        self._rows, self._lines, statements, decisions = standby
         del self.committed[statements:]
         del self.decisions[decisions:]
         self.before_batch = self.before_write = None
 
+    def restore(self, number: int) -> None:
+        """A person restores the backup of this number; the later ones are of no use any more."""
+        backup = self.backups[number]
+        del self.backups[number:]
+        self.fail_over_to(backup)
+
+    def delete_row(self) -> None:
+        """A person deletes the state row."""
+        self._wrote(self._snapshot())
+        del self._rows[TRANSACTIONAL_ID]
+
+    def delete_history(self) -> None:
+        """A person deletes the lines of the history too."""
+        del self._lines[TRANSACTIONAL_ID]
+
+    def set_status(self, status: str) -> None:
+        """A person updates the state row."""
+        self._wrote(self._snapshot())
+        self._rows[TRANSACTIONAL_ID] = replace(self._rows[TRANSACTIONAL_ID], status=status)
+
+    def add(self, records: tuple[Record, ...]) -> None:
+        """A person writes rows into the table."""
+        self.committed.append((COPY, records))
+
+    @property
+    def row(self) -> StateRow | None:
+        """The state row, as a person sees it."""
+        return self._rows.get(TRANSACTIONAL_ID)
+
+    def _wrote(self, before: Snapshot) -> None:
+        self.before_write = before
+        self.backups.append(before)
+
     def _snapshot(self) -> Snapshot:
-        return dict(self._rows), len(self.committed), len(self.decisions)
+        return dict(self._rows), dict(self._lines), len(self.committed), len(self.decisions)
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""
@@ -174,4 +199,4 @@ class SimDatabase(MemoryStateStore):
 
     def contents(self) -> list[Any]:
         """The rows of the target table."""
-        return [row for name, rows in self.committed if name == "copy" and isinstance(rows, tuple) for row in rows]
+        return [row for name, rows in self.committed if name == COPY and isinstance(rows, tuple) for row in rows]

@@ -277,11 +277,9 @@ def _placed(change: Any) -> Replacement:
     """`place_batch`, changed by a function of (status, row's batch, batch), which answers None for no change."""
 
     def replacement(original: Any) -> Any:
-        def place(*, status: RowStatus, row_batch_id: int | None, batch_id: int, adopt: bool) -> Placement | Halt:
+        def place(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
             changed = change(status, row_batch_id, batch_id)
-            unchanged: Placement | Halt = original(
-                status=status, row_batch_id=row_batch_id, batch_id=batch_id, adopt=adopt
-            )
+            unchanged: Placement | Halt = original(status=status, row_batch_id=row_batch_id, batch_id=batch_id)
             return unchanged if changed is None else changed
 
         return place

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
-from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.ids import BatchRange, TopicPartition
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recovery import OperatorDecision, Recovery, standing_row
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
-from tests.simulation.broker import PARTITIONS, TRANSACTIONAL_ID
+from tests.simulation.broker import PARTITIONS, TOPIC, TRANSACTIONAL_ID
+from tests.simulation.database import COPY
 from tests.simulation.kafka import SimKafka
 from tests.simulation.partition import Record
 from tests.simulation.store import SimStore
@@ -29,6 +32,35 @@ RESTORE_DEADLINE_MS: Final = 1_000
 DECISION_MARGIN_MS: Final = 1_000
 #: What no server's answer leads to, but a call that does not fit the code.
 MISFITS: Final = (TypeError, AttributeError, NameError)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a person says who starts a job, or a recovery from the command line.
+
+    Args:
+        adopt: ``adopt=True``, or ``--adopt``.
+        accept_replay: the batch named with ``accept_replay`` of the job.
+        accept_loss: the batches named with ``accept_loss``.
+        decision: ``--drop`` or ``--accept-replay``.
+        batch_id: the batch that was decided about.
+        open_transaction: how an open transaction ends whose decision is lost (``--open-transaction``).
+    """
+
+    adopt: bool = False
+    accept_replay: int | None = None
+    accept_loss: BatchRange | None = None
+    decision: OperatorDecision | None = None
+    batch_id: int | None = None
+    open_transaction: OpenTransactionEnd | None = None
+
+    def beside(self, others: Words) -> Words:
+        """These of the job, and the others too."""
+        return replace(
+            self,
+            adopt=self.adopt or others.adopt,
+            accept_replay=others.accept_replay if self.accept_replay is None else self.accept_replay,
+        )
 
 
 class TaskFailedError(Exception):
@@ -53,6 +85,7 @@ class SimWork:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
         self._records = self._world.evaluate(self._batch_id)
         self._written = ()
+        topic_ids = {TOPIC: self._world.broker.topic_id}
         ready: tuple[Record, ...] = ()
         offsets: dict[TopicPartition, tuple[int, int]] = {}
         for partition in PARTITIONS:
@@ -66,7 +99,7 @@ class SimWork:
             offsets[partition] = (first, first + len(records) - 1)
             ready = tuple(record for record in self._records if record.partition == partition.partition)
         count = len(self._records)
-        return ProducedBatch(count, count, digest_of(self._records), offsets)
+        return ProducedBatch(count, count, digest_of(self._records), offsets, topic_ids=topic_ids)
 
     def run_task(self, ticket: TransactionTicket, partition: TopicPartition, records: tuple[Record, ...]) -> int:
         """One task. A second attempt of it refuses, as `partition_task` does."""
@@ -87,7 +120,7 @@ class SimWork:
         return len(self._written)
 
     def _copy(self, connection: Connection, records: tuple[Record, ...]) -> None:
-        statement: Any = "copy"
+        statement: Any = COPY
         connection.execute(statement, records)  # type: ignore[arg-type]
         self._written += records
 
@@ -113,9 +146,13 @@ class JobDriver:
         outcome: how it ended.
     """
 
-    def __init__(self, world: World, number: int) -> None:
+    #: Those that the sink writes to; a command knows none.
+    topics: tuple[str, ...] = (TOPIC,)
+
+    def __init__(self, world: World, number: int, words: Words) -> None:
         self.world = world
         self.number = number
+        self.words = words
         self.outcome = "running"
         self.actor = Actor(self._body)
         self._batch_id = 0
@@ -153,13 +190,12 @@ class JobDriver:
             attempts_max=ATTEMPTS_MAX,
             decision_margin_ms=DECISION_MARGIN_MS,
             restore_deadline_ms=RESTORE_DEADLINE_MS,
-            adopt=False,
-            accept_replay=self.world.accepts_replay,
+            accept_replay=self.words.accept_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
         )
 
-    def recovery(self, decision: OperatorDecision | None = None) -> Recovery:
+    def recovery(self) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
             transactional_id=TRANSACTIONAL_ID,
@@ -167,7 +203,12 @@ class JobDriver:
             store=self._store,
             clock=self.world,
             settle_deadline_ms=SETTLE_DEADLINE_MS,
-            decision=decision,
+            adopt=self.words.adopt,
+            accept_loss=self.words.accept_loss,
+            topics=self.topics,
+            decision=self.words.decision,
+            batch_id=self.words.batch_id,
+            open_transaction=self.words.open_transaction,
         )
 
     def _body(self) -> None:
@@ -222,6 +263,8 @@ class Intruder(JobDriver):
 class Operator(JobDriver):
     """A person who runs ``spark-2pc recover --take-over``, once."""
 
+    topics = ()
+
     def __str__(self) -> str:
         return f"operator {self.number}"
 
@@ -230,12 +273,18 @@ class Operator(JobDriver):
         self.recovery().run(query_id=None, run_id=None)
 
 
-class Remedy(Operator):
-    """A person who carries out one of the remedies that a halt has named."""
+class Person(Operator):
+    """A person who runs ``spark-2pc recover --take-over`` with further words; see `spark_2pc_sink.runbook.recover`."""
+
+    def __str__(self) -> str:
+        return f"person {self.number}"
 
     def run(self) -> None:
-        """``recover --accept-replay`` or ``recover --drop``."""
-        self.recovery(self.world.decision).run(query_id=None, run_id=None)
+        """Where there is no row, none is made unless that was asked for."""
+        if standing_row(self._store, TRANSACTIONAL_ID) is None and not self.words.adopt:
+            self.recovery().look()
+        else:
+            super().run()
 
 
 def _impossible() -> Exception:

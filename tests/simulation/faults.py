@@ -21,9 +21,6 @@ INTRUDER: Final = "intruder"
 #: The driver stands still, and another one that stood still goes on.
 SWITCH: Final = "switch"
 
-#: After a halt, the person decides to leave Kafka without the batch, and not to send what Spark replays.
-DROP: Final = "drop"
-
 # Of the request.
 LOSE_REQUEST: Final = "lose-request"
 LOSE_REPLY: Final = "lose-reply"

@@ -9,8 +9,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.simulation import faults
 from tests.simulation.partition import Record
@@ -60,7 +63,7 @@ class SimKafka:
         if found.code != Code.NONE:
             raise kafka_error("DescribeTransactions", found.code)
         pair = ProducerIdAndEpoch(found.pair.producer_id, found.pair.epoch)
-        return TransactionDescription(found.state, pair, found.timeout_ms)
+        return TransactionDescription(found.state, pair, found.timeout_ms, found.partitions)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """InitProducerId, and where two-phase commit is granted, a look at the timeout that was stored."""
@@ -103,6 +106,13 @@ class SimKafka:
         pair = ProducerIdAndEpoch(reply.pair.producer_id, reply.pair.epoch) if told else None
         return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)
 
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """DescribeProducers, asked once: what is not answered within ``limit_ms`` is not known."""
+        what = f"open-since {producer_id} {partition} for {limit_ms} ms"
+        return self._world.io(
+            faults.KAFKA, what, lambda: self._broker.open_since(partition, producer_id=producer_id), _unanswered
+        )
+
     def find_marker(
         self,
         partition: TopicPartition,
@@ -126,6 +136,25 @@ class SimKafka:
             except KafkaTimeoutError:
                 continue
         raise KafkaTimeoutError(operation="find-marker", deadline_ms=limit_ms, last_error="the connection was lost")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For messages only."""
+        return "broker:9092"
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Metadata and ListOffsets, as one request."""
+        wanted = tuple(partitions)
+        return self._world.io(
+            faults.KAFKA, "view-logs", lambda: self._broker.view_logs(wanted, starts=starts), _unanswered
+        )
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Fetch, as one request; what is not answered is not read."""
+        try:
+            return self._world.io(faults.KAFKA, "find-commits", lambda: self._broker.find_commits(query), _unanswered)
+        except KafkaTimeoutError as error:
+            return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms and {bytes_max} bytes ({error})",))
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_2pc_sink.coordinator import Code
+from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.server.guards import Guard
 from spark_2pc_sink.server.producer_state import (
     EndMarker,
@@ -52,20 +53,21 @@ def header_of(
 class SimPartition:
     """The log of one partition; `restarted` reads it again as a broker does that was killed."""
 
-    def __init__(self, entries: list[Entry] | None = None) -> None:
+    def __init__(self, entries: list[Entry] | None = None, *, first_offset: int = 0) -> None:
         self.entries: list[Entry] = [] if entries is None else entries
+        self._first_offset = first_offset
         self.producers = ProducerStates()
         for entry in self.entries:
             self._apply(entry)
 
     def restarted(self) -> SimPartition:
         """The same log, with what was in memory only forgotten."""
-        return SimPartition(self.entries)
+        return SimPartition(self.entries, first_offset=self._first_offset)
 
     @property
     def end_offset(self) -> int:
         """The next offset."""
-        return self.entries[-1].header.last_offset + 1 if self.entries else 0
+        return self.entries[-1].header.last_offset + 1 if self.entries else self._first_offset
 
     def standing(self, header: BatchHeader, *, bumps: bool, now_ms: int) -> Standing:
         """Whether the coordinator is to be asked first."""
@@ -104,6 +106,19 @@ class SimPartition:
                 ended = open_.pop(header.producer_id, [])
                 seen += ended if entry.commit else []
         return seen
+
+    def committed_offsets(self) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
+        """Pair, first and last offset of the records of each committed transaction."""
+        found: list[tuple[ProducerIdAndEpoch, tuple[int, int]]] = []
+        open_: dict[int, list[BatchHeader]] = {}
+        for entry in self.entries:
+            header = entry.header
+            if entry.commit is None:
+                open_.setdefault(header.producer_id, []).append(header)
+            elif (ended := open_.pop(header.producer_id, [])) and entry.commit:
+                pair = ProducerIdAndEpoch(header.producer_id, ended[0].producer_epoch)
+                found.append((pair, (ended[0].base_offset, ended[-1].last_offset)))
+        return found
 
     def _write(self, entry: Entry) -> None:
         self.entries.append(entry)

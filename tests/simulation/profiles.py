@@ -24,6 +24,7 @@ class Profile:
             then, and the only question is whether a driver halts. It does after every such failover that comes alone;
             not after some that come with another fault: where the driver's claim was lost with its decision, and the
             InitProducerId that ended its recovery had taken the commit from Kafka's view, nobody knows of it.
+        people: persons act at any point, and after a halt; see `people`.
         batches: records of each batch, by partition.
     """
 
@@ -34,6 +35,7 @@ class Profile:
     first_epoch: int | None = None
     drifts: bool = False
     loses_commits: bool = False
+    people: bool = False
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
 
     def records_of(self, batch_id: int) -> tuple[int, ...]:
@@ -65,11 +67,17 @@ _ALL = (
     Profile(name="tv2-drift", drifts=True),
     Profile(name="tv2-async", loses_commits=True),
     Profile(name="tv0-async", transaction_version=0, loses_commits=True),
+    # Two batches one behind the other: what is restored, or set back, may be one of them.
+    Profile(name="people-tv2", people=True, batches=((2, 1), (1, 1))),
+    Profile(name="people-tv0", people=True, transaction_version=0, batches=((1, 1), (0, 0), (1, 0))),
+    Profile(name="people-keep", people=True, two_phase_commit=True, keep_prepared=True, batches=((1, 1), (1, 0))),
 )
 #: By name.
 PROFILES = {profile.name: profile for profile in _ALL}
+#: Those in which persons act.
+PEOPLE = tuple(name for name, profile in PROFILES.items() if profile.people)
 #: Those in which both sides must agree, whatever happens.
-PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits)
+PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits and not profile.people)
 #: Of these CI runs all pairs of faults. Of the others each differs from two of these in what those two differ in, but
 #: tv2-drift, whose replays differ: of it CI runs single faults and random ones.
 CONTINUOUS = tuple(name for name in PROMISED if name not in {"tv2-keep", "tv0-2pc", "tv2-drift"})

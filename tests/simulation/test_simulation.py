@@ -18,7 +18,7 @@ from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import command, faults
 from tests.simulation.actors import Actor
 from tests.simulation.broker import TRANSACTIONAL_ID
-from tests.simulation.checkers import CHECKERS, check, in_kafka
+from tests.simulation.checkers import CHECKERS, check
 from tests.simulation.command import MUTANTS
 from tests.simulation.database import SimDatabase
 from tests.simulation.explore import Tally, Violation, run_children, run_random, trace
@@ -55,7 +55,7 @@ def test_without_faults_both_sides_get_everything(profile: str) -> None:
     world.run()
     assert check(world) == []
     records = sum(sum(batch) for batch in PROFILES[profile].batches)
-    assert (len(in_kafka(world)), len(world.database.contents())) == (records, records)
+    assert (len(world.in_kafka()), len(world.database.contents())) == (records, records)
     assert [driver.outcome for driver in world.drivers] == ["finished"]
     assert world.choices.taken == []
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
-from spark_2pc_sink.recovery import OperatorDecision
 from spark_2pc_sink.sink.batch_work import TransactionTicket
-from tests.simulation import faults
+from tests.simulation import faults, people
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker
 from tests.simulation.database import SimDatabase
-from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, Remedy, TaskFailedError
+from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, TaskFailedError, Words
+from tests.simulation.ledger import Ledger
 from tests.simulation.partition import Record
+from tests.simulation.people import People
 from tests.simulation.profiles import PROFILES
 from tests.simulation.schedule import GO, Choices
 
@@ -54,10 +55,8 @@ class World:
         self.database = SimDatabase()
         self.drivers: list[JobDriver] = []
         self.halts: list[HaltError] = []
-        #: What a person has decided after the last halt.
-        self.decision: OperatorDecision | None = None
-        #: The next driver is started with accept_replay=True, as the last halt has named it.
-        self.accepts_replay = False
+        self.people = People(self)
+        self.ledger = Ledger()
         self.errors: list[DualWriteError] = []
         #: Which attempts began with which pair.
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
@@ -73,7 +72,7 @@ class World:
         self._stopped: list[JobDriver] = []
         self._running: JobDriver | None = None
         self._turn: JobDriver | None = None
-        self._unanswered: HaltError | None = None
+        self._unanswered: tuple[HaltError, int] | None = None
         self._extra = 0
         #: The query was started once more after its end.
         self.looked = False
@@ -122,7 +121,9 @@ class World:
                 return effect()
             if choice in (faults.SLOW_MARKERS, faults.ONE_MARKER):
                 return self._answer_early(choice, effect)
-            if not self._surroundings(choice):
+            if choice in people.KINDS:
+                self.people.act(choice)
+            elif not self._surroundings(choice):
                 self._fail(choice, effect, lost, hang)
 
     def begins(self, ticket: TransactionTicket, batch_id: int) -> None:
@@ -152,7 +153,7 @@ class World:
         overtaken = error.cause in _NO_PLACE and batch_id < self.next_batch
         if not overtaken or self.lost_commits:
             self.halts.append(error)
-            self._unanswered = error
+            self._unanswered = error, batch_id
 
     def trace(self, text: str) -> None:
         """Keep some lines, where somebody will read it."""
@@ -191,18 +192,12 @@ class World:
 
     def _next(self) -> JobDriver | None:
         """Who is started when nobody runs any more: the query again, or a person after a halt; None at the end."""
-        halt, self._unanswered = self._unanswered, None
+        unanswered, self._unanswered = self._unanswered, None
         if self.finished:
-            return self._last_look() if self.profile.loses_commits else None
-        restored = halt is not None and self._restore_checkpoint()
-        self.accepts_replay = halt is not None and not restored and halt.cause is HaltCause.REPLAY_DIFFERS
-        if halt is None or restored or self.accepts_replay:
-            return self._start(JobDriver)
-        if halt.cause is not HaltCause.RESEND_DIFFERS:
-            return None
-        dropping = self.choices.choose((faults.DROP,)) == faults.DROP
-        self.decision = OperatorDecision.DROP if dropping else OperatorDecision.ACCEPT_REPLAY
-        return self._start(Remedy)
+            return self._last_look() if self.profile.loses_commits or self.profile.people else None
+        if unanswered is None or self._restore_checkpoint():
+            return self.start(JobDriver)
+        return self.people.answer(*unanswered)
 
     def _set_checkpoint_back(self) -> None:
         if self._newest is None:
@@ -220,10 +215,10 @@ class World:
 
     def _last_look(self) -> JobDriver | None:
         """The job is through. What the database has lost since then, the next start notices, without more faults."""
-        if self.looked or self.halts:
+        if self.looked or (self.halts and not self.people.acted):
             return None
         self.looked = True
-        return self._start(NextStart)
+        return self.start(NextStart)
 
     def _run_until_all_stop(self, driver: JobDriver) -> None:
         """Run it, whoever is started or goes on in its place, and in the end all that stood still."""
@@ -236,11 +231,24 @@ class World:
                 following = self._stopped.pop()
                 self.trace(f"{following} goes on")
 
-    def _start(self, kind: type[JobDriver]) -> JobDriver:
-        driver = kind(self, len(self.drivers) + 1)
+    def start(self, kind: type[JobDriver], words: Words | None = None) -> JobDriver:
+        """A driver or a person who begins now; the job also with what was left on."""
+        words = words or Words()
+        if not issubclass(kind, Operator):
+            words = words.beside(self.people.left_on)
+        driver = kind(self, len(self.drivers) + 1, words)
         self.drivers.append(driver)
-        self.trace(f"{driver} starts")
+        self.trace(f"{driver} starts{'' if words == Words() else f' with {words}'}")
         return driver
+
+    def run_beside(self, kind: type[JobDriver], words: Words | None = None) -> None:
+        """The running driver stands still, while another one runs that begins now."""
+        self._extra += 1
+        self._stop(self.start(kind, words))
+
+    def in_kafka(self) -> list[tuple[Record, str]]:
+        """The committed records and their pairs, with those that readers had seen before their topic was deleted."""
+        return self.ledger.gone + self.broker.committed()
 
     def _rest(self) -> None:
         while self._late:
@@ -266,6 +274,8 @@ class World:
                 self.profile.loses_commits and database.before_batch is not None,
                 self.next_batch > 0 and not self._stopped and not self.profile.loses_commits,
             )
+            if self.profile.people:
+                options = (*options, *self._people_options())
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
             raise StuckError(f"{REQUESTS_MAX} requests after the last fault")
@@ -273,6 +283,9 @@ class World:
         if self.tracing:
             self.trace(f"{position:4} {self._running}: {what}{'' if choice is GO else f' <-- {choice}'}")
         return choice
+
+    def _people_options(self) -> tuple[str, ...]:
+        return self.people.offered(more_drivers=self._extra < EXTRA_MAX, others_stopped=bool(self._stopped))
 
     def _answer_early(self, choice: str, effect: Callable[[], _T]) -> _T:
         broker = self.broker
@@ -290,11 +303,13 @@ class World:
         elif choice == faults.TIMEOUT:
             self.sleep(2 * TIMEOUT_MS / 1000)
             self.broker.time_out()
+            self.people.note_abort()
         elif choice == faults.EXPIRY:
             self.sleep(2 * self.profile.settings.transactional_id_expiration_ms / 1000)
             self.broker.expire()
         elif choice == faults.FORCE_TERMINATE:
             self.broker.force_terminate()
+            self.people.note_abort()
         elif choice == faults.DATABASE_CUT:
             self.database.cut()
         elif choice in faults.LOSING:
@@ -302,8 +317,7 @@ class World:
         elif choice == faults.ARRIVE:
             self._arrive()
         elif choice in _STARTED:
-            self._extra += 1
-            self._stop(self._start(_STARTED[choice]))
+            self.run_beside(_STARTED[choice])
         elif choice == faults.SWITCH:
             self._stop(self._stopped.pop(0))
         else:

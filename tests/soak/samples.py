@@ -63,7 +63,7 @@ MEASURES: Final = (
     Measure("PostgreSQL: staging tables", 0, 0),
     Measure("PostgreSQL: relations", 2),
     Measure("PostgreSQL: state rows", 0, len(SINKS)),
-    Measure("PostgreSQL: history rows", 0.5, len(SINKS) * HISTORY_BATCHES),
+    Measure("PostgreSQL: history rows", 0.5, len(SINKS) * HISTORY_BATCHES * 1.1),
     Measure("PostgreSQL: state tables", 0.5, 4, unit="MiB"),
     # Files.
     Measure("files: Spark's and temporary ones", 15),
@@ -78,9 +78,9 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backe
        (SELECT count(*) FROM pg_class WHERE starts_with(relname, '_2pc_stage_') AND relkind = 'r'),
        (SELECT count(*) FROM pg_class),
        (SELECT count(*) FROM kafka_transaction_state),
-       (SELECT count(*) FROM kafka_transaction_history),
+       (SELECT count(*) FROM kafka_transaction_state_history),
        (SELECT sum(pg_total_relation_size(name::regclass))::float8
-        FROM unnest(ARRAY['kafka_transaction_state', 'kafka_transaction_history']) AS name)
+        FROM unnest(ARRAY['kafka_transaction_state', 'kafka_transaction_state_history']) AS name)
 """
 
 

@@ -133,6 +133,8 @@ def batch_driver(
             clock=clock,
             settle_deadline_ms=options.settle_deadline_ms,
             adopt=options.adopt,
+            accept_loss=options.accept_loss,
+            topics=(str(options.topic),),
         ),
         kafka=kafka,
         store=store,
@@ -142,7 +144,6 @@ def batch_driver(
         attempts_max=options.batch_attempts_max,
         decision_margin_ms=options.decision_margin_ms,
         restore_deadline_ms=options.connect_deadline_ms,
-        adopt=options.adopt,
         accept_replay=options.accept_replay,
         stopping=lambda: False,
         observer=lambda step: observer.reached(step),  # noqa: PLW0108 - replaced by `Faults.install`

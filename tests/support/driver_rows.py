@@ -62,6 +62,7 @@ class RowsWork:
         ):
             for partition, rows in self._records(cluster):
                 session.append(partition, rows)
+            topic_ids = {topic: cluster.topic_id(topic) for topic in (str(self._options.topic),)}
             if not ticket.kafka_only:
                 self._copy(begin(), iter([_lines(self._early())]))
             receipts = session.flush()
@@ -70,6 +71,7 @@ class RowsWork:
                 record_count=session.records,
                 digest=format_digest(session.digest) if session.records else "",
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
+                topic_ids=topic_ids,
             )
 
     def copy_into(self, connection: Connection) -> int:

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, OutcomeUnknownError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire.error_codes import describe_error
 
 
@@ -47,6 +50,17 @@ class FakeKafka:
     markers: dict[ProducerIdAndEpoch, Marker] = field(default_factory=dict)
     #: What partitions say whose logs differ, asked with the time that they may take.
     logs: dict[TopicPartition, Callable[[int], Marker]] = field(default_factory=dict)
+    #: Of topics that have one; those in `gone` do not exist.
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    #: Where logs begin and end, where that is to matter.
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    #: What the logs show as committed since the row, and what was asked for.
+    found: FoundCommits = field(default_factory=FoundCommits)
+    queries: list[tuple[CommitQuery, list[str]]] = field(default_factory=list)
+    #: First offset of the open transaction in each partition; None where its leader has forgotten it.
+    began: dict[TopicPartition, int | Exception | None] = field(default_factory=dict)
     committed: list[ProducerIdAndEpoch] = field(default_factory=list)
     aborted: list[ProducerIdAndEpoch] = field(default_factory=list)
     added: list[TopicPartition] = field(default_factory=list)
@@ -61,7 +75,8 @@ class FakeKafka:
 
     def describe(self) -> TransactionDescription:
         self._called("describe")
-        return TransactionDescription(self.state, self.pair, self.timeout_ms)
+        partitions = tuple(sorted(self.began)) if self.state == "Ongoing" else ()
+        return TransactionDescription(self.state, self.pair, self.timeout_ms, partitions)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         self._called("keep" if keep_prepared else "init")
@@ -99,6 +114,33 @@ class FakeKafka:
             self.lose_answer_of.remove("end")
             raise OutcomeUnknownError(operation="EndTxn", deadline_ms=1, last_error="the answer was lost")
         return answer
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return "broker:9092"
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        self._called("view_logs")
+        wanted = [each for each in partitions if each.topic not in self.gone]
+        return LogsView(
+            topic_ids={each.topic: self.topic_ids.get(each.topic, "") for each in wanted},
+            ends={each: self.ends.get(each, 1_000_000) for each in wanted},
+            starts={each: self.starts.get(each, 0) for each in wanted} if starts else {},
+        )
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        self._called("find_commits")
+        self.queries.append((query, sorted(topics)))
+        return self.found
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        self._called("open_since")
+        assert self.pair is not None
+        assert producer_id == self.pair.producer_id
+        began = self.began[partition]
+        if isinstance(began, Exception):
+            raise began
+        return began
 
     def find_marker(
         self,

@@ -12,7 +12,8 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.errors import DatabaseUnreachableError, HaltCause, HaltError, RemoteProtocolError
-from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
+from spark_2pc_sink.recovery import OperatorDecision
+from spark_2pc_sink.recovery_report import RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
 
@@ -60,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
-    words += ["--history-batches", "5"]
+    words += ["--history-batches", "5", "--adopt", "--open-transaction", "commit", "--batch", "7"]
     assert cli.main(words) == 0
     assert calls == [
         {
@@ -68,7 +69,10 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "dry_run": False,
             "take_over": True,
             "decision": OperatorDecision.DROP,
-            "adopt": False,
+            "open_transaction": "commit",
+            "batch": 7,
+            "adopt": True,
+            "accept_loss": None,
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
             "state_schema": "ops",
@@ -79,6 +83,13 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     assert "orders: settled now" in printed
     assert "- committed 7:3 in Kafka" in printed
     assert "now:      done 7:3" in printed
+
+
+def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
+    """C5: ``--adopt --accept-loss 41..43``."""
+    words = ["recover", *SIDES, "--transactional-id", "orders", "--adopt", "--accept-loss", "41..43"]
+    cli.main(words)
+    assert (calls[0]["adopt"], calls[0]["accept_loss"]) == (True, "41..43")
 
 
 def test_where_kafka_is_may_be_said_as_to_kafkas_own_tools(

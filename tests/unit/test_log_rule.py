@@ -101,7 +101,7 @@ def test_what_a_person_has_decided_is_done_whatever_the_partitions_say(
 ) -> None:
     sides = forgotten(SECOND)
     sides.kafka.logs = {SECOND: SILENT[silent](sides)}
-    sides.recovery(decision=decision).run(query_id=None, run_id=None)
+    sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None)
     assert sides.row().status == status
 
 

@@ -147,7 +147,8 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"lock_timeout_ms": "5s"}, "pass a number ms"),
         ({"claim_lock_timeout_ms": 31_000}, "not above claim_deadline_ms=30000"),
         ({"lock_timeout_ms": 600_001}, "not above statement_timeout_ms=600000"),
-        ({"state_table": "kafka_transaction_history"}, "another table than state_table"),
+        ({"state_table": "a", "history_table": "a"}, "another table than state_table"),
+        ({"state_table": 56 * "a"}, "with _history behind it, it has at most 63 bytes"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
         ({"transactional_id": ""}, "a text that is not empty"),
         ({"transactional_id": "a\nb"}, "printable characters"),
@@ -201,7 +202,9 @@ def test_the_store_gets_every_setting() -> None:
     """jdbc_state has no defaults of its own, and knows none of the sink's other options."""
     options = sink(history_batches=5)
     settings = StoreSettings(**options.store_settings())
-    assert settings.history_batches == 5
+    assert (settings.history_batches, settings.history_table) == (5, "kafka_transaction_state_history")
+    named = sink(state_table=56 * "a", history_table="lines")
+    assert StoreSettings(**named.store_settings()).history_table == "lines"
     assert {item.name for item in fields(StoreSettings)} == set(options.store_settings())
 
 
@@ -211,9 +214,16 @@ def test_recovery_takes_its_own_options_only() -> None:
     with pytest.raises(ConfigurationError, match="there is no such option"):
         RecoveryOptions.parse(**REQUIRED)
     with pytest.raises(ConfigurationError, match="the name here is 'decision'"):
-        RecoveryOptions.parse(**recovery, accept_replay=True)
+        RecoveryOptions.parse(**recovery, accept_replay=5)
     with pytest.raises(ConfigurationError, match="did you mean 'accept_replay'"):
-        sink(acceptReplay=True)
+        sink(acceptReplay=5)
+
+
+def test_a_replay_is_accepted_by_the_name_of_its_batch() -> None:
+    """A7: a flag that is left on would accept the next one too. True would else be taken for batch 1."""
+    assert sink(accept_replay=0).accept_replay == 0
+    with pytest.raises(ConfigurationError, match="it is a whole number"):
+        sink(accept_replay=True)
 
 
 # --- the database ----------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
-from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
+from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
 from tests.support.halts import halts
@@ -27,7 +28,14 @@ class Sides:
         self.clock = FakeClock()
 
     def recovery(
-        self, *, adopt: bool = False, decision: OperatorDecision | None = None, settle_deadline_ms: int = 5_000
+        self,
+        *,
+        adopt: bool = False,
+        accept_loss: str | None = None,
+        decision: OperatorDecision | None = None,
+        batch_id: int | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
+        settle_deadline_ms: int = 5_000,
     ) -> Recovery:
         return Recovery(
             transactional_id=ID,
@@ -36,7 +44,10 @@ class Sides:
             clock=self.clock,
             settle_deadline_ms=settle_deadline_ms,
             adopt=adopt,
+            accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
             decision=decision,
+            batch_id=batch_id,
+            open_transaction=open_transaction,
         )
 
     def start(self) -> ProducerIdAndEpoch:
@@ -58,6 +69,7 @@ class Sides:
                     record_count=3,
                     digest="0" * 32,
                     kafka_offsets=dict.fromkeys(partitions, (5, 7)),
+                    topic_ids=dict(self.kafka.topic_ids),
                 )
             )
         return self.row()
@@ -186,7 +198,12 @@ def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
     sides.kafka.markers.clear()
-    report = sides.recovery(decision=decision).run(query_id=None, run_id=None).report
+    with halts(HaltCause.OUTCOME_LOST, match="--batch 0 --drop"):
+        sides.recovery(decision=decision).run(query_id=None, run_id=None)
+    with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
+        sides.recovery(decision=decision, batch_id=1).run(query_id=None, run_id=None)
+    assert sides.row().status == "decided"
+    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert sides.row().status == status
     assert "as decided by the operator" in report.actions[-1]
 
@@ -206,6 +223,8 @@ def test_an_operator_drops_an_owed_batch() -> None:
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.time_out()
+    with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
+        sides.recovery(decision=OperatorDecision.DROP, batch_id=1).run(query_id=None, run_id=None)
     report = sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None).report
     assert report.settled
     assert sides.row().status == "done"
@@ -253,8 +272,12 @@ def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
         with halts(HaltCause.ID_IN_USE):
             sides.start()
     assert sides.kafka.state == "Ongoing"
+    with halts(HaltCause.OPEN_TRANSACTION):
+        sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
+    with halts(HaltCause.ID_IN_USE):
+        sides.start()
     sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
-    assert sides.kafka.aborted
     assert sides.start() == sides.kafka.pair
 
 

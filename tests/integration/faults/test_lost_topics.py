@@ -1,21 +1,34 @@
-"""The topic is deleted: its records are gone, and nothing of what is left may hang or be doubled."""
+"""The topic is deleted, or deleted and made anew: its records are gone, and nothing of what is left may end green.
+
+The batch in question is always the second one. Each test ends with both sides compared, minus what was in the topic.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.testing import read_topic, wait_until
+from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job
 from tests.support.halts import halts
 from tests.support.providers import Broker
 
 BATCH = 1
+DEADLINE_S = 60
+DECISIONS = pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
+
+
+def topic_id(job: Job) -> str:
+    """The id of the job's topic, as librdkafka reads it."""
+    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
+    described = admin.describe_topics(TopicCollection([job.topic]))[job.topic]
+    return str(described.result(30).topic_id)
 
 
 def delete_topic(job: Job) -> None:
@@ -24,30 +37,176 @@ def delete_topic(job: Job) -> None:
     for future in admin.delete_topics([job.topic]).values():
         future.result(30)
     wait_until(
-        lambda: job.topic not in admin.list_topics(timeout=10).topics, deadline_s=60, what="the topic to be gone"
+        lambda: job.topic not in admin.list_topics(timeout=10).topics,
+        deadline_s=DEADLINE_S,
+        what="the topic to be gone",
     )
 
 
-def test_the_topic_is_deleted_while_a_batch_is_in_doubt(kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """B18: recovery settles what is in doubt, the job stops and names the topic, and goes on when it is made anew."""
+def remake_topic(job: Job) -> None:
+    """Delete the job's topic and make one of the same name."""
+    delete_topic(job)
+    job.broker.create_topic(job.topic, partitions=3)
+
+
+def sides_of(job: Job) -> dict[str, Any]:
+    """Arguments of `recover`."""
+    return {
+        "transactional_id": job.transactional_id,
+        "kafka": {"bootstrap.servers": job.broker.bootstrap},
+        "database": job.database,
+    }
+
+
+def check_behind(job: Job, *, dropped: bool) -> None:
+    """The table has everything; the topic what came after it was made anew, the batch too unless it was given up."""
+    first_kept = BATCH + 1 if dropped else BATCH
+    kept = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
+    job.check(kept, table=[row for rows in job.input().values() for row in rows])
+
+
+def settle(job: Job, decision: OperatorDecision) -> None:
+    """What the refusal says: a person decides, and the job goes on."""
+    dropped = decision is OperatorDecision.DROP
+    report = recover(decision=decision, batch=BATCH, **sides_of(job))
+    assert report.settled is dropped
+    assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
+    assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
+    check_behind(job, dropped=dropped)
+
+
+# --- made anew ----------------------------------------------------------------------------------------------------
+
+
+@DECISIONS
+@pytest.mark.parametrize("place", ["step:DECIDE", "end", "step:COMPLETE"])
+def test_the_topic_is_made_anew_behind_a_driver_that_died(
+    place: str, decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """B18: recovery tells it by the topic's id, before the commit and after it, at every start, and changes nothing."""
+    job = make_job(kafka_each_version)
+    job.kill_at(place, batch=BATCH)
+    (ids,) = job.state("topic_ids")
+    old = ids[job.topic]
+    remake_topic(job)
+    described = job.describe()
+    outcome = job.fail()
+    assert outcome.cause == HaltCause.TOPIC_REMADE
+    for text in (job.topic, old, "batch 1", "offsets", "--accept-replay", "--drop"):
+        assert text in outcome.text, outcome.text
+    with halts(HaltCause.TOPIC_REMADE, match="was deleted and made anew"):
+        recover(**sides_of(job))
+    assert job.state("status", "batch_id") == ("decided", BATCH)
+    assert job.describe() == described
+    settle(job, decision)
+
+
+@DECISIONS
+@pytest.mark.parametrize("place", ["step:PREPARE", "step:DECIDE", "end", "step:COMPLETE"])
+def test_the_topic_is_made_anew_under_a_driver_that_lives(
+    place: str, decision: OperatorDecision, kafka_without_2pc: Broker, make_job: MakeJob
+) -> None:
+    """B18: it looks at the topic before it notes the batch as done, and stops."""
+    job = make_job(kafka_without_2pc)
+    driver = job.stop_at(place, batch=BATCH)
+    remake_topic(job)
+    driver.go_on()
+    outcome = driver.outcome()
+    assert outcome.cause == HaltCause.TOPIC_REMADE, outcome
+    assert job.state("status", "batch_id") == ("decided", BATCH)
+    settle(job, decision)
+
+
+def test_the_topic_is_made_anew_before_the_decision_of_a_driver_that_died(
+    kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """B18: nothing was decided, so the batch goes to the new topic as a whole."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:PREPARE", batch=BATCH)
+    remake_topic(job)
+    job.run()
+    check_behind(job, dropped=False)
+
+
+def test_the_topic_is_made_anew_behind_a_batch_that_is_done(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B18: readers could have it; what its topic loses later is the history of the topic, and nothing is in doubt."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:NOTE", batch=BATCH)
+    remake_topic(job)
+    assert recover(**sides_of(job)).settled
+    assert job.run().placements[0] == (BATCH, "SKIP")
+    check_behind(job, dropped=True)
+
+
+def test_the_row_has_the_id_of_the_topic(kafka: Broker, make_job: MakeJob) -> None:
+    """B18, KIP-516: the text that Kafka's own tools print; a restart of the job changes nothing about it."""
+    job = make_job(kafka)
+    job.kill_at("step:NOTE", batch=0)
+    (ids,) = job.state("topic_ids")
+    assert ids == {job.topic: topic_id(job)}
+    assert ids[job.topic]
+    job.run()
+    assert job.state("topic_ids") == (ids,)
+
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B18: retention, or a person, deletes from the start of a log what is prepared and not yet committed."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:DECIDE", batch=BATCH)
+    delete_records(job)
+    outcome = job.fail()
+    assert outcome.cause == HaltCause.TOPIC_REMADE
+    assert "deleted before any reader could see them" in outcome.text
+    settle(job, OperatorDecision.ACCEPT_REPLAY)
+
+
+def test_the_log_begins_behind_records_that_were_committed(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """B18: once they are committed it is retention, as with any record."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:COMPLETE", batch=BATCH)
+    delete_records(job)
+    assert recover(**sides_of(job)).settled
+    job.run()
+    check_behind(job, dropped=True)
+
+
+def delete_records(job: Job) -> None:
+    """Delete everything that the partitions of the batch in doubt have."""
+    (offsets,) = job.state("kafka_offsets")
+    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
+    ends = [
+        TopicPartition(job.topic, int(name.rpartition("-")[2]), last + 1) for name, (_, last) in sorted(offsets.items())
+    ]
+    for future in admin.delete_records(ends).values():
+        future.result(30)
+
+
+# --- deleted ------------------------------------------------------------------------------------------------------
+
+
+@DECISIONS
+def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
+    decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """B18: the job stops and names the topic, and so does recovery: made anew later it would be another topic."""
     job = make_job(kafka_each_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     delete_topic(job)
-    refused = job.fail()
-    assert job.topic in refused.text
-    report = recover(
-        transactional_id=job.transactional_id, kafka={"bootstrap.servers": job.broker.bootstrap}, database=job.database
-    )
-    assert report.settled
-    assert job.state("status", "batch_id") == ("done", BATCH)
+    outcome = job.fail()
+    assert outcome.cause == HaltCause.TOPIC_REMADE
+    assert f"topic '{job.topic}' was deleted" in outcome.text
+    assert f"kafka-topics.sh --create --topic {job.topic}" in outcome.text
+    with halts(HaltCause.TOPIC_REMADE):
+        recover(**sides_of(job))
+    assert job.state("status", "batch_id") == ("decided", BATCH)
     job.broker.create_topic(job.topic, partitions=3)
-    job.run()
-    # What was in the topic is gone with it; the table has everything.
-    job.check({0: [], BATCH: []}, table=[row for rows in job.input().values() for row in rows])
-    assert read_topic(job.broker.bootstrap, job.topic)
+    settle(job, decision)
 
 
-@pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
+@DECISIONS
 def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
     decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
 ) -> None:
@@ -56,20 +215,13 @@ def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
     job.kill_at("step:DECIDE", batch=BATCH)
     job.terminate()
     delete_topic(job)
-    sides: dict[str, Any] = {
-        "transactional_id": job.transactional_id,
-        "kafka": {"bootstrap.servers": job.broker.bootstrap},
-        "database": job.database,
-    }
     with halts(HaltCause.OUTCOME_LOST, match=f"{job.topic}-0 cannot be read: .*UNKNOWN_TOPIC"):
-        recover(**sides)
+        recover(**sides_of(job))
     assert job.state("status", "batch_id") == ("decided", BATCH)
-    report = recover(decision=decision, **sides)
+    report = recover(decision=decision, batch=BATCH, **sides_of(job))
     dropped = decision is OperatorDecision.DROP
     assert report.settled is dropped
     assert job.state("status", "batch_id") == ("done" if dropped else "owed", BATCH)
     job.broker.create_topic(job.topic, partitions=3)
     assert job.run().placements[0] == (BATCH, "SKIP" if dropped else "RESEND")
-    first_kept = BATCH + 1 if dropped else BATCH
-    kept = {batch: rows if batch >= first_kept else [] for batch, rows in job.input().items()}
-    job.check(kept, table=[row for rows in job.input().values() for row in rows])
+    check_behind(job, dropped=dropped)

@@ -7,6 +7,8 @@ import shutil
 import pytest
 from confluent_kafka import Producer
 
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import LARGE_INPUT, Job, make_rows
@@ -89,7 +91,10 @@ def test_an_id_that_another_application_uses(kafka_each_version: Broker, make_jo
 
 
 def test_the_state_row_is_lost(kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """C5, D2: Kafka knows the id, the database does not. Refused, also at the second start; adopting goes on."""
+    """C5, D2: Kafka knows the id, the database does not. Refused, also at the second start; adopting names batches.
+
+    Adopted alone the job could write a batch that both sides have once more: only a person knows what they have.
+    """
     job = make_job(kafka_each_version)
     job.kill_at("step:PLACE", batch=BATCH)
     job.sql("DELETE FROM kafka_transaction_state")
@@ -99,7 +104,24 @@ def test_the_state_row_is_lost(kafka_each_version: Broker, make_job: MakeJob) ->
         assert outcome.cause == HaltCause.ID_IN_USE
         assert ADOPT in outcome.text
         assert job.describe() == described
-    job.run(adopt=True)
+    outcome = job.fail(adopt=True)
+    assert outcome.cause == HaltCause.NOT_THE_FIRST_BATCH
+    assert "accept_loss='0'" in outcome.text
+    job.run(adopt=True, accept_loss="0")
+    job.check()
+
+
+def test_the_state_row_is_lost_behind_a_batch_that_both_sides_have(
+    kafka_each_version: Broker, make_job: MakeJob
+) -> None:
+    """C5: Spark replays that batch. Named, it is skipped and not written twice."""
+    job = make_job(kafka_each_version)
+    job.kill_at("step:NOTE", batch=BATCH)
+    job.sql("DELETE FROM kafka_transaction_state")
+    outcome = job.fail(adopt=True)
+    assert outcome.cause == HaltCause.NOT_THE_FIRST_BATCH
+    assert "accept_loss='0..1' where both sides have batch 1 too" in outcome.text
+    assert job.run(adopt=True, accept_loss="0..1").placements[0] == (BATCH, "SKIP")
     job.check()
 
 
@@ -119,14 +141,19 @@ def test_the_checkpoint_is_wiped(kafka_each_version: Broker, make_job: MakeJob) 
 
 
 def test_a_gap_between_the_batches(kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """A11, B8: the checkpoint is ahead of the database."""
+    """A11, B8: the checkpoint is ahead of the database, and of Kafka. What is left out has to be named."""
     job = make_job(kafka_each_version)
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
-    outcome = job.fail()
-    assert outcome.cause == HaltCause.GAP
-    assert ADOPT in outcome.text
-    job.run(adopt=True)
+    for sink in ({}, {"adopt": True}):
+        outcome = job.fail(**sink)
+        assert outcome.cause == HaltCause.GAP
+        assert "show no batch that the database lacks" in outcome.text
+        assert "accept_loss='1'" in outcome.text
+    outcome = job.fail(adopt=True, accept_loss="1..3")
+    assert outcome.error == "ConfigurationError"
+    assert "ends with batch 1 or 2" in outcome.text
+    job.run(adopt=True, accept_loss="1")
     job.check({BATCH: []})
 
 
@@ -138,35 +165,131 @@ def test_a_first_batch_that_is_not_the_first(kafka_without_2pc: Broker, make_job
     assert outcome.cause == HaltCause.NOT_THE_FIRST_BATCH
 
 
-@pytest.mark.parametrize("status", ["done", "decided"])
-def test_the_database_is_restored_from_a_backup(status: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
-    """C5: the row and the table are older than what Kafka has committed. Nothing is sent again by itself.
-
-    A commit of a pair that it does not know shows it at once. Below transaction.version 2 a decided row is settled
-    from the log, as it could be true; then the checkpoint's next batch leaves a gap.
-    """
-    at_once = status == "done" or kafka_each_version.transaction_version == 2
-    job = make_job(kafka_each_version)
-    job.kill_at("step:NOTE" if status == "done" else "step:DECIDE", batch=0)
+def restore_a_backup(job: Job, place: str) -> None:
+    """Batches 0 to 3 in Kafka, and a database as it was at ``place`` of the first one."""
+    job.kill_at(place, batch=0)
     job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
     job.run()
     job.check()
     generation = job.state("generation")
     job.sql("DELETE FROM kafka_transaction_state")
     job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
+    job.sql("DELETE FROM kafka_transaction_state_history")
     job.sql(f"DELETE FROM {job.table} WHERE id >= 100000")
     assert job.state("generation") < generation
+
+
+def add_a_batch(job: Job) -> None:
+    """One that is new to both sides."""
     job.write_batch(4, make_rows(4, 20))
     job.batches = 5
+
+
+def check_without(job: Job, lost: range) -> None:
+    """Kafka has every batch once, and the table all but those that were named as lost."""
+    rows = job.input()
+    job.check(table=[row for batch, given in rows.items() if batch not in lost for row in given])
+
+
+@pytest.mark.parametrize("place", ["step:NOTE", "step:DECIDE"])
+def test_the_database_is_restored_from_a_backup(place: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """C5: the row and the table are older than what Kafka has. Nothing is sent again, or passed over, by itself.
+
+    A commit of a pair that it does not know shows it, or the log behind the row's own. Batch 2 has no records, so the
+    logs show two batches of three.
+    """
+    job = make_job(kafka_each_version)
+    restore_a_backup(job, place)
+    add_a_batch(job)
     described = job.describe()
+    for sink in ({}, {"adopt": True}):
+        outcome = job.fail(**sink)
+        assert outcome.cause == HaltCause.DATABASE_BEHIND
+        assert "at least 2 batches that the database lacks" in outcome.text
+        assert "batch 1: 20 records of" in outcome.text
+        assert "compare both sides" in outcome.text.partition("What settles it:")[2].splitlines()[1]
+        assert f"--topic {job.topic} --partition 0 --offset" in outcome.text
+    assert job.describe() == described
+    outcome = job.fail(adopt=True, accept_loss="2..3")
+    assert (outcome.error, "begins with batch 1" in outcome.text) == ("ConfigurationError", True)
+    assert job.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
+    check_without(job, range(1, 4))
+
+
+def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """C5: Spark does not know that the last one is done, and Kafka has it: nothing is sent twice."""
+    job = make_job(kafka_each_version)
+    restore_a_backup(job, "step:NOTE")
+    (job.checkpoint / "3").unlink()
+    assert job.fail().cause == HaltCause.DATABASE_BEHIND
+    assert job.run(adopt=True, accept_loss="1..3").placements == [(3, "SKIP")]
+    check_without(job, range(1, 4))
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["kafka shows it", "the logs show it"])
+def test_a_loss_is_named_on_the_command_line(
+    seen: bool, kafka_each_version: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C5: at night, as the refusal is printed. A wrong range is refused with the right one; twice changes nothing."""
+    job = make_job(kafka_each_version)
+    restore_a_backup(job, "step:NOTE")
+    add_a_batch(job)
+    if not seen:
+        job.terminate()
+    words = ["recover", "--bootstrap-server", job.broker.bootstrap, "--database", job.database]
+    words += ["--transactional-id", job.transactional_id]
+    assert cli.main(words) == exits.EXIT_IN_DOUBT
+    first, *others = [line for line in capsys.readouterr().out.splitlines() if "to settle: " in line]
+    assert "compare both sides" in first
+    assert "--accept-loss 1..2" in others[-2]
+    assert "--take-over" in others[-1]
+    words += ["--take-over", "--adopt"]
+    assert cli.main(words) == exits.EXIT_IN_DOUBT
+    assert job.state("batch_id") == (0,)
+    capsys.readouterr()
+    assert cli.main([*words, "--accept-loss", "1"]) != exits.EXIT_SETTLED
+    assert "name '1..2'" in capsys.readouterr().err
     for _ in range(2):
-        outcome = job.fail()
-        assert outcome.cause == (HaltCause.DATABASE_BEHIND if at_once else HaltCause.GAP)
-    if at_once:
-        assert job.describe() == described
-    # What the refusal says: repair the table by hand, and adopt.
-    for batch in range(1, 4):
-        for row in job.input()[batch]:
-            job.sql(f"INSERT INTO {job.table} VALUES (%s, %s)", *row)
-    job.run(adopt=True)
+        assert cli.main([*words, "--accept-loss", "1..3"]) == exits.EXIT_SETTLED
+    assert job.run().placements == [(4, "RUN")]
+    check_without(job, range(1, 4))
+
+
+def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_each_version: Broker, make_job: MakeJob) -> None:
+    """C5: the row is right before the batch that Spark replays, and a recovery has taken a new pair since.
+
+    Nothing but the log shows that Kafka has that batch, which would else be written to it a second time.
+    """
+    job = make_job(kafka_each_version)
+    job.kill_at("step:NOTE", batch=0)
+    job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
+    job.kill_at("step:NOTE", batch=BATCH)
+    job.terminate()
+    job.sql("DELETE FROM kafka_transaction_state")
+    job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
+    job.sql("DELETE FROM kafka_transaction_state_history")
+    job.sql(f"DELETE FROM {job.table} WHERE id >= 100000")
+    (job.checkpoint / "0").touch()
+    outcome = job.fail()
+    assert outcome.cause == HaltCause.DATABASE_BEHIND
+    assert "batch 1: 20 records" in outcome.text
+    assert job.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
+    check_without(job, range(1, 2))
+
+
+def test_another_application_has_used_the_id_meanwhile(kafka: Broker, make_job: MakeJob) -> None:
+    """A10: Kafka shows a commit that is none of a batch. A person says so, and the logs do not say else."""
+    job = make_job(kafka)
+    job.kill_at("step:NOTE", batch=BATCH)
+    other = Producer({"bootstrap.servers": job.broker.bootstrap, "transactional.id": job.transactional_id})
+    other.init_transactions(30)
+    other.begin_transaction()
+    elsewhere = f"{job.topic}.elsewhere"
+    job.broker.create_topic(elsewhere)
+    other.produce(elsewhere, b"record")
+    other.commit_transaction(30)
+    outcome = job.fail(adopt=True)
+    assert outcome.cause == HaltCause.DATABASE_BEHIND
+    assert "--accept-loss none" in outcome.text
+    assert job.run(adopt=True, accept_loss="none").placements[0] == (BATCH, "SKIP")
     job.check()

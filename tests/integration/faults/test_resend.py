@@ -150,12 +150,12 @@ def test_a_person_decides_about_an_owed_batch(
 
 
 def test_a_sink_that_accepts_replays(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """A7: accept_replay=True on the sink is the same decision, made in advance."""
+    """A7: accept_replay on the sink is the same decision, made in advance."""
     job = make_job(kafka_without_2pc)
     table = [row for rows in job.input().values() for row in rows]
     owe(job)
     job.write_batch(BATCH, CHANGED)
-    job.run(accept_replay=True)
+    job.run(accept_replay=BATCH)
     job.check({BATCH: CHANGED}, table=table)
 
 

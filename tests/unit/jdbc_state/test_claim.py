@@ -33,9 +33,11 @@ CLAIMANT = Claimant(
 )
 
 
-def sql(claimant: Claimant) -> str:
+def sql(claimant: Claimant, *, keep: int = 0) -> str:
     dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
-    compiled = claim_statement(StateTables.named(SETTINGS).state, claimant).compile(dialect=dialect)
+    compiled = claim_statement(StateTables.named(SETTINGS), claimant, keep=keep, history_there=keep > 0).compile(
+        dialect=dialect
+    )
     return " ".join(str(compiled).split())
 
 
@@ -54,6 +56,15 @@ def test_a_claim_that_expects_a_row_inserts_none() -> None:
     statement = sql(replace(CLAIMANT, expected_generation=3))
     assert statement.startswith("UPDATE ")
     assert "INSERT" not in statement
+
+
+def test_a_claim_with_history_is_one_statement_too() -> None:
+    """C5: the row's line is written with it, or neither."""
+    for claimant in (CLAIMANT, replace(CLAIMANT, expected_generation=3)):
+        statement = sql(claimant, keep=10)
+        assert statement.startswith("WITH ")
+        assert 'INSERT INTO "od""d"."History"' in statement
+        assert ";" not in statement
 
 
 def test_a_claim_is_checked_without_the_database_as_with_it() -> None:

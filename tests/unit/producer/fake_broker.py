@@ -15,6 +15,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -159,6 +160,7 @@ class FakeCluster(PartitionAnswers):
             for name, count in (topics or {"t": 2}).items()
             for index in range(count)
         }
+        self.topic_ids: dict[str, uuid.UUID] = {}
         self.session_lifetimes_ms: list[int] = []
         self.logins = 0
         self.logins_served = threading.Event()
@@ -245,6 +247,7 @@ class FakeCluster(PartitionAnswers):
                 topic(
                     error_code=code or (Code.NONE if parts else Code.UNKNOWN_TOPIC_OR_PARTITION),
                     name=wanted.name,
+                    topic_id=self.topic_ids.get(wanted.name),
                     partitions=[
                         partition(
                             error_code=0,

@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 
 #: How many batches of a producer a broker remembers (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
@@ -40,6 +41,9 @@ class FakePartition:
     open_producers: list[tuple[int, int]] = field(default_factory=list)
     #: The last stable offset where it is not the end.
     stable_offset: int | None = None
+    start_offset: int = 0
+    #: What is answered to a question for the first record of a time.
+    offset_of_time: int = -1
 
     def append(self, records: bytes) -> tuple[int, int, int]:
         """Append one batch: (error code, base offset, log append time)."""
@@ -94,10 +98,16 @@ class PartitionAnswers:
             responses.append(topic_response(name=topic.name, partition_responses=parts))
         return ProduceResponse(version=received.version, responses=responses)
 
-    def _offset(self, partition: TopicPartition, *, earliest: bool, committed: bool) -> int:
-        log = self.partitions[partition]
+    def _known(self, partition: TopicPartition) -> int:
+        return Code.NONE if partition in self.partitions else Code.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _offset(self, partition: TopicPartition, timestamp: int, *, committed: bool) -> int:
+        log = self.partitions.get(partition, FakePartition(leader=0))
+        if timestamp >= 0:
+            return log.offset_of_time
         stable = log.stable_offset if committed else None
-        return 0 if earliest else log.next_offset if stable is None else stable
+        latest = log.next_offset if stable is None else stable
+        return log.start_offset if timestamp == OffsetSpec.EARLIEST else latest
 
     def _serve_list_offsets(self, received: Received, code: int) -> Any:
         topic_response = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -108,11 +118,11 @@ class PartitionAnswers:
                 partitions=[
                     part(
                         partition_index=asked.partition_index,
-                        error_code=code,
+                        error_code=code or self._known(TopicPartition(topic.name, asked.partition_index)),
                         timestamp=-1,
                         offset=self._offset(
                             TopicPartition(topic.name, asked.partition_index),
-                            earliest=asked.timestamp == -2,
+                            asked.timestamp,
                             committed=received.body.isolation_level == 1,
                         ),
                         leader_epoch=0,

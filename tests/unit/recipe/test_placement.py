@@ -14,38 +14,38 @@ ROW_IDS = (None, 0, 1, 5)
 BATCH_IDS = (0, 1, 2, 4, 5, 6, 7)
 
 
-def expected(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool) -> Placement | HaltCause:
+def expected(status: RowStatus, row_id: int | None, batch_id: int) -> Placement | HaltCause:
     if status is RowStatus.OWED:
         return Placement.RESEND if row_id == batch_id else HaltCause.OTHER_BATCH_OWED
     if row_id == batch_id:
         return Placement.SKIP
     follows = batch_id == 0 if row_id is None else batch_id == row_id + 1
-    if follows or adopt:
+    if follows:
         return Placement.RUN
     return HaltCause.NOT_THE_FIRST_BATCH if row_id is None else HaltCause.GAP
 
 
-def halted(status: RowStatus, row_id: int | None, batch_id: int, *, adopt: bool = False) -> Halt:
-    placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
+def halted(status: RowStatus, row_id: int | None, batch_id: int) -> Halt:
+    placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id)
     assert isinstance(placed, Halt)
     return placed
 
 
 def test_every_combination() -> None:
     """A1 (replay is a no-op), A8 (wiped checkpoint), A11, B8 (old savepoint): a gap is never skipped silently."""
-    space = itertools.product((RowStatus.NONE, RowStatus.DONE, RowStatus.OWED), ROW_IDS, BATCH_IDS, (False, True))
-    for status, row_id, batch_id, adopt in space:
-        placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id, adopt=adopt)
+    space = itertools.product((RowStatus.NONE, RowStatus.DONE, RowStatus.OWED), ROW_IDS, BATCH_IDS)
+    for status, row_id, batch_id in space:
+        placed = place_batch(status=status, row_batch_id=row_id, batch_id=batch_id)
         answer = placed.cause if isinstance(placed, Halt) else placed
-        assert answer is expected(status, row_id, batch_id, adopt=adopt), (status, row_id, batch_id, adopt)
+        assert answer is expected(status, row_id, batch_id), (status, row_id, batch_id)
 
 
 @pytest.mark.parametrize(
     ("row_batch_id", "reason", "written"),
     [
-        (None, "knows none", "batch 4 to both sides, also where they have it"),
-        (2, "the row is older than the checkpoint", "batch 4 to both sides, also where they have it"),
-        (7, "the checkpoint is older than the row", "what it has of batches 4 to 7 to both sides, also where they"),
+        (None, "knows none", "accept_loss='0..3' on the sink (once): batches 0..3 stay on both sides as they are"),
+        (2, "the row is older than the checkpoint", "accept_loss='3..4' where both sides have batch 4 too"),
+        (7, "the checkpoint is older than the row", "a new checkpoint, with a source that begins behind what both"),
     ],
 )
 def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, written: str) -> None:
@@ -59,20 +59,21 @@ def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, writ
 def test_a_decided_row_is_refused() -> None:
     """Recovery comes first: beside an undecided outcome no batch can be placed."""
     with pytest.raises(ValueError, match="recovered"):
-        place_batch(status=RowStatus.DECIDED, row_batch_id=3, batch_id=3, adopt=False)
+        place_batch(status=RowStatus.DECIDED, row_batch_id=3, batch_id=3)
 
 
 def test_reasons_name_both_ids() -> None:
     """D8: a reset of one side is named, with what settles it."""
     gap = halted(RowStatus.DONE, 3, 7)
     assert "batch 7 follows batch 3" in gap.reason
-    assert any("adopt=True" in remedy for remedy in gap.remedies)
+    assert gap.lacking
+    assert "adopt=True and accept_loss='4..6'" in gap.remedies[-1]
     first = halted(RowStatus.NONE, None, 7)
     assert "the first batch is 7" in first.reason
     assert first.remedies[0].startswith("if transactional_id, state_schema, state_table or database is another")
     assert first.remedies[1] == gap.remedies[0]
-    owed = halted(RowStatus.OWED, 3, 4, adopt=True)
+    owed = halted(RowStatus.OWED, 3, 4)
     assert "owed batch 3" in owed.reason
     assert any("--drop" in remedy for remedy in owed.remedies)
-    foreign = halted(RowStatus.OWED, None, 0, adopt=True)
+    foreign = halted(RowStatus.OWED, None, 0)
     assert "another query" in foreign.reason

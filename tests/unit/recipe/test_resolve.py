@@ -11,8 +11,17 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    may_hide_commits,
+    resolve,
+)
 
 OWN = ProducerIdAndEpoch(7, 10)
 AFTER = ProducerIdAndEpoch(7, 11)
@@ -34,18 +43,19 @@ SPACE = tuple(
         (0, 1, 2),
         (False, True),
         (False, True),
+        (False, True),
         ("here", "elsewhere", None),
     )
 )
 
 
-def decided(row: RowView, kafka: KafkaView, *, adopt: bool = False) -> Verdict | HaltCause:
+def decided(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False) -> Verdict | HaltCause:
     """The verdict, or why there is none."""
-    resolution = resolve(row, kafka, adopt=adopt)
+    resolution = resolve(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
     return resolution.cause if isinstance(resolution, Halt) else resolution.verdict
 
 
-def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCause:  # noqa: C901, PLR0911 - a table in words
+def expected(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Verdict | HaltCause:  # noqa: C901, PLR0911 - a table in words
     outcome = AFTER if kafka.transaction_version == 2 else OWN
     if row.cluster_id == "elsewhere":
         return HaltCause.OTHER_CLUSTER
@@ -57,20 +67,22 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCa
         if kafka.producer == outcome and kafka.state in ABORTED and kafka.transaction_version == 2:
             return Verdict.MARK_OWED if kafka.state in COMPLETE else Verdict.WAIT
         beyond = kafka.state in COMMITTED and kafka.transaction_version == 2 and kafka.producer not in {OWN, AFTER}
-        return HaltCause.DATABASE_BEHIND if beyond and not kafka.keeps_prepared and not adopt else Verdict.ASK_THE_LOG
+        behind = beyond and not kafka.keeps_prepared and not nothing_lost
+        return HaltCause.DATABASE_BEHIND if behind else Verdict.ASK_THE_LOG
     if row.status is RowStatus.DONE:
         if kafka.state is TransactionState.ONGOING:
             return Verdict.COMMIT if kafka.producer == OWN else Verdict.ABORT
         known = kafka.producer in {outcome, row.settled.producer}
-        if kafka.state in COMMITTED and not known and not adopt:
+        if kafka.state in COMMITTED and not known and not nothing_lost:
             return HaltCause.DATABASE_BEHIND
         return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
     never_recovered = row.status is RowStatus.NONE and str(row.settled) == ""
     if never_recovered and not adopt and kafka.state not in {TransactionState.UNKNOWN, TransactionState.EMPTY}:
         return HaltCause.ID_IN_USE
     if kafka.state is TransactionState.ONGOING:
-        return Verdict.ABORT
-    if kafka.state in COMMITTED and not adopt:
+        return HaltCause.OPEN_TRANSACTION if never_recovered else Verdict.ABORT
+    own = row.status is RowStatus.OWED and kafka.producer == outcome
+    if kafka.state in COMMITTED and not own and not never_recovered and not nothing_lost:
         return HaltCause.DATABASE_BEHIND
     return Verdict.WAIT if kafka.state in ENDING else Verdict.NOTHING
 
@@ -78,16 +90,17 @@ def expected(row: RowView, kafka: KafkaView, *, adopt: bool) -> Verdict | HaltCa
 def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
     """Recovery table; covers B3, B6, B7, B9, B10, B28, C5, D6: nothing is answered by chance."""
     seen = set()
-    for status, settled, state, pair, version, adopt, keeps, cluster in SPACE:
+    for status, settled, state, pair, version, adopt, nothing_lost, keeps, cluster in SPACE:
         row = RowView(status, PreparedTxnState.of(OWN), PreparedTxnState(settled), cluster)
         kafka = KafkaView(state, pair, version, "here", keeps)
-        resolution = resolve(row, kafka, adopt=adopt)
+        resolution = resolve(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
         assert resolution.reason
         answer = resolution.cause if isinstance(resolution, Halt) else resolution.verdict
-        assert answer is expected(row, kafka, adopt=adopt), (row, kafka, adopt)
+        assert answer is expected(row, kafka, adopt=adopt, nothing_lost=nothing_lost), (row, kafka, adopt, nothing_lost)
         assert not isinstance(resolution, Halt) or resolution.remedies, (row, kafka)
         seen.add(answer)
-    assert seen == {*Verdict, HaltCause.OTHER_CLUSTER, HaltCause.ID_IN_USE, HaltCause.DATABASE_BEHIND}
+    halts = {HaltCause.OTHER_CLUSTER, HaltCause.ID_IN_USE, HaltCause.DATABASE_BEHIND, HaltCause.OPEN_TRANSACTION}
+    assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
 
 
 @pytest.mark.parametrize(
@@ -105,7 +118,8 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         ("none", "7:10", "CompleteCommit", OWN, 0, HaltCause.DATABASE_BEHIND),
         ("none", "7:10", "PrepareCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
         ("owed", "7:11", "CompleteCommit", LATER, 2, HaltCause.DATABASE_BEHIND),
-        ("owed", "7:11", "CompleteCommit", AFTER, 2, HaltCause.DATABASE_BEHIND),
+        ("owed", "7:11", "CompleteCommit", AFTER, 2, Verdict.NOTHING),
+        ("owed", "7:11", "PrepareCommit", AFTER, 2, Verdict.WAIT),
         ("owed", "7:11", "PrepareCommit", OTHER, 1, HaltCause.DATABASE_BEHIND),
         ("owed", "7:11", "CompleteAbort", AFTER, 2, Verdict.NOTHING),
         ("owed", "7:11", "PrepareAbort", AFTER, 2, Verdict.WAIT),
@@ -163,8 +177,10 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     halted = resolve(row, kafka)
     assert isinstance(halted, Halt)
     assert halted.cause is HaltCause.DATABASE_BEHIND
-    assert halted.remedies[0].startswith("if another job or application uses this id: give that one another")
-    assert not isinstance(decided(row, kafka, adopt=True), HaltCause)
+    assert halted.remedies[0].startswith("compare both sides")
+    assert "--accept-loss" in halted.remedies[-1]
+    assert decided(row, kafka, adopt=True) is HaltCause.DATABASE_BEHIND
+    assert not isinstance(decided(row, kafka, nothing_lost=True), HaltCause)
 
 
 def test_a_takeover_that_commits_with_a_later_pair_is_not_a_lost_decision() -> None:
@@ -198,3 +214,39 @@ def test_a_sink_that_has_only_seen_empty_batches_knows_no_pair_of_its_own() -> N
     assert decided(row, KafkaView(TransactionState.EMPTY, OWN, 2, "here")) is Verdict.NOTHING
     assert decided(row, KafkaView(TransactionState.ONGOING, OWN, 2, "here")) is Verdict.ABORT
     assert decided(row, KafkaView(TransactionState.COMPLETE_COMMIT, AFTER, 2, "here")) is HaltCause.DATABASE_BEHIND
+
+
+@pytest.mark.parametrize(
+    ("status", "settled", "state", "pair", "hidden"),
+    [
+        ("done", "7:11", "CompleteCommit", AFTER, False),
+        ("done", "7:14", "Empty", LATER, False),
+        ("done", "7:14", "Ongoing", LATER, False),
+        ("done", "7:11", "Empty", LATER, True),
+        ("done", "7:11", "Ongoing", LATER, True),
+        ("done", "7:11", "Unknown", None, True),
+        ("owed", "", "Empty", LATER, True),
+        ("none", "7:14", "Ongoing", LATER, False),
+        ("none", "7:11", "Empty", LATER, True),
+        ("none", "", "Empty", LATER, True),
+        ("none", "", "Unknown", None, False),
+        ("done", "7:11", "PrepareAbort", LATER, False),
+    ],
+)
+def test_what_the_coordinator_no_longer_shows_may_be_in_the_logs(
+    status: str, settled: str, state: str, pair: ProducerIdAndEpoch | None, hidden: bool
+) -> None:
+    """C5: it shows the last transaction of an id. Another pair than those that the row knows was taken since."""
+    row = RowView(RowStatus(status), PreparedTxnState("7:10"), PreparedTxnState(settled), "here")
+    kafka = KafkaView(TransactionState(state), pair, 2, "here")
+    resolution = resolve(row, kafka)
+    verdict = resolution if isinstance(resolution, Resolution) else Resolution(Verdict.NOTHING, "a new row")
+    assert may_hide_commits(row, kafka, verdict) is hidden
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_what_a_log_tells_of_a_commit_says_nothing_of_later_ones(verdict: Verdict) -> None:
+    """C5: an abort that it tells of makes the row owed, and that is looked at in its turn."""
+    row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), NO_TRANSACTION, "here")
+    kafka = KafkaView(TransactionState.EMPTY, LATER, 2, "here")
+    assert may_hide_commits(row, kafka, Resolution(verdict, "", from_log=True)) is (verdict is Verdict.MARK_DONE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jdbc_state import MemoryStateStore, StateRow
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink.batch import BatchDriver
@@ -46,7 +46,14 @@ class FakeWork:
         if self.fail:
             raise self.fail.pop(0)
         digest = self.digest if self.records else ""
-        return ProducedBatch(self.rows, self.records, digest, {PARTITION: (0, 2)}, record_bytes=100 * self.records)
+        return ProducedBatch(
+            self.rows,
+            self.records,
+            digest,
+            {PARTITION: (0, 2)},
+            topic_ids=dict(self.kafka.topic_ids),
+            record_bytes=100 * self.records,
+        )
 
     def copy_into(self, connection: Any) -> int:
         self.log.append("copy")
@@ -67,7 +74,15 @@ class FakeWork:
 class Job:
     """One driver, and what it drives."""
 
-    def __init__(self, *, sides: Job | None = None, run_id: str = "run", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        sides: Job | None = None,
+        run_id: str = "run",
+        adopt: bool = False,
+        accept_loss: str | None = None,
+        **options: Any,
+    ) -> None:
         self.kafka: FakeKafka = FakeKafka() if sides is None else sides.kafka
         self.store: MemoryStateStore = MemoryStateStore() if sides is None else sides.store
         self.clock = FakeClock()
@@ -77,7 +92,14 @@ class Job:
         self.driver = BatchDriver(
             transactional_id=ID,
             recovery=Recovery(
-                transactional_id=ID, kafka=self.kafka, store=self.store, clock=self.clock, settle_deadline_ms=5_000
+                transactional_id=ID,
+                kafka=self.kafka,
+                store=self.store,
+                clock=self.clock,
+                settle_deadline_ms=5_000,
+                adopt=adopt,
+                accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
+                topics=(PARTITION.topic,),
             ),
             kafka=self.kafka,
             store=self.store,
@@ -88,8 +110,7 @@ class Job:
                 "attempts_max": 3,
                 "decision_margin_ms": 1_000,
                 "restore_deadline_ms": 1_000,
-                "adopt": False,
-                "accept_replay": False,
+                "accept_replay": None,
                 "stopping": lambda: self.stopping,
                 "observer": self._observe,
                 **options,

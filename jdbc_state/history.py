@@ -1,0 +1,114 @@
+"""The history: what the state row said after each batch, written in the very statement that changed the row.
+
+A line is a copy of the row under the number that the row has as ``decision``. What adds to the batches (a decision, a
+batch without records, an adoption) takes the next number; what becomes of a batch is noted in its own line. So the
+newest line of a sink always is its row: a row that is lost can be made again from it, and a sink whose row is gone is
+known not to have decided anything beyond it.
+
+A row is lost where a person deletes it, or restores one table of two. Counter-example without the history: the
+driver is killed between the decision and EndTxn, the row is deleted, and an adopting driver aborts the transaction
+that no row names and writes the batch a second time into a table that has it.
+
+The history is kept short by its key: a line in so many removes those beyond the bound, as one range.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, delete, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
+
+from jdbc_state.schema import StateTables
+
+Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
+
+CLAIMED: Final = "claimed"
+ADOPTED: Final = "adopted"
+DECIDED: Final = "decided"
+RESENT: Final = "resent"
+EMPTY: Final = "empty"
+PASSED: Final = "passed"
+ACCEPTED: Final = "accepted"
+NOTED: Final = "noted"
+#: What writes a line, and when.
+EVENTS: Final = {
+    CLAIMED: "the first claim of a row that has no line: it is new, or a version without history wrote it",
+    ADOPTED: "a person let another query or Kafka cluster have the row",
+    DECIDED: "a batch was decided: its line is in the transaction that has its rows",
+    RESENT: "a batch that Kafka had lost was decided once more, under another pair",
+    EMPTY: "a batch without records",
+    PASSED: "a person let the sink go on without batches that Kafka has and this database lost",
+    ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
+    NOTED: "what became of a batch was noted, and its line was gone",
+}
+#: The operations of the store whose line is one more, and its event; ``decide`` that of a resend where Kafka is owed.
+EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED, "accept_loss": PASSED}
+#: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
+_TRIM_SHARE: Final = 10
+
+
+def trim_step(keep: int) -> int:
+    """How many lines are written for one that trims; with ``keep`` of them wanted."""
+    return max(1, keep // _TRIM_SHARE)
+
+
+def with_line(
+    changed: Returning, tables: StateTables, *, event: str | ColumnElement[Any], keep: int | None = None
+) -> Select[Any]:
+    """The same statement, which also writes the row's line; where ``changed`` meets no row it writes none.
+
+    Args:
+        changed: changes one row, and returns all its columns.
+        tables: of both.
+        event: of a new line; that of a line that is there stays.
+        keep: lines to be kept; None to trim nothing.
+    """
+    history = tables.history
+    row = changed.cte("changed")
+    names = [column.name for column in tables.state.columns]
+    event = literal(event) if isinstance(event, str) else event
+    added = insert(history).from_select([*names, "event"], select(*(row.c[name] for name in names), event))
+    key = set(history.primary_key.columns.keys())
+    noted = added.on_conflict_do_update(
+        index_elements=list(history.primary_key.columns),
+        set_={name: added.excluded[name] for name in names if name not in key},
+    )
+    written = select(row).add_cte(noted.cte("noted"))
+    if keep is None:
+        return written
+    number = select(row.c.decision).scalar_subquery()
+    trimmed = delete(history).where(
+        history.c.transactional_id == select(row.c.transactional_id).scalar_subquery(),
+        history.c.decision <= number - keep,
+        number % trim_step(keep) == 0,
+    )
+    return written.add_cte(trimmed.cte("trimmed"))
+
+
+def without_lines(changed: Returning, tables: StateTables) -> Select[Any]:
+    """The same statement, which also removes the history of the row that it changes."""
+    row, history = changed.cte("changed"), tables.history
+    mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
+    return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
+
+
+def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
+    """The newest lines of one sink, the newest first."""
+    history = tables.history
+    return (
+        select(history)
+        .where(history.c.transactional_id == transactional_id)
+        .order_by(history.c.decision.desc())
+        .limit(last)
+    )
+
+
+def lost_lines(tables: StateTables) -> Select[Any]:
+    """The newest line of each sink that has lines and no row."""
+    history, state = tables.history, tables.state
+    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
+    others = history.alias()
+    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
+    return select(history).where(~row.exists(), history.c.decision == newest.scalar_subquery())

@@ -1,0 +1,253 @@
+"""What the database lacks that Kafka has, looked up in the logs that the state row names, and passed over by name.
+
+Recovery comes here when Kafka shows a commit that the row does not know, the driver when Spark's next batch does not
+follow the row's. Both end in a halt that says which batches are missing, or in what a person has decided about them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jdbc_state import DONE, NONE, OWED, AcceptedLoss
+from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
+from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.commit_scan import CommitQuery
+from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
+from spark_2pc_sink.recipe.resolve import Halt
+
+if TYPE_CHECKING:
+    from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.errors import HaltError
+    from spark_2pc_sink.producer.transaction_client import TransactionDescription
+
+_log = logging.getLogger(__name__)
+
+#: For how long, and how much, logs are read for a message that a person waits for: more than most sinks write in the
+#: minutes after a backup.
+SCAN_MS_MAX: Final = 30_000
+SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
+#: The same for a start at which nothing looks wrong. Most often nothing was written since but an end marker.
+LOOK_MS_MAX: Final = 5_000
+LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Records carry the clock of the driver that wrote them, the row that of the database.
+_CLOCKS_DIFFER_MS: Final = 600_000
+
+
+class CommitsSide(Protocol):
+    """What is needed of Kafka here."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the cluster is found, as the user has named it."""
+
+    def describe(self) -> TransactionDescription:
+        """Ask the coordinator for the state of the transactional id."""
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Read which transactions were committed since, within these bounds."""
+
+
+class LostCommits:
+    """What the database lacks of one sink, as often as it is asked.
+
+    Args:
+        kafka: the coordinator and the logs.
+        store: the state rows.
+        topics: of the sink, beside those that its row names.
+        accept_loss: the batches that a person has named as lost; None for nobody has.
+        limit_ms: for how long logs are read, never longer than `SCAN_MS_MAX`.
+    """
+
+    def __init__(
+        self,
+        kafka: CommitsSide,
+        store: StateStore,
+        *,
+        topics: tuple[str, ...],
+        accept_loss: BatchRange | None,
+        limit_ms: int,
+    ) -> None:
+        self._kafka = kafka
+        self._store = store
+        self._topics = topics
+        self._limit_ms = min(limit_ms, SCAN_MS_MAX)
+        self.accepted = accept_loss
+
+    def explain(self, row: StateRow, halt: Halt) -> Halt:
+        """A halt because of a commit that the row does not know, with what is lost."""
+        return self._look(row).explain(halt)
+
+    def name(self, error: HaltError) -> HaltError:
+        """The error of a driver whose claim the database has lost, with what else it has lost.
+
+        Args:
+            error: as the state store has raised it; one of another cause is left as it is, and so is any where one
+                side does not answer.
+        """
+        if error.cause is not HaltCause.COMMITS_LOST:
+            return error
+        try:
+            row = self._store.read(error.transactional_id)
+            return error if row is None else _named(error, self._look(row))
+        except (KafkaError, KafkaTimeoutError, StateStoreError) as second:
+            _log.warning("%s: what is lost cannot be looked up: %s", error.transactional_id, second)
+            return error
+
+    def shows(self, row: StateRow) -> bool:
+        """Whether the logs show a commit that the row does not know, as far as a start may read for it."""
+        found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
+        if found.unread:
+            unread = "; ".join(found.unread)
+            _log.info("%s: whether the database lacks batches was not looked up in %s", row.transactional_id, unread)
+        return bool(found.transactions)
+
+    def nothing_is_lost(self, row: StateRow) -> bool:
+        """Whether a person says that a commit which the row does not know is none of a batch.
+
+        Raises:
+            ConfigurationError: the logs say that it is one.
+        """
+        if self.accepted is None or len(self.accepted):
+            return False
+        self._look(row).check(self.accepted)
+        return True
+
+    def would_pass(self, row: StateRow) -> BatchRange | None:
+        """What a person has named, where `pass_over` would go on behind it.
+
+        Raises:
+            ConfigurationError: as `pass_over`.
+        """
+        if self.accepted is not None:
+            self._look(row).check(self.accepted)
+        return self.accepted
+
+    def pass_over(self, row: StateRow, actions: list[str]) -> StateRow | None:
+        """Go on behind what a person has named; None where nobody has.
+
+        Args:
+            row: the claimed row.
+            actions: takes what was done.
+
+        Raises:
+            ConfigurationError: what was named is not what is lost; nothing was changed.
+        """
+        return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
+
+    def pass_over_unread(self, row: StateRow, actions: list[str]) -> StateRow:
+        """The same for a loss that shows to the job only, in a gap: Kafka shows nothing of it, and the logs are unread.
+
+        Where they were read and show nothing, nothing is lost, and a batch that was named all the same is still to come.
+        """
+        named = self.accepted
+        if named is None or not len(named) or row.status == NONE or (row.status == DONE and row.batch_id == named.last):
+            return row
+        lost = self._look(row)
+        return self._pass_over(row, lost, named, actions) if lost.found.unread else row
+
+    def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
+        """Go on behind the batches between the row's and the one that Spark has passed.
+
+        Args:
+            row: the claimed row.
+            batch_id: the batch that Spark has passed.
+            error: what the driver halts with otherwise.
+
+        Raises:
+            HaltError: nobody has named them; it says which they are.
+            ConfigurationError: what was named is not what is missing; nothing was changed.
+        """
+        known = row.batch_id is not None
+        # A row without batches has no place in the logs from which they could be counted.
+        lost = self._look(row, batch_id) if known else LostBatches(row.transactional_id, first=0, came=batch_id)
+        if self.accepted is None and not known:
+            raise error
+        if self.accepted is None:
+            raise _named(error, lost)
+        actions: list[str] = []
+        row = self._pass_over(row, lost, self.accepted, actions)
+        _log.warning("%s %s", row.transactional_id, "; ".join(actions))
+        return row
+
+    def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[str]) -> StateRow:
+        lost.check(named)
+        transactions = lost.found.transactions
+        offsets = dict(row.kafka_offsets)
+        for transaction in transactions:
+            offsets |= {str(partition): at for partition, at in transaction.offsets.items()}
+        # A query that has adopted the row of another one counts its own batches from 0.
+        foreign = row.batch_id is None and row.status != NONE and lost.came is None
+        shown = self._kafka.describe().producer
+        passed = self._store.accept_loss(
+            row.transactional_id,
+            row.generation,
+            AcceptedLoss(
+                batch_id=None if foreign else named.last,
+                record_count=max([1, *(transaction.records for transaction in transactions[-1:])]),
+                kafka_offsets=offsets,
+                settled=row.settled if shown is None else str(shown),
+            ),
+        )
+        listed = "; ".join(map(str, transactions)) or "nothing"
+        actions.append(
+            f"went on without batches {named}, which the operator has named as lost to the database; of them the logs "
+            f"show {listed}"
+        )
+        return passed
+
+    def _look(
+        self,
+        row: StateRow,
+        came: int | None = None,
+        *,
+        limit_ms: int = SCAN_MS_MAX,
+        bytes_max: int = SCAN_BYTES_MAX,
+    ) -> LostBatches:
+        """Read what Kafka has committed since the row."""
+        shown = self._kafka.describe().producer
+        offsets = {TopicPartition.parse(name): last for name, (_, last) in row.kafka_offsets.items()}
+        settled = PreparedTxnState(row.settled).producer
+        settled_at = row.settled_at or row.decided_at
+        query = CommitQuery(
+            after=offsets,
+            since_ms=None if settled_at is None else int(settled_at.timestamp() * 1000) - _CLOCKS_DIFFER_MS,
+            newer_than=PreparedTxnState(row.prepared_transaction_state).producer or _before(settled),
+            producer_ids=frozenset(pair.producer_id for pair in (settled, shown) if pair is not None),
+        )
+        return LostBatches(
+            row.transactional_id,
+            first=0 if row.batch_id is None else row.batch_id + (row.status != OWED),
+            found=self._find(
+                query,
+                {*self._topics, *row.topic_ids, *(partition.topic for partition in offsets)},
+                limit_ms=min(limit_ms, self._limit_ms),
+                bytes_max=bytes_max,
+            ),
+            came=came,
+            bootstrap_servers=self._kafka.bootstrap_servers,
+        )
+
+    def _find(self, query: CommitQuery, topics: set[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        if not topics:
+            return FoundCommits(unread=("the state row names no topic",))
+        try:
+            return self._kafka.find_commits(query, topics, limit_ms=limit_ms, bytes_max=bytes_max)
+        except (KafkaError, KafkaTimeoutError) as error:
+            # What a person decides must not wait for a topic; the message says that it was not read.
+            return FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
+
+
+def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
+    """The newest pair that a row without a decision need not know: its first recovery took the one after it."""
+    if settled is None or settled.epoch == 0:
+        return None
+    return ProducerIdAndEpoch(settled.producer_id, settled.epoch - 1)
+
+
+def _named(error: HaltError, lost: LostBatches) -> HaltError:
+    """A halt that says which batches are lost."""
+    explained = lost.explain(Halt(error.cause, error.reason, error.remedies))
+    return replace(error, reason=explained.reason, remedies=explained.remedies)

@@ -1,0 +1,150 @@
+"""Whether Kafka still has the records of a decided batch: what was written, compared with the logs as they are.
+
+A transaction can be committed whose records are gone: EndTxn asks no log. A topic that was deleted and made anew takes
+the old one's name and not its id (KIP-516), and a log may have lost its tail. Such a batch must not be noted as done.
+
+A batch that is done already is not compared: readers had it, and what its topic loses later is Kafka's own history, by
+retention or because somebody has deleted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.recipe.resolve import Halt
+
+#: Of the partitions of a batch, how many a message names: there may be hundreds.
+_SHOWN_PARTITIONS_MAX = 8
+
+
+@dataclass(frozen=True)
+class WrittenRecords:
+    """Where the records of a batch went.
+
+    Attributes:
+        batch_id: Spark's id.
+        offsets: the first and the last offset in each partition.
+        topic_ids: of its topics, as they were when it was written; a topic that is not among them had none, or none is
+            known.
+    """
+
+    batch_id: int | None
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        """Their names."""
+        return sorted({partition.topic for partition in self.offsets})
+
+
+@dataclass(frozen=True)
+class LogsView:
+    """What Kafka says of some topics now.
+
+    Attributes:
+        topic_ids: of the topics that exist; '' where the broker has no ids.
+        ends: one past the last offset of each partition that exists.
+        starts: the first offset of each, where that was asked for.
+    """
+
+    topic_ids: Mapping[str, str]
+    ends: Mapping[TopicPartition, int]
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def find_lost_records(
+    written: WrittenRecords, logs: LogsView, *, committed: bool, transactional_id: str
+) -> Halt | None:
+    """Say what Kafka lacks of a decided batch.
+
+    Args:
+        written: the batch.
+        logs: its topics now.
+        committed: False while its transaction is open. What was deleted from the start of a log until then, no reader
+            could ever read; afterwards that is retention, as with any record.
+        transactional_id: of the sink, for the remedies.
+
+    Returns:
+        None where Kafka has all of it, as far as can be seen.
+    """
+    damaged = {
+        topic: found
+        for topic in written.topics
+        if (found := "; ".join(_damages(topic, written, logs, committed=committed)))
+    }
+    if not damaged:
+        return None
+    intact = [topic for topic in written.topics if topic not in damaged]
+    reason = (
+        f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
+    )
+    missing = [topic for topic in damaged if topic not in logs.topic_ids]
+    recover = f"spark-2pc recover --transactional-id {transactional_id} --batch {written.batch_id}"
+    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(recover, missing, intact if committed else []))
+
+
+def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
+    """Whether one of the batch's topics is another one now, by its id."""
+    return any(
+        (was := written.topic_ids.get(topic)) and (now := logs.topic_ids.get(topic)) and was != now
+        for topic in written.topics
+    )
+
+
+def missing_id_topics(written: WrittenRecords) -> list[str]:
+    """The topics of a batch that have no id by which they could be told from others of their name."""
+    return [topic for topic in written.topics if not written.topic_ids.get(topic)]
+
+
+def _damages(topic: str, written: WrittenRecords, logs: LogsView, *, committed: bool) -> Iterator[str]:
+    """What is wrong with one topic, one sentence each; the first that explains all others ends it."""
+    offsets = {each: at for each, at in sorted(written.offsets.items()) if each.topic == topic}
+    was, now = written.topic_ids.get(topic, ""), logs.topic_ids.get(topic)
+    if now is None:
+        known = f" (it had the id {was})" if was else ""
+        yield f"topic {topic!r} was deleted{known}, with {_listed(offsets)}"
+        return
+    if was and now and was != now:
+        yield (
+            f"topic {topic!r} was deleted and made anew (its id was {was}, it is {now} now): the old one had "
+            f"{_listed(offsets)}"
+        )
+        return
+    for partition, (first, last) in offsets.items():
+        end = logs.ends.get(partition)
+        if end is None:
+            yield f"there is no partition {partition} any more, which had offsets {first} to {last} of it"
+        elif end <= last:
+            yield f"the log of {partition} ends at offset {end}, and the batch had offsets {first} to {last} there"
+        elif not committed and logs.starts.get(partition, first) > first:
+            yield (
+                f"the log of {partition} begins at offset {logs.starts[partition]}, and the batch had offsets {first} "
+                f"to {last} there, which were deleted before any reader could see them"
+            )
+
+
+def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
+    shown = [f"offsets {first} to {last} of {each}" for each, (first, last) in offsets.items()]
+    if len(shown) > _SHOWN_PARTITIONS_MAX:
+        shown[_SHOWN_PARTITIONS_MAX:] = [f"those of {len(shown) - _SHOWN_PARTITIONS_MAX} more partitions"]
+    return ", ".join(shown)
+
+
+def _remedies(recover: str, missing: list[str], twice: list[str]) -> tuple[str, ...]:
+    again = f"; it sends all of it, so that {', '.join(twice)} will have it twice" if twice else ""
+    create = "before the job starts (kafka-topics.sh --create --topic"
+    made = tuple(f"create topic {topic} again {create} {topic} …)" for topic in missing)
+    compare = (
+        "compare both sides: the table has the rows of the batch; find out which of its records the topics have at the "
+        "offsets above, and who has changed them; then"
+    )
+    return (
+        compare,
+        *made,
+        f"{recover} --accept-replay: Kafka lacks the batch; the next start sends again what Spark replays{again}",
+        f"{recover} --drop: Kafka is to go without the batch, or has it all the same; its rows stay in the table",
+    )

@@ -1,0 +1,184 @@
+"""Batches that Kafka has and the database lacks: which ones, how a person finds out, and how they are passed over.
+
+A database that was restored from a backup, or that failed over to a standby which lagged, has an old state row. What
+Kafka has committed since shows in the logs: every transaction of this sink's producer that is newer than the row's pair
+was a batch. Their ids are not written there. Spark counts them, so they follow that of the row; but a batch without
+records leaves no transaction, so that a count of transactions is a least number, and each id "this one or a later".
+
+What is passed over has to be named. A flag that says "go on" would be given at night to a database that lacks more than
+the person thinks; a range that does not begin at the row, or is shorter than what the logs show, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.resolve import Halt
+
+#: How much of what was found a message lists.
+SHOWN_TRANSACTIONS_MAX = 10
+SHOWN_PARTITIONS_MAX = 4
+
+
+@dataclass(frozen=True)
+class CommittedTransaction:
+    """One transaction that the logs show as committed.
+
+    Attributes:
+        producer: the pair with which its records were written.
+        records: how many there are.
+        offsets: the first and the last offset in each partition.
+    """
+
+    producer: ProducerIdAndEpoch
+    records: int
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+    def __str__(self) -> str:
+        shown = [f"{each} {first} to {last}" for each, (first, last) in sorted(self.offsets.items())]
+        if len(shown) > SHOWN_PARTITIONS_MAX:
+            shown[SHOWN_PARTITIONS_MAX:] = [f"{len(shown) - SHOWN_PARTITIONS_MAX} more partitions"]
+        return f"{self.records} records of {self.producer} at offsets {', '.join(shown)}"
+
+
+@dataclass(frozen=True)
+class FoundCommits:
+    """What the logs show of a sink since its row.
+
+    Attributes:
+        transactions: those that are committed, the oldest first.
+        unread: what was not read, and why: what is missing there is not known.
+    """
+
+    transactions: tuple[CommittedTransaction, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LostBatches:
+    """What the database lacks, as far as it can be known.
+
+    Attributes:
+        transactional_id: of the sink.
+        first: the batch after that of the row; that of the row where only Kafka was owed it.
+        found: in the logs.
+        came: the batch that Spark has passed; None before it has passed one.
+        bootstrap_servers: for the commands that look at the records.
+    """
+
+    transactional_id: str
+    first: int
+    found: FoundCommits = field(default_factory=FoundCommits)
+    came: int | None = None
+    bootstrap_servers: str = "HOST:PORT"
+
+    @property
+    def suggested(self) -> BatchRange | None:
+        """What to name when everything is as it looks; None where nothing is known."""
+        count = len(self.found.transactions)
+        if self.came is not None:
+            has_it = count > self.came - self.first
+            return BatchRange(self.first, self.came if has_it else self.came - 1)
+        return BatchRange(self.first, self.first + count - 1) if count else None
+
+    def explain(self, halt: Halt) -> Halt:
+        """The halt, with what is lost among its reasons, and to compare both sides as the first remedy.
+
+        Args:
+            halt: because of a commit in Kafka that the row does not know, or of a gap before the batch that came.
+        """
+        remedies = self._for_recovery() if self.came is None else self._for_gap(halt.remedies)
+        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(self._compare(), *remedies))
+
+    def check(self, named: BatchRange) -> None:
+        """Refuse a range that does not name what is lost.
+
+        Raises:
+            ConfigurationError: it begins elsewhere, is too short, or does not end where Spark goes on.
+        """
+        rule = self._broken_rule(named)
+        if rule is None:
+            return
+        suggested = self.suggested
+        remedy = "compare both sides first" if suggested is None else f"name {str(suggested)!r}"
+        raise ConfigurationError(option="accept_loss", value=str(named), rule=rule, remedy=remedy)
+
+    def _broken_rule(self, named: BatchRange) -> str | None:
+        count = len(self.found.transactions)
+        if not len(named):
+            if self.came is not None:
+                return f"batches {self.suggested} are missing in the state row: none is not what is missing"
+            return f"the logs show {count} committed transactions that the state row does not know" if count else None
+        if named.first != self.first:
+            return f"it begins with batch {self.first}, the first one that the state row does not know"
+        if len(named) < count:
+            return f"it names at least {count} batches: so many committed transactions the state row does not know"
+        if self.came is not None and named.last not in (self.came - 1, self.came):
+            return f"Spark goes on with batch {self.came}, so it ends with batch {self.came - 1} or {self.came}"
+        return None
+
+    def _said(self) -> Iterator[str]:
+        found = self.found
+        if found.transactions:
+            listed = [
+                f"batch {self.first + number}: {transaction}"
+                for number, transaction in enumerate(found.transactions[:SHOWN_TRANSACTIONS_MAX])
+            ]
+            if len(found.transactions) > len(listed):
+                listed.append(f"and {len(found.transactions) - len(listed)} more")
+            yield (
+                f"Kafka has at least {len(found.transactions)} batches that the database lacks, counted from batch "
+                f"{self.first} on (a later one each, where batches without records lie before it): {'; '.join(listed)}"
+            )
+        else:
+            yield "The logs that were read show no batch that the database lacks"
+        if found.unread:
+            yield f"Not read, so that more may be missing: {'; '.join(found.unread)}"
+
+    def _compare(self) -> str:
+        commands = "; ".join(self._commands())
+        asked = "compare both sides: which of these records have their row in the table, and which batches it lacks"
+        return f"{asked}: {commands}" if commands else asked
+
+    def _for_recovery(self) -> tuple[str, ...]:
+        named = self.suggested
+        shown = "FIRST..LAST" if named is None else str(named)
+        other_user = (
+            "if another job or application uses this transactional id: give that one another; then adopt with "
+            "--accept-loss none, where the comparison shows that nothing is lost"
+        )
+        by_name = (
+            "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
+            f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
+            f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
+            "is the next"
+        )
+        return "restore the newest backup, or the newest standby: nothing of it need be given up", other_user, by_name
+
+    def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
+        """The remedies of the placement; the last one names what to go on without, and may name too little."""
+        named = self.suggested
+        if named is None or named.last != self.came:
+            return remedies
+        by_name = (
+            f"adopt=True and accept_loss={str(named)!r} on the sink (once): the logs show so many that Kafka has batch "
+            f"{self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
+        )
+        return (*remedies[:-1], by_name)
+
+    def _commands(self) -> Iterator[str]:
+        """How the records can be looked at, one command for each partition."""
+        spans: dict[TopicPartition, tuple[int, int]] = {}
+        for transaction in self.found.transactions:
+            for partition, (first, last) in transaction.offsets.items():
+                begin, end = spans.get(partition, (first, last))
+                spans[partition] = (min(begin, first), max(end, last))
+        for partition, (first, last) in sorted(spans.items())[:SHOWN_PARTITIONS_MAX]:
+            yield (
+                f"kafka-console-consumer.sh --bootstrap-server {self.bootstrap_servers} --topic {partition.topic} "
+                f"--partition {partition.partition} --offset {first} --isolation-level read_committed "
+                f"--property print.offset=true --timeout-ms 10000 (up to offset {last})"
+            )

@@ -1,0 +1,141 @@
+"""What a halt says of batches that the database lacks, and which names it takes for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.ids import NO_BATCHES, BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.lost_batches import (
+    SHOWN_PARTITIONS_MAX,
+    SHOWN_TRANSACTIONS_MAX,
+    CommittedTransaction,
+    FoundCommits,
+    LostBatches,
+)
+from spark_2pc_sink.recipe.resolve import Halt
+
+HALT = Halt(HaltCause.DATABASE_BEHIND, "the database is behind Kafka", ("nothing",))
+
+
+def transaction(number: int, partitions: int = 1) -> CommittedTransaction:
+    at = {TopicPartition("orders", each): (100 * number, 100 * number + 19) for each in range(partitions)}
+    return CommittedTransaction(ProducerIdAndEpoch(7, number), 20 * partitions, at)
+
+
+def lost(count: int, *, came: int | None = None, unread: tuple[str, ...] = ()) -> LostBatches:
+    found = FoundCommits(tuple(transaction(number) for number in range(1, count + 1)), unread)
+    return LostBatches("shop", 41, found, came, "broker:9092")
+
+
+def test_a_halt_names_batches_offsets_and_counts() -> None:
+    """C5: ids count from the row's batch on, and may be later ones."""
+    reason = lost(2).explain(HALT).reason
+    assert reason.startswith("the database is behind Kafka. Kafka has at least 2 batches that the database lacks")
+    assert "batch 41: 20 records of 7:1 at offsets orders-0 100 to 119" in reason
+    assert "batch 42: 20 records of 7:2 at offsets orders-0 200 to 219" in reason
+    assert "a later one each" in reason
+
+
+def test_the_first_remedy_is_to_compare_and_the_last_to_adopt_by_name() -> None:
+    """C5: from the safest to the last, and each can be pasted."""
+    remedies = lost(3).explain(HALT).remedies
+    assert remedies[0].startswith("compare both sides")
+    assert "--bootstrap-server broker:9092 --topic orders --partition 0 --offset 100" in remedies[0]
+    assert "up to offset 319" in remedies[0]
+    assert remedies[1].startswith("restore the newest backup")
+    assert "--accept-loss none" in remedies[2]
+    assert "spark-2pc recover --transactional-id shop --adopt --accept-loss 41..43" in remedies[-1]
+    assert not any("--take-over" in remedy for remedy in remedies)
+
+
+def test_what_was_not_read_is_said() -> None:
+    explained = lost(0, unread=("orders-1 (deleted)",)).explain(HALT)
+    assert "show no batch that the database lacks" in explained.reason
+    assert "Not read, so that more may be missing: orders-1 (deleted)" in explained.reason
+    assert explained.remedies[0].endswith("which batches it lacks")
+    assert "--accept-loss FIRST..LAST" in explained.remedies[-1]
+
+
+def test_a_gap_keeps_its_own_remedies_behind_the_comparison() -> None:
+    """C5: unless the logs show that the batch which came is in Kafka too, and must not be sent again."""
+    gap = Halt(HaltCause.GAP, "batch 44 follows batch 40", ("restore", "adopt, accept_loss='41..43'"), lacking=True)
+    explained = lost(3, came=44).explain(gap)
+    assert explained.remedies[0].startswith("compare both sides")
+    assert explained.remedies[1:] == gap.remedies
+    assert "at least 3 batches" in explained.reason
+    all_of_them = lost(4, came=44).explain(gap).remedies
+    assert all_of_them[1] == "restore"
+    assert "accept_loss='41..44'" in all_of_them[2]
+    assert "batch 44 too, which is then skipped" in all_of_them[2]
+
+
+def test_messages_stay_short() -> None:
+    found = FoundCommits(tuple(transaction(each, partitions=50) for each in range(1, 31)))
+    reason = LostBatches("shop", 41, found).explain(HALT).reason
+    assert f"and {30 - SHOWN_TRANSACTIONS_MAX} more" in reason
+    assert f"{50 - SHOWN_PARTITIONS_MAX} more partitions" in reason
+    assert "batch 41: 1000 records" in reason
+
+
+@pytest.mark.parametrize(
+    ("count", "came", "suggested"),
+    [
+        (0, None, None),
+        (1, None, "41"),
+        (3, None, "41..43"),
+        (0, 44, "41..43"),
+        (3, 44, "41..43"),
+        (4, 44, "41..44"),
+    ],
+)
+def test_what_is_suggested(count: int, came: int | None, suggested: str | None) -> None:
+    """C5: where the batch that came is among those that Kafka has, it must not be sent again."""
+    found = lost(count, came=came).suggested
+    assert (None if found is None else str(found)) == suggested
+
+
+@pytest.mark.parametrize(
+    ("count", "came", "named"),
+    [
+        (0, None, "none"),
+        (0, None, "41..50"),
+        (3, None, "41..43"),
+        (3, None, "41..50"),
+        (0, 44, "41..43"),
+        (0, 44, "41..44"),
+        (3, 44, "41..44"),
+        (4, 44, "41..44"),
+    ],
+)
+def test_names_that_are_taken(count: int, came: int | None, named: str) -> None:
+    """At least what the logs show: batches without records lie between them."""
+    lost(count, came=came).check(BatchRange.parse(named))
+
+
+@pytest.mark.parametrize(
+    ("count", "came", "named", "rule"),
+    [
+        (3, None, "none", "show 3 committed transactions"),
+        (0, 44, "none", "none is not what is missing"),
+        (3, None, "40..43", "begins with batch 41"),
+        (3, None, "42..44", "begins with batch 41"),
+        (3, None, "41..42", "at least 3 batches"),
+        (4, 44, "41..43", "at least 4 batches"),
+        (0, 44, "41..42", "ends with batch 43 or 44"),
+        (0, 44, "41..45", "ends with batch 43 or 44"),
+    ],
+)
+def test_names_that_are_refused(count: int, came: int | None, named: str, rule: str) -> None:
+    """C5: with the right ones."""
+    with pytest.raises(ConfigurationError, match=rule) as raised:
+        lost(count, came=came).check(BatchRange.parse(named))
+    suggested = lost(count, came=came).suggested
+    assert suggested is not None
+    assert str(suggested) in raised.value.remedy
+
+
+def test_without_a_suggestion_a_refusal_says_to_compare() -> None:
+    with pytest.raises(ConfigurationError, match="compare both sides first"):
+        lost(0).check(BatchRange(7, 8))
+    lost(0).check(NO_BATCHES)

@@ -120,6 +120,7 @@ def test_the_state_row_is_lost_behind_a_batch_that_both_sides_have(
     job = make_job(kafka_each_version)
     job.kill_at("step:NOTE", batch=BATCH)
     job.sql("DELETE FROM kafka_transaction_state")
+    job.sql("DELETE FROM kafka_transaction_state_history")
     outcome = job.fail(adopt=True)
     assert outcome.cause == HaltCause.NOT_THE_FIRST_BATCH
     assert "accept_loss='0..1' where both sides have batch 1 too" in outcome.text

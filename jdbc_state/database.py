@@ -35,6 +35,7 @@ ANSWER_GRACE_MS = 2_000
 #: The first pause between two attempts; the next ones are longer.
 _RECONNECT_PAUSE_MS = 50
 _HIDDEN = "***"
+_APPLICATION_NAME = "jdbc_state"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
 _KEPT_MAX = 1
 _UNLIMITED = -1
@@ -51,10 +52,18 @@ KEEPALIVE: Final[dict[str, int]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-#: A decision or a claim that a crash of the server could undo would be no decision. What is stricter is left alone.
-DURABLE = (
+# A role or a database may bound its transactions, from PostgreSQL 17 on. Ours are bounded statement by statement.
+_NO_TRANSACTION_TIMEOUT: Final = (
+    "CASE WHEN current_setting('server_version_num')::integer >= 170000 "
+    "THEN set_config('transaction_timeout', '0', true) END"
+)
+#: SQL for the beginning of a transaction: it may take as long as its statements may take together.
+UNTIMED: Final = f"SELECT {_NO_TRANSACTION_TIMEOUT}; "
+#: The same, and durable: a decision or a claim that a crash of the server could undo would be no decision. What is
+#: stricter is left alone.
+DURABLE: Final = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
-    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true); "
+    f"WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true), {_NO_TRANSACTION_TIMEOUT}; "
 )
 
 
@@ -73,6 +82,7 @@ class Database:
     def __init__(self, url: str, settings: StoreSettings) -> None:
         parsed = make_url(url)
         self.label = _label(parsed)
+        self._url = parsed
         self._password = parsed.password
         self._settings = settings
         self._answered = False
@@ -147,9 +157,30 @@ class Database:
         """
         with self._lent(operation, operation, limit_ms=statement_timeout_ms) as connection, connection.begin():
             connection.exec_driver_sql(
-                f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}"
+                f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}; "
+                f"{UNTIMED}"
             )
             yield connection
+
+    def session(self, operation: str) -> psycopg2.extensions.connection:
+        """A connection that nobody else uses, in autocommit mode; the caller closes it.
+
+        Args:
+            operation: for messages.
+
+        Raises:
+            DatabaseUnreachableError: none could be made.
+        """
+        try:
+            connection = connect_alone(
+                self._url,
+                connect_timeout=self._settings.connect_timeout_s,
+                fallback_application_name=_APPLICATION_NAME,
+            )
+        except psycopg2.Error as error:
+            raise self._unreachable(operation, error) from None
+        connection.autocommit = True
+        return connection
 
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""
@@ -193,6 +224,18 @@ class Database:
         )
 
 
+def connect_alone(url: URL, **keywords: object) -> psycopg2.extensions.connection:
+    """A connection of psycopg2's, past every pool of SQLAlchemy's.
+
+    Args:
+        url: SQLAlchemy's. What is in its query was meant by the user.
+        **keywords: of libpq, which come before those of the URL.
+    """
+    arguments, given = url.get_dialect()().create_connect_args(url)
+    connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **{**KEEPALIVE, **given, **keywords})
+    return connection
+
+
 def prelude(sql: str) -> dict[str, str]:
     """Execution options that send ``sql`` before a statement, in the same message."""
     return {_PRELUDE: sql}
@@ -226,7 +269,7 @@ def discard(connection: Connection) -> None:
 def _engine(url: URL, settings: StoreSettings) -> Engine:
     arguments: dict[str, object] = {
         "connect_timeout": settings.connect_timeout_s,
-        "fallback_application_name": "jdbc_state",
+        "fallback_application_name": _APPLICATION_NAME,
         **KEEPALIVE,
     }
     engine = create_engine(

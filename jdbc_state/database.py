@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -23,10 +23,11 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state.failures import describe, translated
+from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import DatabaseUnreachableError
+from spark_2pc_sink.errors import ConfigurationError, DatabaseUnreachableError
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Database:
         self._password = parsed.password
         self._settings = settings
         self._answered = False
-        # Of the thread that is making a connection: what ends when it is made.
+        # Of the thread that is making a connection: what ends when it is made, and whether the server has let it in.
         self._making = threading.local()
         self._engine = _engine(parsed, settings)
         # Before SQLAlchemy's own, which asks the first connection of an engine for the server's version and the like.
@@ -102,17 +103,21 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
+            ConfigurationError: it is reached by a pooler in statement mode.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         deadline = Deadline(SystemClock(), wait_ms, backoff_ms=_RECONNECT_PAUSE_MS)
         told = False
         while True:
+            self._making.let_in = False
             try:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except SQLAlchemyError as error:
                 unreachable = self._unreachable(operation, error)
                 if deadline.passed:
+                    if self._making.let_in:
+                        self._refuse_statement_mode(operation)
                     raise unreachable from None
                 if not told:
                     told = True
@@ -212,7 +217,29 @@ class Database:
     def _watch_new(self, driver: Any, record: object) -> None:
         """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
         del record
+        self._making.let_in = True
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
+
+    def _refuse_statement_mode(self, operation: str) -> None:
+        """Say why a database that lets clients in has no transaction for them."""
+        try:
+            with closing(self.session(operation)) as session, self._watched(session):
+                if takes_transactions(session):
+                    return
+        except (psycopg2.Error, DatabaseUnreachableError):
+            # It is unreachable as it seemed to be.
+            return
+        raise ConfigurationError(
+            option="database",
+            value=self.label,
+            rule="it is reached by PgBouncer in statement mode, which has no transactions of several statements; but "
+            "the rows of a batch and its decision are one transaction",
+            remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or name the server "
+            "itself",
+        )
+
+    def _watched(self, session: psycopg2.extensions.connection) -> Watchdog:
+        return Watchdog(session, self._settings.connect_timeout_s * 1000)
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.

@@ -19,7 +19,7 @@ import psycopg2.extensions
 
 from jdbc_state.database import KEPT_S_MAX, Database
 from jdbc_state.failures import describe
-from jdbc_state.sessions import backend_pid, behind_pooler
+from jdbc_state.pooler import backend_pid, behind_pooler
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import DatabaseUnreachableError
 

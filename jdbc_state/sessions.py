@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -229,20 +228,3 @@ def driver_sessions(
         },
     )
     return [DriverSession(*found) for found in answer]
-
-
-def behind_pooler(driver: Any) -> bool:
-    """True where a pooler is between: it gives a client another process id than the server's.
-
-    Args:
-        driver: psycopg2's connection, in autocommit mode.
-    """
-    return bool(backend_pid(driver) != driver.info.backend_pid)
-
-
-def backend_pid(driver: Any) -> int:
-    """The process id of the server's end of a connection, which a pooler may change from transaction to transaction."""
-    with driver.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        [(pid,)] = cursor.fetchall()
-    return int(pid)

@@ -19,12 +19,12 @@ from jdbc_state.model import (
     legal_before,
     status_after,
 )
+from jdbc_state.pooler import behind_pooler
 from jdbc_state.presence import Presence
 from jdbc_state.schema import StateTables, create_missing, quoted
 from jdbc_state.sessions import (
     Liveness,
     Session,
-    behind_pooler,
     driver_sessions,
     end_older_sessions,
     lock_holders,

@@ -8,7 +8,6 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg2
 

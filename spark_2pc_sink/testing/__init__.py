@@ -14,9 +14,9 @@ A `PostgresStandby` follows a `PostgresServer`, and a `SmallDisk` is soon full. 
 test. Linux only.
 
 Reading order: ``local_broker``, ``kafka_broker``, ``kafka_cluster``, ``reference_coordinator``, ``postgres``,
-``postgres_standby``, ``pgbouncer`` (the servers), ``tcp_proxy``, ``small_disk`` (the faults), ``topics`` and ``compare`` (reading
-back, and saying how two sides differ), ``spark`` (a session), then the small parts: ``lifetime``, ``wait``,
-``ports``, ``processes``, ``java``.
+``postgres_standby``, ``pgbouncer`` (the servers), ``tcp_proxy``, ``small_disk`` (the faults), ``topics`` and
+``compare`` (reading back, and saying how two sides differ), ``spark`` (a session), then the small parts:
+``lifetime``, ``wait``, ``ports``, ``processes``, ``java``.
 """
 
 from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference

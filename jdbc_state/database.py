@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -23,10 +23,11 @@ from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state.failures import describe, translated
+from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import DatabaseUnreachableError
+from spark_2pc_sink.errors import ConfigurationError, DatabaseUnreachableError
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ ANSWER_GRACE_MS = 2_000
 #: The first pause between two attempts; the next ones are longer.
 _RECONNECT_PAUSE_MS = 50
 _HIDDEN = "***"
+_APPLICATION_NAME = "jdbc_state"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
 _KEPT_MAX = 1
 _UNLIMITED = -1
@@ -51,10 +53,18 @@ KEEPALIVE: Final[dict[str, int]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-#: A decision or a claim that a crash of the server could undo would be no decision. What is stricter is left alone.
-DURABLE = (
+# A role or a database may bound its transactions, from PostgreSQL 17 on. Ours are bounded statement by statement.
+_NO_TRANSACTION_TIMEOUT: Final = (
+    "CASE WHEN current_setting('server_version_num')::integer >= 170000 "
+    "THEN set_config('transaction_timeout', '0', true) END"
+)
+#: SQL for the beginning of a transaction: it may take as long as its statements may take together.
+UNTIMED: Final = f"SELECT {_NO_TRANSACTION_TIMEOUT}; "
+#: The same, and durable: a decision or a claim that a crash of the server could undo would be no decision. What is
+#: stricter is left alone.
+DURABLE: Final = (
     "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
-    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true); "
+    f"WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true), {_NO_TRANSACTION_TIMEOUT}; "
 )
 
 
@@ -73,10 +83,11 @@ class Database:
     def __init__(self, url: str, settings: StoreSettings) -> None:
         parsed = make_url(url)
         self.label = _label(parsed)
+        self._url = parsed
         self._password = parsed.password
         self._settings = settings
         self._answered = False
-        # Of the thread that is making a connection: what ends when it is made.
+        # Of the thread that is making a connection: what ends when it is made, and whether the server has let it in.
         self._making = threading.local()
         self._engine = _engine(parsed, settings)
         # Before SQLAlchemy's own, which asks the first connection of an engine for the server's version and the like.
@@ -92,17 +103,21 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
+            ConfigurationError: it is reached by a pooler in statement mode.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         deadline = Deadline(SystemClock(), wait_ms, backoff_ms=_RECONNECT_PAUSE_MS)
         told = False
         while True:
+            self._making.let_in = False
             try:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
             except SQLAlchemyError as error:
                 unreachable = self._unreachable(operation, error)
                 if deadline.passed:
+                    if self._making.let_in:
+                        self._refuse_statement_mode(operation)
                     raise unreachable from None
                 if not told:
                     told = True
@@ -147,9 +162,30 @@ class Database:
         """
         with self._lent(operation, operation, limit_ms=statement_timeout_ms) as connection, connection.begin():
             connection.exec_driver_sql(
-                f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}"
+                f"SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL statement_timeout = {statement_timeout_ms}; "
+                f"{UNTIMED}"
             )
             yield connection
+
+    def session(self, operation: str) -> psycopg2.extensions.connection:
+        """A connection that nobody else uses, in autocommit mode; the caller closes it.
+
+        Args:
+            operation: for messages.
+
+        Raises:
+            DatabaseUnreachableError: none could be made.
+        """
+        try:
+            connection = connect_alone(
+                self._url,
+                connect_timeout=self._settings.connect_timeout_s,
+                fallback_application_name=_APPLICATION_NAME,
+            )
+        except psycopg2.Error as error:
+            raise self._unreachable(operation, error) from None
+        connection.autocommit = True
+        return connection
 
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""
@@ -181,7 +217,29 @@ class Database:
     def _watch_new(self, driver: Any, record: object) -> None:
         """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
         del record
+        self._making.let_in = True
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
+
+    def _refuse_statement_mode(self, operation: str) -> None:
+        """Say why a database that lets clients in has no transaction for them."""
+        try:
+            with closing(self.session(operation)) as session, self._watched(session):
+                if takes_transactions(session):
+                    return
+        except (psycopg2.Error, DatabaseUnreachableError):
+            # It is unreachable as it seemed to be.
+            return
+        raise ConfigurationError(
+            option="database",
+            value=self.label,
+            rule="it is reached by PgBouncer in statement mode, which has no transactions of several statements; but "
+            "the rows of a batch and its decision are one transaction",
+            remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or name the server "
+            "itself",
+        )
+
+    def _watched(self, session: psycopg2.extensions.connection) -> Watchdog:
+        return Watchdog(session, self._settings.connect_timeout_s * 1000)
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.
@@ -191,6 +249,18 @@ class Database:
         return DatabaseUnreachableError(
             operation=f"{operation}: connecting to {self.label}", detail=detail, retriable=self._answered
         )
+
+
+def connect_alone(url: URL, **keywords: object) -> psycopg2.extensions.connection:
+    """A connection of psycopg2's, past every pool of SQLAlchemy's.
+
+    Args:
+        url: SQLAlchemy's. What is in its query was meant by the user.
+        **keywords: of libpq, which come before those of the URL.
+    """
+    arguments, given = url.get_dialect()().create_connect_args(url)
+    connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **{**KEEPALIVE, **given, **keywords})
+    return connection
 
 
 def prelude(sql: str) -> dict[str, str]:
@@ -226,7 +296,7 @@ def discard(connection: Connection) -> None:
 def _engine(url: URL, settings: StoreSettings) -> Engine:
     arguments: dict[str, object] = {
         "connect_timeout": settings.connect_timeout_s,
-        "fallback_application_name": "jdbc_state",
+        "fallback_application_name": _APPLICATION_NAME,
         **KEEPALIVE,
     }
     engine = create_engine(

@@ -1,4 +1,8 @@
-"""Sessions of older drivers: how the deciding transaction is named, found and ended.
+"""Sessions of drivers: how they are named and found, and how those of older drivers are ended.
+
+A driver that holds a claim is seen by a session of its own, which does nothing (`presence`): ``2pc@<id>:<sink>:
+<generation>``, where the sink is a hash of its state table and id. An idle session holds no lock that would tell one
+state table from another.
 
 The deciding transaction carries ``2pc:<id>:<generation>`` as its application_name, for as long as it is open (SET
 LOCAL, so it means the same behind a connection pooler). A newer claim finds such transactions in pg_stat_activity
@@ -16,11 +20,16 @@ from sqlalchemy import Connection, text
 #: NAMEDATALEN - 1: PostgreSQL cuts a longer application_name off.
 APPLICATION_NAME_BYTES_MAX = 63
 _PREFIX = "2pc:"
-#: Leaves room for the prefix, a colon, and any 64-bit generation (19 digits).
-_ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - 19
+#: Any 64-bit generation.
+_GENERATION_DIGITS_MAX = 19
+#: Leaves room for the prefix, a colon, and any generation.
+_ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - _GENERATION_DIGITS_MAX
 #: Starts the stand-in of an id that does not fit. Ids that start with it are hashed too, so no two ids share a name.
 _HASHED = "#"
 _HASH_BYTES = 16
+_PRESENCE_PREFIX = "2pc@"
+_SINK_DIGITS = 12
+_SHOWN_ID_MAX = APPLICATION_NAME_BYTES_MAX - len(_PRESENCE_PREFIX) - _SINK_DIGITS - len("::") - _GENERATION_DIGITS_MAX
 
 
 def application_name_prefix(transactional_id: str) -> str:
@@ -35,6 +44,58 @@ def application_name_prefix(transactional_id: str) -> str:
 def application_name(transactional_id: str, generation: int) -> str:
     """The name of the deciding transaction of one claim; at most 63 bytes of printable ASCII."""
     return f"{application_name_prefix(transactional_id)}{generation}"
+
+
+def presence_prefix(table: str, transactional_id: str) -> str:
+    """``2pc@<id>:<sink>:``; the id is for people and may be cut off, the sink stands for state table and id.
+
+    Args:
+        table: the state table as quoted SQL.
+        transactional_id: of the sink.
+    """
+    # No name of PostgreSQL contains NUL.
+    sink = hashlib.sha256(f"{table}\0{transactional_id}".encode()).hexdigest()[:_SINK_DIGITS]
+    shown = transactional_id if transactional_id.isascii() and transactional_id.isprintable() else ""
+    return f"{_PRESENCE_PREFIX}{shown[:_SHOWN_ID_MAX]}:{sink}:"
+
+
+def presence_name(table: str, transactional_id: str, generation: int) -> str:
+    """The name of the session by which the driver with one claim is seen; at most 63 bytes of printable ASCII."""
+    return f"{presence_prefix(table, transactional_id)}{generation}"
+
+
+@dataclass(frozen=True)
+class DriverSession:
+    """A session by which a driver is seen to live.
+
+    Attributes:
+        pid: of its backend.
+        role: as whom it logged in.
+        hidden: True where the asking role may not see the rest: it is no member of that role.
+        address: of the driver's host, or of the pooler's; '' for a local socket.
+    """
+
+    pid: int
+    role: str
+    hidden: bool
+    address: str
+
+    def __str__(self) -> str:
+        address = "an address that only its role and pg_read_all_stats see" if self.hidden else self.address
+        return f"pid {self.pid} from {address or 'a local socket'}, role {self.role}"
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Whether the driver with the newest claim lives.
+
+    Attributes:
+        alive: None where it cannot be told.
+        detail: by which session it is seen, or why it is not.
+    """
+
+    alive: bool | None
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -87,6 +148,28 @@ WHERE CASE WHEN older.generation ~ '^[0-9]{1,19}$'
 ORDER BY older.pid
 """)
 
+# Every role sees the names of all sessions, also of those whose addresses it may not see. A session in the deciding
+# transaction is told from that of another state table by its lock, see below.
+_DRIVERS = text(r"""
+SELECT driver.pid, driver.usename, driver.backend_start IS NULL, coalesce(host(driver.client_addr), '')
+FROM (
+    SELECT activity.*, named.deciding, substr(activity.application_name, length(named.prefix) + 1) AS generation
+    FROM pg_stat_activity AS activity
+    JOIN (VALUES (:presence, false), (:deciding, true)) AS named (prefix, deciding)
+      ON left(activity.application_name, length(named.prefix)) = named.prefix
+    WHERE activity.datname = current_database()
+) AS driver
+WHERE CASE WHEN driver.generation ~ '^[0-9]{1,19}$'
+           THEN CAST(driver.generation AS numeric) >= CAST(:generation AS numeric) ELSE false END
+  AND (NOT driver.deciding OR EXISTS (
+      SELECT FROM pg_locks AS held
+      WHERE held.pid = driver.pid AND held.locktype = 'relation' AND held.granted
+        AND held.relation = to_regclass(:table)
+        AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  ))
+ORDER BY driver.deciding, driver.pid
+""")
+
 _HOLDERS = text("""
 SELECT DISTINCT activity.pid, activity.usename, activity.application_name
 FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
@@ -126,3 +209,26 @@ def end_older_sessions(
 def lock_holders(connection: Connection, *, table: str) -> list[Session]:
     """Sessions that hold more than a reader's lock on ``table``: those that may stand in a claim's way."""
     return [Session(pid, role, name) for pid, role, name in connection.execute(_HOLDERS, {"table": table})]
+
+
+def driver_sessions(
+    connection: Connection, *, table: str, transactional_id: str, generation: int
+) -> list[DriverSession]:
+    """The sessions by which a driver with this claim, or a newer one, is seen: its own, and its deciding transaction.
+
+    Args:
+        connection: any connection to the same database.
+        table: the state table as quoted SQL.
+        transactional_id: of the sink.
+        generation: of the claim.
+    """
+    answer = connection.execute(
+        _DRIVERS,
+        {
+            "presence": presence_prefix(table, transactional_id),
+            "deciding": application_name_prefix(transactional_id),
+            "table": table,
+            "generation": generation,
+        },
+    )
+    return [DriverSession(*found) for found in answer]

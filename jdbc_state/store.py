@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, select
+from sqlalchemy import Connection, Executable, Select, select, text
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
-from jdbc_state.database import Database
+from jdbc_state.database import Database, driver_connection
 from jdbc_state.deciding import deciding
 from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import (
@@ -19,9 +19,18 @@ from jdbc_state.model import (
     explain_refused_move,
 )
 from jdbc_state.moves import Moves
+from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
+from jdbc_state.presence import Presence
 from jdbc_state.schema import StateTables, quoted
-from jdbc_state.sessions import Session, end_older_sessions, lock_holders
+from jdbc_state.sessions import (
+    Liveness,
+    Session,
+    driver_sessions,
+    end_older_sessions,
+    lock_holders,
+    presence_name,
+)
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
 from spark_2pc_sink.clock import Deadline, SystemClock
@@ -41,14 +50,16 @@ class SqlStateStore(StoreBase):
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
         settings: names and time-outs.
+        shown_while: True while whoever has claimed a row for a query is at work on it; see `Presence`.
 
     Attributes:
         database: opens its connections; others may share the one that is kept.
     """
 
-    def __init__(self, url: str, settings: StoreSettings) -> None:
+    def __init__(self, url: str, settings: StoreSettings, *, shown_while: Callable[[], bool] = lambda: True) -> None:
         self._settings = settings
         self.database = Database(url, settings)
+        self._presence = Presence(self.database, shown_while)
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
         self._columns = row_columns(self._state)
@@ -86,6 +97,8 @@ class SqlStateStore(StoreBase):
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try_claim(claimant)
             if row is not None:
+                if row.run_id is not None:
+                    self._presence.show(presence_name(quoted(self._state), row.transactional_id, row.generation))
                 self._end_older(claimant.transactional_id, deadline, below_generation=row.generation)
                 return row
             self._clear_the_way(claimant, deadline)
@@ -124,8 +137,28 @@ class SqlStateStore(StoreBase):
             generation=generation,
         )
 
+    def liveness(self, row: StateRow) -> Liveness:
+        """Whether the driver with the claim of ``row``, or with a newer one, lives; without a claim."""
+        if row.run_id is None:
+            return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
+        with self._requests("looking for the driver") as connection:
+            found = driver_sessions(
+                connection,
+                table=quoted(self._state),
+                transactional_id=row.transactional_id,
+                generation=row.generation,
+            )
+            if found:
+                return Liveness(alive=True, detail=f"{found[0]}; claim {row.generation} is of {row.claimed_at}")
+            if connection.scalar(text("SELECT pg_is_in_recovery()")):
+                return Liveness(alive=None, detail="this is a standby, and its sessions are at the primary")
+            if behind_pooler(driver_connection(connection)):
+                return Liveness(alive=None, detail="by a pooler, a driver can be seen in its transactions only")
+        return Liveness(alive=False, detail=f"the database has no session of claim {row.generation}")
+
     def close(self) -> None:
         """Give connections back."""
+        self._presence.end()
         self.database.close()
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:

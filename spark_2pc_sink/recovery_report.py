@@ -26,6 +26,9 @@ class RecoveryReport:
             a job that is well may be in doubt for a moment.
         in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
             has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
+        driver_alive: whether the driver with the newest claim lives, by its database sessions; None where that cannot
+            be told, or was not asked.
+        driver: where it is, or why that is not known; '' where it was not asked.
     """
 
     transactional_id: str
@@ -40,3 +43,5 @@ class RecoveryReport:
     known: bool = True
     age_s: float | None = None
     in_doubt_s: float | None = None
+    driver_alive: bool | None = None
+    driver: str = ""

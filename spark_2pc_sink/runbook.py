@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state import SqlStateStore, StoreSettings
-from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.producer.connection import Cluster
@@ -18,6 +19,13 @@ from spark_2pc_sink.recovery_report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from jdbc_state import StateRow
+    from jdbc_state.sessions import Liveness
+
+#: For so long a driver may be missing from the database and live: it looks after its session every second, and makes it
+#: anew where it broke (the database was started anew, a connection was cut).
+DRIVER_RETURN_MS: Final = 5_000
 
 
 def recover(
@@ -42,7 +50,8 @@ def recover(
         kafka: Kafka client properties, as for the sink.
         database: SQLAlchemy URL, as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
-        take_over: False to leave a row alone that was touched within ``takeover_grace_s``: its job probably runs.
+        take_over: False to leave a row alone whose driver lives, by its database sessions; and, where they do not tell,
+            one that was touched within ``takeover_grace_s``.
         decision: what a person has decided about a batch that Kafka may lack.
         open_transaction: 'commit' or 'abort': how the open transaction ends whose state row and history are lost, by
             whether the table has the rows of its records. Needs ``adopt``.
@@ -79,9 +88,11 @@ def recover(
         )
         row = standing_row(store, transactional_id)
         if dry_run or (row is None and not chosen.adopt):
-            return recovery.look()
-        if row is not None and not take_over and row.age_s < chosen.takeover_grace_s:
-            return _left_alone(recovery.look())
+            return _with_driver(recovery.look(), store, row)
+        if row is not None and not take_over:
+            driver = _driver_of(store, row)
+            if driver.alive or (driver.alive is None and row.age_s < chosen.takeover_grace_s):
+                return _left_alone(_told_of(recovery.look(), driver))
         return recovery.run(query_id=None, run_id=None).report
 
 
@@ -110,14 +121,18 @@ def status(
         every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
         ids = [transactional_id] if transactional_id else every
         return [
-            Recovery(
-                transactional_id=one,
-                kafka=TransactionClient(cluster, one, chosen.kafka),
-                store=store,
-                clock=SystemClock(),
-                settle_deadline_ms=chosen.settle_deadline_ms,
-                adopt=chosen.adopt,
-            ).look()
+            _with_driver(
+                Recovery(
+                    transactional_id=one,
+                    kafka=TransactionClient(cluster, one, chosen.kafka),
+                    store=store,
+                    clock=SystemClock(),
+                    settle_deadline_ms=chosen.settle_deadline_ms,
+                    adopt=chosen.adopt,
+                ).look(),
+                store,
+                store.read(one),
+            )
             for one in ids
         ]
 
@@ -144,14 +159,44 @@ def _open_transaction(
     return None if given is None else OpenTransactionEnd(batch)
 
 
+def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
+    """Whether the row's driver lives. One that is not seen may be making its session anew: it is looked for longer."""
+    deadline = Deadline(SystemClock(), DRIVER_RETURN_MS)
+    while True:
+        driver = store.liveness(row)
+        if driver.alive is not False or row.run_id is None or deadline.passed:
+            return driver
+        deadline.pause()
+
+
+def _with_driver(report: RecoveryReport, store: SqlStateStore, row: StateRow | None) -> RecoveryReport:
+    return report if row is None else _told_of(report, store.liveness(row))
+
+
+def _told_of(report: RecoveryReport, driver: Liveness) -> RecoveryReport:
+    return replace(report, driver_alive=driver.alive, driver=driver.detail)
+
+
 def _left_alone(report: RecoveryReport) -> RecoveryReport:
-    """A report of a row that was too young to be taken over."""
+    """A report of a row that was not taken over, because its driver lives or may live."""
     if report.settled:
         return report
+    if report.driver_alive:
+        why = f"its driver lives ({report.driver}), and settles it by itself"
+    else:
+        why = (
+            f"whether its driver lives cannot be told ({report.driver}); the state row was touched "
+            f"{report.age_s:.0f} s ago, so it may"
+        )
+    stop = f"spark-2pc recover --transactional-id {shlex.quote(report.transactional_id)} --take-over"
     return replace(
         report,
         actions=(),
-        reason=f"{report.reason}; the state row was touched {report.age_s:.0f} s ago, so its job may still be running",
-        # The last one: it stops a job, and where a person has to decide it decides nothing.
-        remedies=(*report.remedies, "spark-2pc recover --take-over: stop that job, if it runs, and settle it now"),
+        reason=f"{report.reason}; {why}",
+        # Taking over comes last: it stops a job, and where a person has to decide it decides nothing.
+        remedies=(
+            "wait for the job, or stop it, and run the same command again",
+            *report.remedies,
+            f"{stop}: stop that driver, if it lives, and settle it now",
+        ),
     )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from sqlalchemy import make_url
 
-from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing import CapabilityError, PgBouncer
 from spark_2pc_sink.testing.spark import start_spark
 from tests.support.providers import (
     PROVIDERS,
@@ -241,6 +242,33 @@ def start_postgres(pytestconfig: pytest.Config, provider: Provider) -> Iterator[
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture
+def pooled(pytestconfig: pytest.Config) -> Iterator[Callable[..., str]]:
+    """Put a PgBouncer of the test's own before a server: ``pooled(url, "transaction")`` is the database's URL by it."""
+    started: list[PgBouncer] = []
+
+    def start(url: str, pool_mode: str, **settings: str) -> str:
+        direct = make_url(url)
+        pooler = or_skip(
+            pytestconfig,
+            lambda: PgBouncer(
+                pool_mode,
+                host=str(direct.host),
+                port=direct.port or 5432,
+                user=str(direct.username),
+                password=str(direct.password),
+                settings=settings,
+            ),
+        )
+        started.append(pooler)
+        pooler.start()
+        return direct.set(host="127.0.0.1", port=pooler.port).render_as_string(hide_password=False)
+
+    yield start
+    for pooler in started:
+        pooler.close()
 
 
 # --- what a test has for itself on a shared server ---------------------------------------------------------------

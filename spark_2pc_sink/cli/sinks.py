@@ -26,6 +26,9 @@ _EXITS: Final = (
 )
 
 
+_LIFE: Final = {True: "lives", False: "none", None: "not known"}
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of the program."""
     looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
@@ -38,7 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     settling.add_argument("--transactional-id", required=True, help="the sink")
     settling.add_argument("--dry-run", action="store_true", help="only say what would be done")
     settling.add_argument(
-        "--take-over", action="store_true", help="also when the job seems to be running, which this then stops"
+        "--take-over", action="store_true", help="also when its driver lives, or may live, which this then stops"
     )
     settling.add_argument(
         "--adopt",
@@ -167,6 +170,7 @@ def _lines(report: RecoveryReport) -> list[str]:
         f"  database: {report.database_before}",
         f"  Kafka:    {report.kafka_before}",
         *([f"  touched:  {report.age_s:.0f} s ago"] if report.age_s is not None else []),
+        *([f"  driver:   {_LIFE[report.driver_alive]}: {report.driver}"] if report.driver else []),
         *([f"  in doubt: for {report.in_doubt_s:.0f} s"] if report.in_doubt_s is not None else []),
         *(f"  - {action}" for action in report.actions),
         *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),

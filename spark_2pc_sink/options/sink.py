@@ -224,7 +224,8 @@ class RecoveryOptions(CommonOptions):
         unit="s",
         at_least=0,
         at_most=86_400,
-        why="a row touched later than this ago probably has a running sink: the command line then wants --take-over",
+        why="a row touched later than this ago may have a running sink: the command line then wants --take-over, where "
+        "database sessions do not tell (behind a pooler in transaction mode, on a standby)",
     )
 
 

@@ -22,6 +22,7 @@ from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan
 from spark_2pc_sink.sink.copy_stream import Stream, copy_streams
 from spark_2pc_sink.sink.database_errors import refused_rows
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
+from spark_2pc_sink.sink.table_tree import TableTree, read_tree, refuse_unfit
 from spark_2pc_sink.sink.target import changed_column, driver_connection
 
 if TYPE_CHECKING:
@@ -37,14 +38,6 @@ UPSERT_WORK_MEM_KB = 64 * 1024
 # Lives until the transaction ends, in the session's own schema: two sinks cannot meet in it.
 _UPSERT_TABLE = TableName(name="_2pc_upsert", schema="pg_temp")
 _SAVEPOINT = sql.Identifier("_2pc_upsert")
-
-# Of the table or one of its partitions, those that could leave a row out. tgtype: 1 is FOR EACH ROW, 2 is BEFORE;
-# tgenabled: D is DISABLE.
-_ROW_TRIGGERS = """
-SELECT count(*) FROM pg_catalog.pg_trigger
-WHERE NOT tgisinternal AND tgtype & 3 = 3 AND tgenabled <> 'D' AND (tgrelid = %(table)s::regclass
-  OR tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree(%(table)s::regclass)))
-"""
 
 
 class TableRows(Protocol):
@@ -80,14 +73,16 @@ class _Rows:
 
     Raises:
         BatchRetryError: the table was altered since it was planned.
+        ConfigurationError: it is no table any more to which rows may go, see `refuse_unfit`.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
         self._connection = driver_connection(connection)
         self._plan = plan
         self._copied = 0
-        with self._connection.cursor() as cursor:
-            _lock_target(cursor, plan)
+        with self._connection.cursor() as cursor, refused_rows(plan.table):
+            self._tree = self._look(cursor, lock=True)
+            _refuse_changed_columns(cursor, plan)
 
     def _copy(self, stream: Stream, table: TableName, columns: Sequence[str]) -> int:
         with self._connection.cursor() as cursor, refused_rows(self._plan.table):
@@ -95,13 +90,36 @@ class _Rows:
         self._copied += copied
         return copied
 
-    def _check_deferred(self) -> None:
+    def _look(self, cursor: psycopg2.extensions.cursor, *, lock: bool) -> TableTree:
+        tree = read_tree(cursor, self._plan.table, lock=lock)
+        refuse_unfit(tree, self._plan.table, upsert=bool(self._plan.upsert_keys))
+        return tree
+
+    def _look_again(self, cursor: psycopg2.extensions.cursor) -> TableTree:
+        """The table after its last row, and after what triggers do at the end of a transaction."""
+        self._check_deferred(cursor)
+        # The lock keeps nobody from attaching a partition. One that has our rows is locked by now.
+        return self._look(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
+
+    def _check_deferred(self, cursor: psycopg2.extensions.cursor) -> None:
         """Check deferred constraints now, while the rows that break one can still be named.
 
         Once, after all rows of the batch: a row may refer to another that came by another way.
         """
-        with self._connection.cursor() as cursor, refused_rows(self._plan.table):
+        with refused_rows(self._plan.table):
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _refuse_missing(self, given: int, arrived: int) -> None:
+        """The rule of every way of writing: as many rows have arrived as were given."""
+        if arrived != given:
+            raise ConstraintError(
+                table=str(self._plan.table),
+                constraint="",
+                column="",
+                sqlstate="",
+                detail=f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, "
+                "or deletes them",
+            )
 
 
 class AppendedRows(_Rows):
@@ -113,9 +131,19 @@ class AppendedRows(_Rows):
 
     def finish(self, rows: int) -> None:
         """See `TableRows.finish`."""
-        if self._copied != rows:
-            raise _swallowed(self._plan, rows, self._copied)
-        self._check_deferred()
+        with self._connection.cursor() as cursor:
+            tree = self._look_again(cursor)
+            self._refuse_missing(rows, self._copied)
+            if tree.deleted != self._tree.deleted:
+                # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows.
+                self._refuse_missing(rows, self._count_arrived(cursor))
+
+    def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
+        """The rows that this transaction has written; not more than there were, if a trigger has added some."""
+        query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
+            sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
+        )
+        return min(self._copied, _count(cursor, query))
 
 
 class UpsertedRows(_Rows):
@@ -153,9 +181,41 @@ class UpsertedRows(_Rows):
             if keys_only:
                 _refuse_duplicates(cursor, plan)  # DO NOTHING would be silent about them
             self.written = _write(cursor, plan)
-            if self.written != rows:
-                _refuse_swallowed(cursor, plan, rows, self.written, keys_only=keys_only)
-        self._check_deferred()
+            tree = self._look_again(cursor)
+            if plan.order is None and not keys_only:
+                self._refuse_missing(rows, self.written)
+            elif tree.skipping_triggers:
+                # Counted only where a trigger could have left one out: without, the table writes what it is given, or
+                # fails; and with a million rows, counting takes a third of the time that the upsert itself takes.
+                # DO NOTHING counts no key that is there already, so there every key is looked for.
+                self._refuse_missing(
+                    self._count_given(cursor), self._count_arrived(cursor) if keys_only else self.written
+                )
+            if tree.deleted != self._tree.deleted:
+                # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
+                self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
+
+    def _count_given(self, cursor: psycopg2.extensions.cursor) -> int:
+        """Of the rows with one key one, where there is an order.
+
+        A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
+        """
+        return _count(cursor, sql.SQL("SELECT count(*) FROM {}").format(_winners(self._plan)))
+
+    def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
+        """The keys of the batch that are in the table; one that a trigger has changed is missing."""
+        plan = self._plan
+        query = sql.SQL(
+            "SELECT count(*) FROM (SELECT {keys} FROM {winners}) AS given "
+            "WHERE EXISTS (SELECT FROM {target} AS there WHERE ROW({there}) = ROW({given}))"
+        ).format(
+            keys=identifiers(plan.upsert_keys),
+            winners=_winners(plan),
+            target=plan.table.identifier,
+            there=sql.SQL(", ").join(sql.Identifier("there", key) for key in plan.upsert_keys),
+            given=sql.SQL(", ").join(sql.Identifier("given", key) for key in plan.upsert_keys),
+        )
+        return _count(cursor, query)
 
 
 def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
@@ -166,10 +226,7 @@ def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
     )
 
 
-def _lock_target(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
-    # The lock that COPY and INSERT take themselves, some statements earlier: between the look and the rows, nobody
-    # alters the table. ONLY, since the partitions' own definitions follow the parent's.
-    cursor.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(plan.table.identifier))
+def _refuse_changed_columns(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
     if changed is not None:
         # Planned again, the batch may fit the table as it is now.
@@ -255,53 +312,7 @@ def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> 
         )
 
 
-def _refuse_swallowed(
-    cursor: psycopg2.extensions.cursor, plan: ColumnPlan, rows: int, written: int, *, keys_only: bool
-) -> None:
-    """Tell rows that a trigger swallowed from those that an order passed over, and from keys that were there already.
-
-    Counted only where a trigger could have done it: with a million rows, counting the winners or looking for the keys
-    takes a third of the time that the upsert itself takes.
-    """
-    if plan.order is None and not keys_only:
-        raise _swallowed(plan, rows, written)
-    if not _count(cursor, sql.SQL(_ROW_TRIGGERS), table=str(plan.table)):
-        return
-    # A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
-    given = _count(cursor, sql.SQL("SELECT count(*) FROM {}").format(_winners(plan)))
-    if not keys_only:
-        if written != given:
-            raise _swallowed(plan, given, written)
-        return
-    # DO NOTHING counts no key that is there already, so every key is looked for; one that a trigger changed is missing.
-    missing = _count(
-        cursor,
-        sql.SQL(
-            "SELECT count(*) FROM (SELECT {keys} FROM {winners}) AS given "
-            "WHERE NOT EXISTS (SELECT FROM {target} AS there WHERE ROW({there}) = ROW({given}))"
-        ).format(
-            keys=identifiers(plan.upsert_keys),
-            winners=_winners(plan),
-            target=plan.table.identifier,
-            there=sql.SQL(", ").join(sql.Identifier("there", key) for key in plan.upsert_keys),
-            given=sql.SQL(", ").join(sql.Identifier("given", key) for key in plan.upsert_keys),
-        ),
-    )
-    if missing:
-        raise _swallowed(plan, given, given - missing)
-
-
-def _count(cursor: psycopg2.extensions.cursor, query: sql.Composable, **values: str) -> int:
-    cursor.execute(query, values or None)  # without values, a percent sign is part of a name
+def _count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
+    cursor.execute(query)
     [(found,)] = cursor.fetchall()
     return int(found)
-
-
-def _swallowed(plan: ColumnPlan, given: int, written: int) -> ConstraintError:
-    return ConstraintError(
-        table=str(plan.table),
-        constraint="",
-        column="",
-        sqlstate="",
-        detail=f"{given} rows were given to it and {written} arrived: a trigger of the table leaves rows out",
-    )

@@ -2,45 +2,87 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import psycopg2
 
-from spark_2pc_sink.errors import ConstraintError
+from jdbc_state.failures import INSUFFICIENT_PRIVILEGE, is_retriable
+from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.identifiers import TableName
 
-# SQLSTATE classes 22 (data exception: JSON that is none, a character the database's encoding has not) and 23
-# (integrity constraint violation). Deterministic: the same rows would be refused again.
-_ROW_CLASSES = ("22", "23")
-# RAISE EXCEPTION in a trigger, without an SQLSTATE of its own.
-_RAISED_BY_TRIGGER = "P0001"
+# SQLSTATE classes of what is wrong with a row, or with a trigger that it meets. Deterministic: the same rows would be
+# refused again. 22: data exception (JSON that is none, a character the database's encoding has not). 23: integrity
+# constraint violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK
+# OPTION. P0: PL/pgSQL, such as RAISE without a code of its own.
+_ROW_CLASSES: Final = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
+# All classes that PostgreSQL has (its manual, appendix A). Any other was made up by a function that raises it.
+_SERVER_CLASS: Final = re.compile(
+    "0[0-3]|0[89ABFLPZ]|10|2[0-8]|2[BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX", re.ASCII
+)
+# The functions of the server that report an error because a trigger says so, in PL/pgSQL and PL/Python: with any code.
+_RAISED_BY_TRIGGER: Final = frozenset({"exec_stmt_raise", "PLy_elog_impl"})
+# … and the one that finds a row against a policy, which shares its code with a privilege that is missing.
+_AGAINST_POLICY: Final = "ExecWithCheckOptions"
+
+# What is wrong is the table or the role, for every row: 0A000 (row-level security was switched on, and COPY has none),
+# 55000 (no replica identity in a publication of updates).
+_TABLE_CODES: Final = {
+    INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. README.md lists what the sink needs under "
+    "Permissions; a trigger, or a table that it writes to, may need more",
+    "0A000": "change the table so that the role may write to it again, or the sink's mode",
+    "55000": "change the table as the message says",
+}
 
 
 @contextmanager
 def refused_rows(table: TableName) -> Iterator[None]:
-    """Turn PostgreSQL's refusal of a row into a sentence. Every other error passes unchanged.
+    """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Every other error passes unchanged.
 
     Deadlocks, serialization failures, time-outs and lost connections say nothing about the rows: whoever owns the
-    transaction decides what becomes of it.
+    transaction decides what becomes of it. A trigger that raises one of their codes asks for the same.
 
     Raises:
-        ConstraintError: a constraint, a type's input check or a trigger refused a row.
+        ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
+        ConfigurationError: the table takes no rows of this role.
     """
     try:
         yield
     except psycopg2.Error as error:
         code = error.pgcode or ""
-        if code[:2] not in _ROW_CLASSES and code != _RAISED_BY_TRIGGER:
-            raise
         said = error.diag
-        raise ConstraintError(
-            table=str(table),
-            constraint=said.constraint_name or "",
-            column=said.column_name or "",
-            sqlstate=code,
-            detail=_detail(error),
-        ) from error
+        if _refuses_row(code, said.source_function or ""):
+            raise ConstraintError(
+                table=str(table),
+                constraint=said.constraint_name or "",
+                column=said.column_name or "",
+                sqlstate=code,
+                detail=_detail(error),
+            ) from error
+        if code in _TABLE_CODES:
+            raise ConfigurationError(
+                option="table",
+                value=str(table),
+                rule=f"PostgreSQL takes no rows for it: {_detail(error)} [{code}]",
+                remedy=_TABLE_CODES[code],
+            ) from error
+        raise
+
+
+def _refuses_row(code: str, source_function: str) -> bool:
+    """True for an error that the same rows meet again.
+
+    Args:
+        code: the SQLSTATE; '' for a connection that broke.
+        source_function: of the server, which its messages name in no language.
+    """
+    if not code or is_retriable(code):
+        return False
+    if code[:2] in _ROW_CLASSES or not _SERVER_CLASS.fullmatch(code[:2]):
+        return True
+    return source_function in _RAISED_BY_TRIGGER or source_function == _AGAINST_POLICY
 
 
 def _detail(error: psycopg2.Error) -> str:

@@ -193,7 +193,7 @@ class RowLoader:
                 # Past SQLAlchemy, which would have psycopg2 look for parameters behind each percent sign of a name.
                 with driver_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
-            target = read_target(connection, self._options.table)
+            target = read_target(connection, self._options.table, upsert=self._options.mode == "upsert")
             frames.check_taken(expressions, target)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],

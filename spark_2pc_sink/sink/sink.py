@@ -28,6 +28,7 @@ from spark_2pc_sink.sink.spark_facts import (
     check_repeatable,
     current_query,
     current_run,
+    is_running,
     is_stopping,
     local_directory,
     runs_here,
@@ -153,7 +154,12 @@ class _Run:
         self._local = LocalFolder(local_directory(spark)) if here else None
         self._cluster = Cluster(options.kafka)
         self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
-        self._store = SqlStateStore(options.database, StoreSettings(**options.store_settings()))
+        self._store = SqlStateStore(
+            options.database,
+            StoreSettings(**options.store_settings()),
+            # A process may go on when its query has ended, as a notebook's does.
+            shown_while=lambda: is_running(self._execution),
+        )
         # The same connections for both, which take turns: one is kept.
         self._loader = RowLoader(options, self._store.database)
         self._topics = TopicFacts(self._cluster)

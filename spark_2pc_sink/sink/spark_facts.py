@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+
 from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -136,6 +138,15 @@ def check_environment(spark: SparkSession, execution: Any | None) -> None:
 def is_stopping(execution: Any | None) -> bool:
     """True when the query was told to stop: another attempt of the batch would only delay that."""
     return execution is not None and not execution.isActive()
+
+
+def is_running(execution: Any | None) -> bool:
+    """False when the query has ended or is about to; True where this Spark does not show it. For any thread."""
+    try:
+        return not is_stopping(execution)
+    except (Py4JError, OSError):
+        # The JVM is gone, and the query with it.
+        return False
 
 
 def check_repeatable(frame: DataFrame, execution: Any | None) -> None:

@@ -27,7 +27,7 @@ from sqlalchemy import MetaData, Table, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import DropTable
 
-from jdbc_state.database import ANSWER_GRACE_MS, KEEPALIVE
+from jdbc_state.database import ANSWER_GRACE_MS, UNTIMED, connect_alone
 from jdbc_state.failures import describe, sqlstate_of
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
@@ -124,15 +124,13 @@ class StagingSession:
         Raises:
             DatabaseUnreachableError: none could be made, also because the server has no connection left.
         """
-        url = make_url(self.database)
-        arguments, keywords = url.get_dialect()().create_connect_args(url)
-        # What is in the URL's query was meant by the user.
-        keywords = {**KEEPALIVE, **keywords}
-        keywords.update(
-            client_encoding="utf8", connect_timeout=self.connect_timeout_s, application_name=self.application_name
-        )
         try:
-            connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **keywords)
+            connection = connect_alone(
+                make_url(self.database),
+                client_encoding="utf8",
+                connect_timeout=self.connect_timeout_s,
+                application_name=self.application_name,
+            )
         except psycopg2.OperationalError as error:
             raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
         return connection
@@ -144,7 +142,7 @@ class StagingSession:
     def bound(self, cursor: psycopg2.extensions.cursor) -> None:
         """Begin a transaction that has these bounds; a session's settings would outlive it behind PgBouncer."""
         cursor.execute(
-            "SET LOCAL lock_timeout = %s; SET LOCAL statement_timeout = %s",
+            f"SET LOCAL lock_timeout = %s; SET LOCAL statement_timeout = %s; {UNTIMED}",
             (self.lock_timeout_ms, self.statement_timeout_ms),
         )
 

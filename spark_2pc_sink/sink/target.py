@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.table_tree import read_tree, refuse_unfit
 
 if TYPE_CHECKING:
     import psycopg2.extensions
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 _TYPE_MODIFIER_OFFSET = 4
 
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind::text, (
-  SELECT u.oid::regclass::text FROM pg_catalog.pg_class u
-  WHERE u.relpersistence = 'u' AND (u.oid = c.oid OR u.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))
-  ORDER BY u.oid LIMIT 1)
+SELECT c.oid, n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s)
 """
@@ -76,17 +74,6 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
   AND i.indpred IS NULL AND i.indexprs IS NULL
 ORDER BY i.indisprimary DESC, c.relname
 """
-
-_KINDS = {
-    "v": "a view",
-    "m": "a materialized view",
-    "f": "a foreign table",
-    "S": "a sequence",
-    "i": "an index",
-    "I": "an index",
-    "c": "a composite type",
-}
-_TABLE_KINDS = ("r", "p")
 
 
 @dataclass(frozen=True)
@@ -163,16 +150,17 @@ class TargetTable:
         return next((column for column in self.columns if column.name == name), None)
 
 
-def read_target(connection: Connection, table: str) -> TargetTable:
+def read_target(connection: Connection, table: str, *, upsert: bool = False) -> TargetTable:
     """Read columns and unique keys of a table.
 
     Args:
         connection: inside a transaction; nothing is changed.
         table: as PostgreSQL reads it, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
+        upsert: see `refuse_unfit`.
 
     Raises:
-        ConfigurationError: the name is no name, there is no such table, or it is a view or something else that takes
-            no COPY, or is unlogged; or this connection would send text in another encoding than UTF-8.
+        ConfigurationError: the name is no name, there is no such table, or it is none that may be written, see
+            `refuse_unfit`; or this connection would send text in another encoding than UTF-8.
     """
     wanted = TableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
@@ -185,27 +173,15 @@ def read_target(connection: Connection, table: str) -> TargetTable:
                 rule="there is no such table in the database",
                 remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
             )
-        oid, schema, name, kind, unlogged = found
-        if kind not in _TABLE_KINDS:
-            raise ConfigurationError(
-                option="table",
-                value=table,
-                rule=f"it is {_KINDS.get(kind, 'no table')}; rows are copied into a plain or partitioned table",
-                remedy="name the table behind it",
-            )
-        if unlogged is not None:
-            raise ConfigurationError(
-                option="table",
-                value=table,
-                rule=f"{unlogged} is unlogged: a crash of the server would empty it, and no batch would come again",
-                remedy=f"ALTER TABLE {unlogged} SET LOGGED",
-            )
+        oid, schema, relation = found
+        name = TableName(name=relation, schema=schema)
+        refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert)
         columns = _columns(cursor, oid)
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(
             UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()
         )
-    return TargetTable(table=TableName(name=name, schema=schema), columns=columns, unique_keys=unique_keys)
+    return TargetTable(table=name, columns=columns, unique_keys=unique_keys)
 
 
 def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:

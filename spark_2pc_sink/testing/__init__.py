@@ -14,15 +14,16 @@ A `PostgresStandby` follows a `PostgresServer`, and a `SmallDisk` is soon full. 
 test. Linux only.
 
 Reading order: ``local_broker``, ``kafka_broker``, ``kafka_cluster``, ``reference_coordinator``, ``postgres``,
-``postgres_standby`` (the servers), ``tcp_proxy``, ``small_disk`` (the faults), ``topics`` and ``compare`` (reading
-back, and saying how two sides differ), ``spark`` (a session), then the small parts: ``lifetime``, ``wait``,
-``ports``, ``processes``, ``java``.
+``postgres_standby``, ``pgbouncer`` (the servers), ``tcp_proxy``, ``small_disk`` (the faults), ``topics`` and
+``compare`` (reading back, and saying how two sides differ), ``spark`` (a session), then the small parts:
+``lifetime``, ``wait``, ``ports``, ``processes``, ``java``.
 """
 
 from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference
 from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, ServerError
 from spark_2pc_sink.testing.kafka_broker import KafkaBroker
 from spark_2pc_sink.testing.kafka_cluster import KafkaCluster
+from spark_2pc_sink.testing.pgbouncer import PgBouncer
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.postgres import PostgresServer
 from spark_2pc_sink.testing.postgres_standby import PostgresStandby
@@ -38,6 +39,7 @@ __all__ = [
     "KafkaBroker",
     "KafkaCluster",
     "MultisetDifference",
+    "PgBouncer",
     "PostgresServer",
     "PostgresStandby",
     "ReferenceCoordinator",

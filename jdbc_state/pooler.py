@@ -1,0 +1,41 @@
+"""What is between a client and the server: nothing, or a pooler, in the mode that shows."""
+
+from __future__ import annotations
+
+import psycopg2
+import psycopg2.extensions
+
+
+def backend_pid(session: psycopg2.extensions.connection) -> int:
+    """The process id of the server's end, which a pooler may change from one transaction to the next."""
+    with session.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [(pid,)] = cursor.fetchall()
+    return int(pid)
+
+
+def behind_pooler(session: psycopg2.extensions.connection) -> bool:
+    """True where a pooler is between: it gives its clients other process ids than the server's.
+
+    Args:
+        session: in autocommit mode.
+    """
+    return bool(backend_pid(session) != session.info.backend_pid)
+
+
+def takes_transactions(session: psycopg2.extensions.connection) -> bool:
+    """False behind a pooler in statement mode, which ends the connection of a client that begins a transaction.
+
+    Args:
+        session: in autocommit mode, and otherwise unused; broken afterwards where the answer is False.
+    """
+    if not behind_pooler(session):
+        return True
+    try:
+        with session.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("ROLLBACK")
+    except psycopg2.OperationalError:
+        # What the pooler says is lost with the connection: libpq keeps the last error only.
+        return False
+    return True

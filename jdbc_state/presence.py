@@ -1,0 +1,154 @@
+"""A session by which a driver is seen to live: named after its claim, idle, and without a transaction.
+
+A driver is in a transaction of the database for a part of its time only. What tells whether it lives while its tasks
+run, or while it waits for its next batch, is this session: it is there from the claim on, made anew where it breaks,
+and gone with the process. It costs one connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psycopg2
+import psycopg2.extensions
+
+from jdbc_state.database import KEPT_S_MAX, Database
+from jdbc_state.failures import describe
+from jdbc_state.pooler import backend_pid, behind_pooler
+from jdbc_state.watchdog import Watchdog
+from spark_2pc_sink.errors import DatabaseUnreachableError
+
+_log = logging.getLogger(__name__)
+
+#: How often the session is looked after, in seconds. Where it broke it is missing so long, and for the time that a
+#: connection takes.
+LOOK_S: Final = 1.0
+_OPERATION: Final = "showing that a driver lives"
+#: How long what is asked of it may take, in milliseconds.
+_STATEMENT_MS: Final = 5_000
+#: A pooler in transaction mode lends a session to whoever comes next; in session mode it keeps it for its client. So
+#: often two connections are asked which session they have.
+_POOLER_ROUNDS: Final = 3
+# Nothing ends it for being idle; and the server too finds out, after 25 s, that a client is gone without a word.
+_NAMED: Final = """
+SELECT set_config('application_name', %s, false), set_config('idle_session_timeout', '0', false),
+       set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
+       set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '25000', false)
+"""
+
+
+class Presence:
+    """Shows the newest claim of one driver in pg_stat_activity. Safe to use from several threads.
+
+    Args:
+        database: opens its connections.
+        shown_while: asked every `LOOK_S`; where the answer is False the session ends, until the next claim.
+    """
+
+    def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:
+        self._database = database
+        self._shown_while = shown_while
+        self._changed = threading.Condition()
+        # What is to be shown; '' for nothing.
+        self._name = ""
+        self._session: psycopg2.extensions.connection | None = None
+        self._begun_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._told = False
+
+    def show(self, name: str) -> None:
+        """Show ``name`` from now on. A database that lets no session in is no error: a claim stands without one."""
+        with self._changed:
+            self._name = name
+            self._renew(name)
+            if self._name and self._thread is None:
+                self._thread = threading.Thread(target=self._look_after, name="jdbc_state presence", daemon=True)
+                self._thread.start()
+
+    def end(self) -> None:
+        """End the session; nothing happens where there is none."""
+        with self._changed:
+            self._name = ""
+            self._drop()
+            self._changed.notify_all()
+
+    def _look_after(self) -> None:
+        ended = ""
+        while True:
+            with self._changed:
+                if ended == self._name:
+                    self._name = ""
+                else:
+                    self._changed.wait(LOOK_S)
+                name = self._name
+                if not name:
+                    self._drop()
+                    self._thread = None
+                    return
+                if not self._stands():
+                    self._renew(name)
+            # Not while others wait for the lock: nobody knows how long the answer takes.
+            ended = "" if self._shown_while() else name
+
+    def _stands(self) -> bool:
+        """True while the session need not be looked at: nothing came from the server, which tells when it ends.
+
+        It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
+        """
+        session = self._session
+        if session is None or session.closed or time.monotonic() - self._begun_s > KEPT_S_MAX:
+            return False
+        said = select.poll()
+        said.register(session, select.POLLIN)
+        return not said.poll(0)
+
+    def _renew(self, name: str) -> None:
+        """Show the name by a new session, and only then end the one before."""
+        try:
+            session = self._database.session(_OPERATION)
+            try:
+                with Watchdog(session, _STATEMENT_MS):
+                    lent = self._is_lent_to_others(session)
+                    if not lent:
+                        with session.cursor() as cursor:
+                            cursor.execute(_NAMED, (name,))
+            except BaseException:
+                session.close()
+                raise
+        except (psycopg2.Error, DatabaseUnreachableError) as error:
+            self._drop()
+            if not self._told:
+                self._told = True
+                _log.warning("no session shows that this driver lives, until one can be made: %s", describe(error))
+            return
+        self._drop()
+        self._told = False
+        if lent:
+            session.close()
+            self._name = ""
+            _log.warning(
+                "a pooler in transaction mode is between this driver and the database: it can be seen in its "
+                "transactions only, and spark-2pc recover goes by the age of its state row"
+            )
+        else:
+            self._session, self._begun_s = session, time.monotonic()
+
+    def _is_lent_to_others(self, session: psycopg2.extensions.connection) -> bool:
+        """True behind a pooler in transaction mode: its sessions have no names of clients that do nothing."""
+        if not behind_pooler(session):
+            return False
+        other = self._database.session(_OPERATION)
+        try:
+            return any(backend_pid(session) == backend_pid(other) for _ in range(_POOLER_ROUNDS))
+        finally:
+            other.close()
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -1,0 +1,116 @@
+"""PgBouncer as a local process, in front of a PostgreSQL server, from Debian's package ``pgbouncer``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg2
+
+from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from spark_2pc_sink.testing.lifetime import Lifetime
+from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.postgres import run_as
+from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.wait import last_look
+
+START_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 10.0
+
+
+class PgBouncer(Lifetime):
+    """A pooler on 127.0.0.1 for every database of one server, which one user reaches through it.
+
+    Args:
+        pool_mode: ``session``, ``transaction`` or ``statement``.
+        host: of the server.
+        port: of the server.
+        user: who connects, to the pooler as to the server.
+        password: of that user.
+        settings: more of ``pgbouncer.ini``, or other values of those set here.
+
+    Raises:
+        CapabilityError: there is no PgBouncer.
+    """
+
+    def __init__(
+        self,
+        pool_mode: str,
+        *,
+        host: str,
+        port: int,
+        user: str,
+        password: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        # Where Debian has it is not always on the path of a user.
+        program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if program is None:
+            raise CapabilityError("no PgBouncer: apt-get install pgbouncer")
+        self.port = free_port()
+        self._program = program
+        self._user, self._password = user, password
+        self._database = f"host={host} port={port}"
+        self._run_as = run_as()
+        self._folder = Path(tempfile.mkdtemp(prefix="spark-2pc-pgbouncer-"))
+        self._settings = {
+            "pool_mode": pool_mode,
+            "listen_addr": "127.0.0.1",
+            "listen_port": str(self.port),
+            "unix_socket_dir": "",
+            "auth_type": "scram-sha-256",
+            "auth_file": str(self._folder / "users"),
+            "admin_users": user,
+            **(settings or {}),
+        }
+        self._process: ServerProcess | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it lets clients in.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the text has the end of its log.
+        """
+        lines = ["[databases]", f"* = {self._database}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in self._settings.items()]
+        (self._folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
+        (self._folder / "users").write_text(f'"{self._user}" "{self._password}"\n')
+        if self._run_as is not None:
+            # It does not run as root.
+            for path in (self._folder, *self._folder.iterdir()):
+                os.chown(path, *self._run_as)
+        process = self._process = ServerProcess(
+            [self._program, str(self._folder / "pgbouncer.ini")],
+            log=self._folder / "pgbouncer.log",
+            folder=self._folder,
+            user=self._run_as,
+        )
+
+        def serves() -> bool:
+            if not process.running:
+                raise ServerError(f"PgBouncer ended by itself. Its log ends:\n{process.log_tail()}")
+            return self._serves()
+
+        if not last_look(serves, deadline_s=START_DEADLINE_S):
+            raise ServerError(f"PgBouncer did not serve within {START_DEADLINE_S} s:\n{process.log_tail()}")
+
+    def close(self) -> None:
+        """End it and remove what it kept."""
+        if self._process is not None:
+            self._process.end(signal.SIGINT, deadline_s=STOP_DEADLINE_S)
+            self._process = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serves(self) -> bool:
+        try:
+            # Its console, which needs no server behind it.
+            psycopg2.connect(
+                host="127.0.0.1", port=self.port, user=self._user, password=self._password, dbname="pgbouncer"
+            ).close()
+        except psycopg2.OperationalError:
+            return False
+        return True

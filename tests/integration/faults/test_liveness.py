@@ -1,0 +1,136 @@
+"""Whether a driver lives, as `spark-2pc` sees it: by its sessions, and not by the age of its state row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.testing import wait_until
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import LARGE_INPUT, Job
+from tests.support.providers import Broker
+
+BATCH = 1
+ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation")
+OLD = "UPDATE kafka_transaction_state SET {} = {} - interval '1 hour' WHERE {} IS NOT NULL"
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process; returns its exit code and all that it printed."""
+
+    def call(job: Job, command: str, *options: str, database: str | None = None) -> tuple[int, str]:
+        capsys.readouterr()
+        words = [command, "--transactional-id", job.transactional_id, "--database", database or job.database]
+        code = cli.main([*words, "--kafka", f"bootstrap.servers={job.broker.bootstrap}", *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return call
+
+
+def age(job: Job) -> None:
+    """Let the row look as if nobody had touched it for an hour, as in a batch that takes so long."""
+    for column in ("claimed_at", "decided_at", "settled_at"):
+        job.sql(OLD.format(column, column, column))
+
+
+@pytest.mark.parametrize("place", ["step:PREPARE", "copy"])
+def test_a_driver_in_a_long_batch_is_left_alone(
+    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
+) -> None:
+    """D9: before it has a transaction of the database, and within it. It goes on where it was."""
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
+    driver = job.stop_at(place, batch=BATCH)
+    age(job)
+    before = job.state(*ROW), job.describe()
+    code, text = run(job, "recover")
+    assert code == exits.EXIT_IN_DOUBT
+    assert "its driver lives (pid " in text
+    assert "from 127.0.0.1, role postgres; claim 1 is of " in text
+    assert f"spark-2pc recover --transactional-id {job.transactional_id} --take-over" in text
+    assert (job.state(*ROW), job.describe()) == before
+    driver.go_on()
+    job.finished(driver)
+    job.check()
+
+
+@pytest.mark.parametrize("place", ["step:PREPARE", "copy"])
+def test_a_driver_that_was_killed_is_not_waited_for(
+    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
+) -> None:
+    """D9: however young its row is."""
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
+    job.kill_at(place, batch=BATCH)
+    code, text = run(job, "recover")
+    assert code == exits.EXIT_SETTLED
+    assert "aborted the open transaction" in text
+    job.run()
+    job.check()
+
+
+def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+    """D9: in text and in JSON; before, while and after."""
+
+    def shown() -> tuple[Any, str]:
+        (report,) = json.loads(run(job, "status", "--json")[1])
+        return report["driver_alive"], report["driver"]
+
+    job = make_job(kafka_without_2pc)
+    assert shown() == (None, "")
+    driver = job.stop_at("step:PREPARE", batch=BATCH)
+    assert shown()[0] is True
+    assert "  driver:   lives: pid " in run(job, "status")[1]
+    driver.close()
+    wait_until(lambda: shown()[0] is False, deadline_s=30, what="the driver to be gone")
+    assert "  driver:   none: the database has no session of claim 1" in run(job, "status")[1]
+    run(job, "recover")
+    assert shown() == (False, "claim 2 was the command line's")
+
+
+def test_behind_a_pooler_the_age_of_the_row_decides(
+    kafka_without_2pc: Broker, make_job: MakeJob, run: Run, database: str, pooled: Callable[..., str]
+) -> None:
+    """C6, D9: in transaction mode. It is said that it does, and what to do about a row that is young."""
+    job = make_job(kafka_without_2pc, database=database)
+    pooler = pooled(database, "transaction")
+    job.kill_at("step:DECIDE", batch=BATCH, database=pooler)
+    code, text = run(job, "recover", database=pooler)
+    assert code == exits.EXIT_IN_DOUBT
+    assert "whether its driver lives cannot be told (by a pooler" in text
+    assert "so it may" in text
+    age(job)
+    assert run(job, "recover", database=pooler)[0] == exits.EXIT_SETTLED
+    job.run(database=pooler)
+    job.check()
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+@pytest.mark.parametrize("upsert", [False, True], ids=["append", "upsert"])
+def test_a_job_works_behind_a_pooler(
+    kafka_without_2pc: Broker, make_job: MakeJob, database: str, pooled: Callable[..., str], mode: str, upsert: bool
+) -> None:
+    """C6: also where a killed driver has left its transaction to the pooler."""
+    keyed: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]} if upsert else {}
+    job = make_job(kafka_without_2pc, sizes=LARGE_INPUT, database=database)
+    pooler = pooled(database, mode)
+    job.kill_at("copy", batch=BATCH, database=pooler, **keyed)
+    job.run(database=pooler, **keyed)
+    job.check()
+
+
+def test_a_pooler_in_statement_mode_is_refused(
+    kafka_without_2pc: Broker, make_job: MakeJob, database: str, pooled: Callable[..., str]
+) -> None:
+    """C6: at the start, by the pool mode."""
+    job = make_job(kafka_without_2pc, database=database)
+    outcome = job.fail(database=pooled(database, "statement"))
+    assert outcome.error == "ConfigurationError"
+    assert "pool_mode = transaction" in str(outcome)

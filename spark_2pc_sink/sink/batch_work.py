@@ -53,6 +53,7 @@ class ProducedBatch:
         digest: 32 hexadecimal digits over the records, '' when there are none.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
+        left_out: rows of which no record was sent, since others of their upsert key supersede them.
     """
 
     row_count: int
@@ -60,6 +61,7 @@ class ProducedBatch:
     digest: str
     offsets: Mapping[TopicPartition, tuple[int, int]]
     record_bytes: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ class BatchReport:
         transactional_id: the sink's id.
         batch_id: Spark's id.
         placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
-        row_count: rows in the table, 0 when skipped.
-        record_count: records in Kafka, 0 when skipped.
+        row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
+        record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.

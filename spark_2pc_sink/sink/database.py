@@ -18,11 +18,12 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan
+from spark_2pc_sink.sink.columns import ColumnPlan
 from spark_2pc_sink.sink.copy_stream import Stream, copy_streams
 from spark_2pc_sink.sink.database_errors import refused_rows
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
 from spark_2pc_sink.sink.target import changed_column, driver_connection
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -37,6 +38,8 @@ UPSERT_WORK_MEM_KB = 64 * 1024
 # Lives until the transaction ends, in the session's own schema: two sinks cannot meet in it.
 _UPSERT_TABLE = TableName(name="_2pc_upsert", schema="pg_temp")
 _SAVEPOINT = sql.Identifier("_2pc_upsert")
+# The rows of the target in a statement that compares them with those of the batch.
+_THERE = "there"
 
 # Of the table or one of its partitions, those that could leave a row out. tgtype: 1 is FOR EACH ROW, 2 is BEFORE;
 # tgenabled: D is DISABLE.
@@ -131,7 +134,8 @@ class UpsertedRows(_Rows):
         plan: with upsert keys.
 
     Attributes:
-        written: rows inserted or updated: fewer than the batch has where upsert_order_by chose among rows with one key.
+        written: rows inserted or updated: fewer than the batch has where upsert_order_by chose among rows with one key,
+            or where the table has newer ones.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
@@ -205,19 +209,27 @@ def _write(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> int:
 def _upsert_statement(plan: ColumnPlan) -> sql.Composable:
     others = [name for name in plan.names if name not in plan.upsert_keys]
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in others)
+    guard: sql.Composable = sql.SQL("")
+    if plan.late_rows is not None:
+        guard = sql.SQL(" WHERE {}").format(plan.late_rows.not_older(given="excluded", there=_THERE))
     return sql.SQL(
-        "INSERT INTO {target} ({columns}) SELECT {columns} FROM {winners} ORDER BY {keys} ON CONFLICT ({keys}) {action}"
+        "INSERT INTO {target} AS {there} ({columns}) SELECT {columns} FROM {winners} ORDER BY {keys} "
+        "ON CONFLICT ({keys}) {action}"
     ).format(
         target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
         columns=identifiers(plan.names),
         winners=_winners(plan),
         keys=identifiers(plan.upsert_keys),
-        action=sql.SQL("DO UPDATE SET {}").format(update) if others else sql.SQL("DO NOTHING"),
+        action=sql.SQL("DO UPDATE SET {}{}").format(update, guard) if others else sql.SQL("DO NOTHING"),
     )
 
 
 def _winners(plan: ColumnPlan) -> sql.Composable:
-    """The rows that may be written: all, or of each key those with the greatest order. Ties stay, to be refused."""
+    """The rows that may be written: all, or of each key those with the greatest order. Ties stay, to be refused.
+
+    They are compared by order keys (`upsert_order`), which have one order everywhere.
+    """
     if plan.order is None:
         return _UPSERT_TABLE.identifier
     return sql.SQL(
@@ -270,6 +282,7 @@ def _refuse_swallowed(
     # A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
     given = _count(cursor, sql.SQL("SELECT count(*) FROM {}").format(_winners(plan)))
     if not keys_only:
+        given -= _kept_newer(cursor, plan)
         if written != given:
             raise _swallowed(plan, given, written)
         return
@@ -289,6 +302,24 @@ def _refuse_swallowed(
     )
     if missing:
         raise _swallowed(plan, given, given - missing)
+
+
+def _kept_newer(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> int:
+    """How many rows did not take the place of a newer one in the table, after those that did."""
+    if plan.late_rows is None:
+        return 0
+    return _count(
+        cursor,
+        sql.SQL(
+            "SELECT count(*) FROM {winners} JOIN {target} AS {there} USING ({keys}) WHERE {not_older} IS NOT TRUE"
+        ).format(
+            winners=_winners(plan),
+            target=plan.table.identifier,
+            there=sql.Identifier(_THERE),
+            keys=identifiers(plan.upsert_keys),
+            not_older=plan.late_rows.not_older(given="winners", there=_THERE),
+        ),
+    )
 
 
 def _count(cursor: psycopg2.extensions.cursor, query: sql.Composable, **values: str) -> int:

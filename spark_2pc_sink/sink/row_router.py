@@ -28,21 +28,14 @@ class RoutedRows:
     Attributes:
         partition: where to.
         rows: what becomes records.
+        taken: the numbers that rows of one topic have in the batch, partition by partition; None for all as they are.
         start: of these rows among ``taken``.
-        taken: the numbers of rows of the batch; None for all as they are.
     """
 
     partition: TopicPartition
     rows: Rows
-    start: int
     taken: Any | None
-
-    @property
-    def numbers(self) -> Any:
-        """Where these rows stand in the batch."""
-        if self.taken is None:
-            return pa.array(np.arange(self.start, self.start + len(self.rows)))
-        return self.taken.slice(self.start, len(self.rows))
+    start: int
 
 
 class RowRouter:
@@ -82,7 +75,7 @@ class RowRouter:
             headers = _take(_column(batch, names.HEADERS), taken)
             rows = Rows.of(key, value, headers)
             for partition, start, stop in runs:
-                yield RoutedRows(TopicPartition(topic, partition), rows.slice(start, stop), start, taken)
+                yield RoutedRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray | None]]:
         topics = _column(batch, names.TOPIC)

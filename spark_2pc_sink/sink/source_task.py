@@ -19,7 +19,7 @@ from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows
-from spark_2pc_sink.sink.winners import SourceIndex
+from spark_2pc_sink.sink.winners import RoutedIndex, SourceIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -94,24 +94,26 @@ class _Source:
         self._pieces = 0
         self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
-        self._index = None if plan.winners is None else SourceIndex(plan.winners)
+        self._index = SourceIndex()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskRows(self._plan, self._source, self._run) as rows:
             # The account follows when the file is closed: who has it reads the pieces.
             with self._file or nullcontext():
                 for batch in rows.read(batches):
-                    if self._index is not None:
-                        self._index.read(batch)
-                    for part in self._router.split(batch):
-                        if self._index is not None:
-                            self._index.append(part)
-                        yield from self._records(self._encoder.append(part.partition, part.rows))
+                    yield from self._encode(batch)
                 yield from self._records(self._encoder.finish())
-            if self._index is not None:
-                yield from (self.piece(index, owner) for owner, index in self._index.finish())
+            yield from (self.piece(index, owner) for owner, index in self._index.finish())
             rows.finish()
             yield self.piece(self._account(rows))
+
+    def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        winners = self._plan.winners
+        routed = None if winners is None else RoutedIndex(winners.index(batch))
+        for part in self._router.split(batch):
+            if routed is not None:
+                self._index.append(part.partition, routed.of(part))
+            yield from self._records(self._encoder.append(part.partition, part.rows))
 
     def piece(self, content: EncodedBatch | RowIndex | EncodedSource, owner: int | None = None) -> pa.RecordBatch:
         """The next piece, on its way to the task ``owner``; the account goes to any one."""
@@ -135,7 +137,7 @@ class _Source:
             self._digest = combine_digests(self._digest, batch.digest)
             owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
             yield self.piece(batch, owner)
-            index = None if self._index is None else self._index.encoded(batch, owner)
+            index = None if self._plan.winners is None else self._index.encoded(batch, owner)
             if index is not None:
                 yield self.piece(index, owner)
 

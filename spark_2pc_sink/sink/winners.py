@@ -29,9 +29,11 @@ from spark_2pc_sink.wire.record_contents import contents_of, section_of_contents
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.row_router import RoutedRows
     from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: Bytes of batches that wait in memory for those before them; more go to a file.
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -71,27 +73,36 @@ class WinnerPlan:
         return batch.take(pa.array(np.concatenate((np.flatnonzero(~found.early), np.flatnonzero(found.early)))))
 
 
-class SourceIndex:
-    """Keeps beside a `RecordEncoder` which rows the batches consist of that it makes.
+class RoutedIndex:
+    """Which rows of one batch are which, as `RowRouter` splits it.
 
     Args:
-        plan: of the winners.
+        rows: of the batch, in its order.
     """
 
-    def __init__(self, plan: WinnerPlan) -> None:
-        self._plan = plan
-        self._batch: RowIndex | None = None
-        self._waiting: dict[object, list[RowIndex]] = {}
+    def __init__(self, rows: RowIndex) -> None:
+        self._rows = self._routed = rows
+        self._taken: ArrowColumn | None = None
+
+    def of(self, part: RoutedRows) -> RowIndex:
+        """Those of one part."""
+        if part.taken is not self._taken:
+            # Once for all partitions of a topic.
+            self._taken = part.taken
+            self._routed = self._rows.take(part.taken)
+        return self._routed.slice(part.start, part.start + len(part.rows))
+
+
+class SourceIndex:
+    """Keeps beside a `RecordEncoder` which rows the batches consist of that it makes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TopicPartition, list[RowIndex]] = {}
         self._made: dict[int, list[RowIndex]] = {}
 
-    def read(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
-        self._batch = self._plan.index(batch)
-
-    def append(self, part: RoutedRows) -> None:
-        """Rows of the batch that was read last, on their way into the encoder."""
-        if self._batch is not None:
-            self._waiting.setdefault(part.partition, []).append(self._batch.take(part.numbers))
+    def append(self, partition: TopicPartition, rows: RowIndex) -> None:
+        """Rows that go into the encoder."""
+        self._waiting.setdefault(partition, []).append(rows)
 
     def encoded(self, batch: EncodedBatch, owner: int) -> RowIndex | None:
         """The encoder has made a batch for a task; an index for that task where it has become long enough."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.support.streams import FileStream
 
 KEYS = 200
+#: Files of a batch: as many as tasks read at a time.
+PARTS = 2
 UPSERT: dict[str, Any] = {"key": "id", "mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "amount"}
 SUPERSEDED = pytest.mark.parametrize("superseded", ["send_first", "leave_out"])
 
@@ -47,8 +49,8 @@ def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, ta
     """C9: several rows of a key in any order, across batches too."""
     batches = [versions_of(0), versions_of(1)]
     for rows in batches:
-        stream.add(rows, partitions=3)
-    stream.run(target.sink(**UPSERT, upsert_superseded=superseded))
+        stream.add(rows, partitions=PARTS)
+    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
     assert_same_multiset(target.rows(), newest(batches[1]), what="rows")
     assert_same_multiset(last_rows(target), target.rows(), what="last records")
     sent = [row for rows in batches for row in (rows if superseded == "send_first" else newest(rows))]

@@ -99,6 +99,7 @@ def test_keys_of_several_columns_and_an_order_that_no_column_has(
 ) -> None:
     """A text and a number are the key; the order is an expression."""
     rows: list[Row] = [(key, f"n-{key % 3}", version) for version in range(4) for key in range(300)]
+    random.Random(1).shuffle(rows)
     stream.add(rows, partitions=PARTS)
     sink = target.sink(
         key="concat(name, '-', id)",

@@ -26,6 +26,7 @@ class FakeWork:
     rows: int = 3
     records: int = 3
     copied: int = 3
+    left_out: int = 0
     digest: str = "d" * 32
     fail: list[Exception] = field(default_factory=list)
     fail_copy: list[Exception] = field(default_factory=list)
@@ -46,7 +47,8 @@ class FakeWork:
         if self.fail:
             raise self.fail.pop(0)
         digest = self.digest if self.records else ""
-        return ProducedBatch(self.rows, self.records, digest, {PARTITION: (0, 2)}, record_bytes=100 * self.records)
+        offsets, sent_bytes = {PARTITION: (0, 2)}, 100 * self.records
+        return ProducedBatch(self.rows, self.records, digest, offsets, sent_bytes, left_out=self.left_out)
 
     def copy_into(self, connection: Any) -> int:
         self.log.append("copy")

@@ -104,7 +104,7 @@ def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -
         return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=look)
 
     ways = {persist: partial(writers.pair, persist=persist) for persist in (True, False)}
-    order = {} if variant.order_by is None else {"upsert_order_by": variant.order_by}
+    order: dict[str, Any] = {} if variant.order_by is None else {"upsert_order_by": variant.order_by}
     ours_way = partial(writers.ours, local_files=variant.files, **order)
     contents = once(ours_way, look=True).contents
     for way in ways.values():

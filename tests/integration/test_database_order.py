@@ -110,7 +110,7 @@ def _english_database(server: Database) -> Iterator[str]:
 
 
 def test_the_greatest_text_is_sparks_whatever_the_collation(english_database: str) -> None:
-    """Mixed-case ids that can be sorted: 'a' is above 'B', as in Spark and in Kafka's records."""
+    """C9: mixed-case ids that can be sorted: 'a' is above 'B', as in Spark and in Kafka's records."""
     create(english_database, ORDERS, keys=["id"])
     plan = plan_of(english_database, keys=["id"], order=t.StringType())
     versions = ["B", "a", "Z", "0"]

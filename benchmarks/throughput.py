@@ -44,6 +44,7 @@ class Variant:
         upsert: into a table that has all rows already.
         files: False for a sink that does as in a cluster, although its tasks run on the driver's machine.
         share: a batch has this part of the rows.
+        order_by: of this sink, which of two rows with one key wins; no two have one.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Variant:
     upsert: bool = False
     files: bool = True
     share: int = 1
+    order_by: str | None = None
 
 
 VARIANTS = (
@@ -59,6 +61,7 @@ VARIANTS = (
     Variant("unkeyed", NARROW, None),
     Variant("upsert", NARROW, "id", upsert=True),
     Variant("upsert with room", NARROW_WITH_ROOM, "id", upsert=True),
+    Variant("upsert by order", NARROW_WITH_ROOM, "id", upsert=True, order_by="at"),
     Variant("wide", WIDE, "id", share=WIDE_SHARE),
     Variant("keyed, no files", NARROW, "id", files=False),
     Variant("wide, no files", WIDE, "id", files=False, share=WIDE_SHARE),
@@ -101,7 +104,8 @@ def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -
         return run(bench, taken, make_writer, key=variant.key, upsert=variant.upsert, look=look)
 
     ways = {persist: partial(writers.pair, persist=persist) for persist in (True, False)}
-    ours_way = partial(writers.ours, local_files=variant.files)
+    order: dict[str, Any] = {} if variant.order_by is None else {"upsert_order_by": variant.order_by}
+    ours_way = partial(writers.ours, local_files=variant.files, **order)
     contents = once(ours_way, look=True).contents
     for way in ways.values():
         contents = compare(contents, once(way, look=True).contents)

@@ -251,6 +251,19 @@ class SinkOptions(CommonOptions):
     upsert_order_by: str | None = setting(
         None, why="SQL expression; of rows with one key in a batch the greatest wins. None: such a batch is refused"
     )
+    upsert_superseded: str = setting(
+        "send_first",
+        choices=("send_first", "leave_out"),
+        why="what becomes of the records of rows that upsert_order_by passed over in their batch: sent before the one "
+        "that the table keeps, or not at all. With either the last record of a key is the table's row",
+    )
+    upsert_late_rows: str = setting(
+        "replace",
+        choices=("replace", "keep_newer"),
+        why="what a row does that is older, by upsert_order_by, than the one that an earlier batch has left in the "
+        "table: it replaces that, on both sides; or the table keeps the newer one, and Kafka gets the late record "
+        "all the same",
+    )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
     batch_attempts_max: int = setting(
         3, at_least=1, at_most=100, why="a batch is run this often inside one call before the query fails"
@@ -329,6 +342,14 @@ class SinkOptions(CommonOptions):
                     raise _contradiction(
                         name, getattr(self, name), "it has no meaning with mode='append'", "pass mode='upsert'"
                     )
+        for name, usual in (("upsert_superseded", "send_first"), ("upsert_late_rows", "replace")):
+            if self.upsert_order_by is None and getattr(self, name) != usual:
+                raise _contradiction(
+                    name,
+                    getattr(self, name),
+                    "it needs an order of the rows with one key",
+                    f"pass upsert_order_by='event_time', or leave {name} out",
+                )
         unknown = [key for key in self.upsert_keys if self.columns is not None and key not in self.columns]
         if unknown:
             raise _contradiction(

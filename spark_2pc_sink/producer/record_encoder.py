@@ -109,7 +109,7 @@ class RecordEncoder:
     def _buffer(self, partition: TopicPartition) -> RowBuffer:
         known = self._buffers.get(partition)
         if known is None:
-            bytes_max = _records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
+            bytes_max = records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
             known = self._buffers[partition] = RowBuffer(bytes_max)
         return known
 
@@ -127,7 +127,7 @@ class RecordEncoder:
                 compression=self._options.compression,
                 level=self._options.compression_level,
             )
-            row_key = _printable_key(batch_rows) if len(batch_rows) == 1 else None
+            row_key = printable_key(_only_key(batch_rows)) if len(batch_rows) == 1 else None
             if row_key is not None:
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
             digest = batch_digest(partition.topic, section)
@@ -144,7 +144,7 @@ class RecordEncoder:
             raise record_too_large(partition, row_key, record_bytes, limit)
 
 
-def _records_bytes_max(option: int, limits: TopicLimits) -> int:
+def records_bytes_max(option: int, limits: TopicLimits) -> int:
     """Bytes of records for one batch: the option, or less where the topic takes less."""
     if limits.message_bytes_max is None:
         return option
@@ -152,9 +152,8 @@ def _records_bytes_max(option: int, limits: TopicLimits) -> int:
     return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
 
 
-def _printable_key(rows: Rows) -> str:
-    """The key of the only row: as text where it is text, else in hexadecimal; cut to a readable length."""
-    key: bytes | None = None if rows.key.column is None else rows.key.column[0].as_py()
+def printable_key(key: bytes | None) -> str:
+    """The key of a record: as text where it is text, else in hexadecimal; cut to a readable length."""
     if key is None:
         return "null"
     try:
@@ -163,3 +162,8 @@ def _printable_key(rows: Rows) -> str:
         text = ""
     shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
     return shown if len(shown) <= _KEY_CHARACTERS_MAX else shown[:_KEY_CHARACTERS_MAX] + "…"
+
+
+def _only_key(rows: Rows) -> bytes | None:
+    key: bytes | None = None if rows.key.column is None else rows.key.column[0].as_py()
+    return key

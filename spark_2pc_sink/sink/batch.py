@@ -345,9 +345,10 @@ class BatchDriver:
         produced = work.produce(ticket, scope.connection)
         self._record_bytes = produced.record_bytes
         self._observer(Step.PRODUCE)
-        if produced.row_count != produced.record_count:
+        if produced.row_count != produced.record_count + produced.left_out:
             raise BatchRetryError(
-                reason=f"the tasks read {produced.row_count} rows, Kafka acknowledged {produced.record_count} records"
+                reason=f"the tasks read {produced.row_count} rows and left {produced.left_out} out, Kafka acknowledged "
+                f"{produced.record_count} records"
             )
         if ticket.kafka_only:
             replay = Replay(produced.record_count, produced.digest)

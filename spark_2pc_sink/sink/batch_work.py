@@ -54,6 +54,7 @@ class ProducedBatch:
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
+        left_out: rows of which no record was sent, since others of their upsert key supersede them.
     """
 
     row_count: int
@@ -62,6 +63,7 @@ class ProducedBatch:
     offsets: Mapping[TopicPartition, tuple[int, int]]
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ class BatchReport:
         transactional_id: the sink's id.
         batch_id: Spark's id.
         placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
-        row_count: rows in the table, 0 when skipped.
-        record_count: records in Kafka, 0 when skipped.
+        row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
+        record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.

@@ -17,15 +17,14 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.create_table import column_of
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.late_rows import LateRows
 from spark_2pc_sink.sink.refusals import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable
 from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_column
 
-#: The name under which the value of upsert_order_by is staged beside the table's columns.
-ORDER_COLUMN = "_2pc_order"
 #: What the names of columns begin with that are the sink's own and not the table's.
 OWN_PREFIX = "_2pc_"
 
@@ -89,12 +88,14 @@ class ColumnPlan:
         columns: in the order of the batch.
         upsert_keys: in the order of the unique index; empty for append.
         order: where upsert_order_by is given, the column that carries it; it is copied last and never stored.
+        late_rows: where rows that are older than those of the table are passed over; None where they replace them.
     """
 
     table: TableName
     columns: tuple[PlannedColumn, ...]
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None
+    late_rows: LateRows | None = None
 
     @property
     def copied(self) -> tuple[PlannedColumn, ...]:
@@ -273,15 +274,14 @@ def _planned(
 
 
 def _planned_order(spark_type: DataType) -> PlannedColumn:
-    if _class(spark_type) in COMPLEX_TYPES:
-        raise ConfigurationError(
-            option="upsert_order_by",
-            value=spark_type.simpleString(),
-            rule="it is a number, a text, a date or a timestamp: something with one order everywhere",
-            remedy="order by a field of it",
-        )
-    return _planned(
-        ORDER_COLUMN, spark_type, column_of(ORDER_COLUMN, spark_type), refuse_null=False, made_of=quoted(ORDER_COLUMN)
+    arrives, column = order_column(spark_type)
+    return PlannedColumn(
+        name=ORDER_COLUMN,
+        expression=quoted(ORDER_COLUMN),
+        arrow_type=arrives,
+        nullable=True,
+        storage=Storage(),
+        target=column,
     )
 
 

@@ -10,7 +10,6 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.refusals import unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.target import TargetColumn
 from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
 
 #: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
@@ -86,10 +85,3 @@ def sql_type(name: str, spark_type: DataType) -> str:
     if type(spark_type).__name__ not in SCALAR_TYPES:
         raise unsupported(name, spark_type, quoted(name))
     return SCALAR_TYPES[type(spark_type).__name__][0]
-
-
-def column_of(name: str, spark_type: DataType) -> TargetColumn:
-    """A scalar column of the type that `sql_type` gives, without limits of its own, as the catalog would show it."""
-    type_name = sql_type(name, spark_type)
-    base_type = SCALAR_TYPES.get(type(spark_type).__name__, (type_name, type_name))[1]
-    return TargetColumn(name=name, type_name=base_type if base_type == "numeric" else type_name, base_type=base_type)

@@ -18,12 +18,13 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan
+from spark_2pc_sink.sink.columns import ColumnPlan
 from spark_2pc_sink.sink.copy_stream import Stream, copy_streams
 from spark_2pc_sink.sink.database_errors import refused_rows
 from spark_2pc_sink.sink.identifiers import TableName, identifiers
 from spark_2pc_sink.sink.table_tree import TableTree, read_tree, refuse_unfit
 from spark_2pc_sink.sink.target import changed_column, driver_connection
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -38,6 +39,8 @@ UPSERT_WORK_MEM_KB = 64 * 1024
 # Lives until the transaction ends, in the session's own schema: two sinks cannot meet in it.
 _UPSERT_TABLE = TableName(name="_2pc_upsert", schema="pg_temp")
 _SAVEPOINT = sql.Identifier("_2pc_upsert")
+# The rows of the target in a statement that compares them with those of the batch.
+_THERE = "there"
 
 
 class TableRows(Protocol):
@@ -159,7 +162,8 @@ class UpsertedRows(_Rows):
         plan: with upsert keys.
 
     Attributes:
-        written: rows inserted or updated: fewer than the batch has where upsert_order_by chose among rows with one key.
+        written: rows inserted or updated: fewer than the batch has where upsert_order_by chose among rows with one key,
+            or where the table has newer ones.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
@@ -188,9 +192,8 @@ class UpsertedRows(_Rows):
                 # Counted only where a trigger could have left one out: without, the table writes what it is given, or
                 # fails; and with a million rows, counting takes a third of the time that the upsert itself takes.
                 # DO NOTHING counts no key that is there already, so there every key is looked for.
-                self._refuse_missing(
-                    self._count_given(cursor), self._count_arrived(cursor) if keys_only else self.written
-                )
+                given = self._count_given(cursor) - self._count_kept_newer(cursor)
+                self._refuse_missing(given, self._count_arrived(cursor) if keys_only else self.written)
             if tree.deleted != self._tree.deleted:
                 # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
@@ -201,6 +204,22 @@ class UpsertedRows(_Rows):
         A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
         """
         return _count(cursor, sql.SQL("SELECT count(*) FROM {}").format(_winners(self._plan)))
+
+    def _count_kept_newer(self, cursor: psycopg2.extensions.cursor) -> int:
+        """Rows that did not take the place of a newer one in the table; asked after those that did."""
+        plan = self._plan
+        if plan.late_rows is None:
+            return 0
+        query = sql.SQL(
+            "SELECT count(*) FROM {winners} JOIN {target} AS {there} USING ({keys}) WHERE {not_older} IS NOT TRUE"
+        ).format(
+            winners=_winners(plan),
+            target=plan.table.identifier,
+            there=sql.Identifier(_THERE),
+            keys=identifiers(plan.upsert_keys),
+            not_older=plan.late_rows.not_older(given="winners", there=_THERE),
+        )
+        return _count(cursor, query)
 
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
         """The keys of the batch that are in the table; one that a trigger has changed is missing."""
@@ -262,19 +281,27 @@ def _write(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> int:
 def _upsert_statement(plan: ColumnPlan) -> sql.Composable:
     others = [name for name in plan.names if name not in plan.upsert_keys]
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in others)
+    guard: sql.Composable = sql.SQL("")
+    if plan.late_rows is not None:
+        guard = sql.SQL(" WHERE {}").format(plan.late_rows.not_older(given="excluded", there=_THERE))
     return sql.SQL(
-        "INSERT INTO {target} ({columns}) SELECT {columns} FROM {winners} ORDER BY {keys} ON CONFLICT ({keys}) {action}"
+        "INSERT INTO {target} AS {there} ({columns}) SELECT {columns} FROM {winners} ORDER BY {keys} "
+        "ON CONFLICT ({keys}) {action}"
     ).format(
         target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
         columns=identifiers(plan.names),
         winners=_winners(plan),
         keys=identifiers(plan.upsert_keys),
-        action=sql.SQL("DO UPDATE SET {}").format(update) if others else sql.SQL("DO NOTHING"),
+        action=sql.SQL("DO UPDATE SET {}{}").format(update, guard) if others else sql.SQL("DO NOTHING"),
     )
 
 
 def _winners(plan: ColumnPlan) -> sql.Composable:
-    """The rows that may be written: all, or of each key those with the greatest order. Ties stay, to be refused."""
+    """The rows that may be written: all, or of each key those with the greatest order. Ties stay, to be refused.
+
+    They are compared by order keys (`upsert_order`), which have one order everywhere.
+    """
     if plan.order is None:
         return _UPSERT_TABLE.identifier
     return sql.SQL(

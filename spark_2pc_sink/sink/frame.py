@@ -14,6 +14,7 @@ from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
 from spark_2pc_sink.sink.json_values import SETTINGS, WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,12 +209,13 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
         forms = key_expressions(field.dataType.simpleString())
         meant = {form.format(spelled): form.format(name) for form in forms for spelled in (field.name, name)}
         # How it is spelled is not enough: `null`, for instance, is a column only between backticks.
-        if expressions.key in meant and _same(frame, expressions.key, meant[expressions.key]):
+        if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
             return replace(expressions, key_column=field.name)
     return expressions
 
 
-def _same(frame: DataFrame, sql: str, other: str) -> bool:
+def same_semantics(frame: DataFrame, sql: str, other: str) -> bool:
+    """True where two expressions over a batch are one, however they are spelled."""
     return frame.selectExpr(f"{sql} AS it").sameSemantics(frame.selectExpr(f"{other} AS it"))
 
 
@@ -281,6 +283,13 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
 def record_columns(expressions: RecordExpressions) -> list[str]:
     """The names of what `record_sql` selects."""
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
+
+
+def winner_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
+    """What tasks need to tell rows of one upsert key apart, beside what `shared_columns` names."""
+    shared = shared_columns(expressions)
+    keys = [name for name in upsert_keys if quoted(name) not in shared]
+    return [*(f"{expressions.columns[name]} AS {quoted(name)}" for name in keys), f"{order_by} AS {ORDER_COLUMN}"]
 
 
 def shared_columns(expressions: RecordExpressions) -> list[str]:

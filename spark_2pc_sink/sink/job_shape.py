@@ -23,7 +23,7 @@ class JobShape:
     senders: int
 
 
-def shape_of(at_once: int, *, partitions: int | None, chosen: bool) -> JobShape:
+def shape_of(at_once: int, *, partitions: int | None, chosen: bool, compared: bool = False) -> JobShape:
     """The shape of the job of a batch.
 
     Args:
@@ -31,10 +31,11 @@ def shape_of(at_once: int, *, partitions: int | None, chosen: bool) -> JobShape:
         partitions: how many Kafka partitions there are to own; None where rows name their topics, which may have any
             number of them.
         chosen: rows choose their partitions, by key for instance. Otherwise any task may write any row.
+        compared: tasks that send compare rows with one key, for which they need to be told of all of them first.
     """
     owned = at_once * WAVES if partitions is None else partitions
     # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
-    exchange = at_once > 1 and (chosen or owned < at_once)
+    exchange = compared or (at_once > 1 and (chosen or owned < at_once))
     # Rows of tasks that have ended are written while the second stage runs, or else the next wave of tasks.
     waves = 1 if exchange or at_once == 1 else WAVES
     senders = min(at_once * waves, owned)

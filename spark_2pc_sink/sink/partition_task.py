@@ -46,7 +46,8 @@ def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceip
     """Write all rows of a batch in this process, which is no task.
 
     Args:
-        batches: the rows, with the columns that `frame` names.
+        batches: the rows, with the columns that `frame` names; of an upsert with an order all in one batch, as rows of
+            several are not compared.
         plan: what to do, for one task.
 
     Raises:
@@ -65,6 +66,7 @@ class _Writing:
         self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()
+        self._left_out = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
         with TaskRows(self._plan, self._task, self._run) as rows:
@@ -79,9 +81,14 @@ class _Writing:
             digest=digest,
             written=written,
             record_bytes=self._session.record_bytes,
+            left_out=self._left_out,
         )
 
     def _produce(self, batch: pa.RecordBatch) -> None:
+        if self._plan.winners is not None:
+            arranged = self._plan.winners.arranged(batch)
+            self._left_out += batch.num_rows - arranged.num_rows
+            batch = arranged
         parts = list(self._router.split(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:

@@ -4,13 +4,16 @@ A source task encodes its rows to complete record batches. Each of these is one 
 piece of a source is its account, an `EncodedSource`. A piece says which run of which source made it, and its place
 among all pieces of that run. Spark may run a source again, and then the order of its rows, and so its pieces, may be
 others: the driver takes only what adds up to whole runs, one for each source.
+
+Where rows of an upsert may supersede each other there are pieces of a third kind, which say of the records that one
+task gets which row each of them was (`RowIndex`). They are sorted to the front of what that task gets.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,11 +27,13 @@ from spark_2pc_sink.wire.messages import RecordBytes
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.piece_files import PieceFile, PieceFiles
+    from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
 
 RECORDS_KIND: Final = "records"
 #: Records in the file of their source.
 FILED_KIND: Final = "filed"
 SOURCE_KIND: Final = "source"
+INDEX_KIND: Final = "index"
 
 #: The shuffle is by this column: see `spark_2pc_sink.sink.routing.balanced_salts`.
 SALT: Final = "salt"
@@ -56,6 +61,58 @@ _DIGEST_BYTES: Final = 16
 _PLACE: Final = struct.Struct("!qi")
 
 
+#: The order in which a task gets its pieces where it needs to know all indexes before the first record.
+INDEXES_FIRST: Final = (f"kind <> '{INDEX_KIND}'", "source", "run", "number")
+
+
+@dataclass(frozen=True)
+class RowIndex:
+    """Which rows the next records of a source for one task were, in the order of these records.
+
+    Attributes:
+        identities: of each row, what it shares with others of its upsert key (`upsert_order.row_identities`).
+        orders: of each row, its order key (`upsert_order.order_keys`).
+    """
+
+    identities: ArrowColumn
+    orders: ArrowColumn
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowIndex]) -> RowIndex:
+        """Several, at least one, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            pa.concat_arrays([part.identities for part in parts]), pa.concat_arrays([part.orders for part in parts])
+        )
+
+    def slice(self, start: int, stop: int) -> RowIndex:
+        """The rows from ``start`` up to ``stop``."""
+        return RowIndex(self.identities.slice(start, stop - start), self.orders.slice(start, stop - start))
+
+    def take(self, rows: ArrowColumn) -> RowIndex:
+        """These rows, in this order."""
+        return RowIndex(self.identities.take(rows), self.orders.take(rows))
+
+    def to_bytes(self) -> ArrowBuffer:
+        """As Arrow's own stream."""
+        out = pa.BufferOutputStream()
+        batch = pa.record_batch([self.identities, self.orders], names=["identity", "order"])
+        with pa.ipc.new_stream(out, batch.schema) as writer:
+            writer.write_batch(batch)
+        return out.getvalue()
+
+    @classmethod
+    def of_bytes(cls, payload: ArrowBuffer) -> RowIndex:
+        """What `to_bytes` made."""
+        with pa.ipc.open_stream(payload) as reader:
+            batch = reader.read_next_batch()
+        return cls(batch.column(0), batch.column(1))
+
+
 @dataclass(frozen=True)
 class Piece:
     """One row of the shuffle.
@@ -64,13 +121,14 @@ class Piece:
         source: the Spark partition id of the task that made it.
         run: tells the runs of one source apart.
         number: its place among the pieces of the run, from 0.
-        content: a record batch, or the account of the run, which is its last piece.
+        content: a record batch, the index of records that a task gets, or the account of the run, which is its last
+            piece.
     """
 
     source: int
     run: int
     number: int
-    content: EncodedBatch | EncodedSource
+    content: EncodedBatch | RowIndex | EncodedSource
 
     def to_row(self, salt: int, file: PieceFile | None = None) -> pa.RecordBatch:
         """The row.
@@ -87,8 +145,8 @@ class Piece:
             cells += [FILED_KIND if file else RECORDS_KIND, *place, content.record_count, digest, content.row_key]
             payload = _PLACE.pack(*file.append(content.payload)) if file else content.payload
         else:
-            cells += [SOURCE_KIND, None, None, None, None, None]
-            payload = pickle.dumps(content)
+            cells += [INDEX_KIND if isinstance(content, RowIndex) else SOURCE_KIND, None, None, None, None, None]
+            payload = content.to_bytes() if isinstance(content, RowIndex) else pickle.dumps(content)
         arrays = [pa.array([cell], field.type) for cell, field in zip(cells, _SCHEMA, strict=False)]
         return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=_SCHEMA)
 
@@ -115,9 +173,11 @@ def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Itera
     for row, kind in enumerate(plain["kind"]):
         payload = payloads[row].as_buffer()
         source, run = plain["source"][row], plain["run"][row]
-        content: EncodedBatch | EncodedSource
+        content: EncodedBatch | RowIndex | EncodedSource
         if kind == SOURCE_KIND:
             content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
+        elif kind == INDEX_KIND:
+            content = RowIndex.of_bytes(payload)
         else:
             if kind == FILED_KIND:
                 if files is None:

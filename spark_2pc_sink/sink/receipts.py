@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
-from spark_2pc_sink.wire.digest import combine_digests
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,6 +69,8 @@ class TaskReceipt:
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
         record_bytes: of the record batches in which that was sent.
+        left_out: superseded records that it was given and has not sent.
+        left_out_digest: 128-bit digest over them.
         error: why the task refused or gave up; nothing it wrote may be used then.
     """
 
@@ -78,6 +80,8 @@ class TaskReceipt:
     digest: int = 0
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
     record_bytes: int = 0
+    left_out: int = 0
+    left_out_digest: int = EMPTY_DIGEST
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:
@@ -114,6 +118,11 @@ class TaskResults:
     def records(self) -> int:
         """Records acknowledged to all tasks."""
         return sum(written.records for receipt in self.receipts for written in receipt.written.values())
+
+    @property
+    def left_out(self) -> int:
+        """Superseded records that no task has sent."""
+        return sum(receipt.left_out for receipt in self.receipts)
 
     @property
     def record_bytes(self) -> int:
@@ -204,7 +213,8 @@ def _check_sources(results: TaskResults) -> None:
         raise BatchRetryError(
             reason=f"the sources made {made} pieces by (source, run), and {dict(taken)} were sent: a source ran again"
         )
-    if combine_digests(*(source.digest for source in sources)) != results.digest:
+    left_out = (receipt.left_out_digest for receipt in results.receipts)
+    if combine_digests(*(source.digest for source in sources)) != combine_digests(results.digest, *left_out):
         raise BatchRetryError(reason="the digest of the records that were sent is not that of the rows that were read")
     if differing := _differing(source.partition_counts for source in sources):
         raise BatchRetryError(reason=f"topic {differing!r} got more partitions during the batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.routing import PartitionRows, runs_of
+from spark_2pc_sink.producer.routing import runs_of
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
@@ -18,6 +19,23 @@ from spark_2pc_sink.wire.record_rows import Rows
 
 #: One row's key in an error text; longer ones are cut.
 _ROW_KEY_CHARACTERS_MAX = 100
+
+
+@dataclass(frozen=True)
+class RoutedRows:
+    """Rows of one partition, in the order in which they came.
+
+    Attributes:
+        partition: where to.
+        rows: what becomes records.
+        taken: the numbers that rows of one topic have in the batch, partition by partition; None for all as they are.
+        start: of these rows among ``taken``.
+    """
+
+    partition: TopicPartition
+    rows: Rows
+    taken: Any | None
+    start: int
 
 
 class RowRouter:
@@ -39,7 +57,7 @@ class RowRouter:
         self._partition_count = partition_count
         self._free_partitions = free_partitions
 
-    def split(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
+    def split(self, batch: pa.RecordBatch) -> Iterator[RoutedRows]:
         """The rows of a batch by partition; those of one partition keep their order.
 
         Raises:
@@ -57,7 +75,7 @@ class RowRouter:
             headers = _take(_column(batch, names.HEADERS), taken)
             rows = Rows.of(key, value, headers)
             for partition, start, stop in runs:
-                yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop))
+                yield RoutedRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray | None]]:
         topics = _column(batch, names.TOPIC)

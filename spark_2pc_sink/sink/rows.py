@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink import frame as frames
-from spark_2pc_sink.sink.columns import ORDER_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.create_table import create_table_ddl
 from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.late_rows import order_in_table
 from spark_2pc_sink.sink.privileges import check_privileges
 from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
@@ -33,6 +34,7 @@ from spark_2pc_sink.sink.staging_tables import (
     owner_of,
 )
 from spark_2pc_sink.sink.target import driver_connection, read_target
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -202,6 +204,9 @@ class RowLoader:
                 order=order,
                 expressions=expressions.columns,
             )
+            if order_by is not None and self._options.upsert_late_rows == "keep_newer":
+                late_rows = order_in_table(order_by, expressions.columns, target, self._options.upsert_keys)
+                plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
         self._plan = plan
         self._schema = batch.schema

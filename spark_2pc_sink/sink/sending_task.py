@@ -7,18 +7,23 @@ Like every task that sends, it does so in its first attempt only.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.sink.pieces import Piece, partitions_of, read_pieces
+from spark_2pc_sink.sink.pieces import Piece, RowIndex, partitions_of, read_pieces
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
+from spark_2pc_sink.sink.winners import Arrangement
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
+    from spark_2pc_sink.ids import TopicPartition
+    from spark_2pc_sink.producer.partition_queue import PartitionReceipt
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.piece_files import PieceFiles
     from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -36,28 +41,85 @@ def run_sending(
         attempt: the attempt number of the task.
     """
     try:
-        yield from _Sending(plan, task).run(plan.of_first_attempt(batches, task=task, attempt=attempt))
+        sending = _Sending(plan, task, plan.open_session())
+        yield from sending.run(plan.of_first_attempt(batches, task=task, attempt=attempt))
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
+
+
+def run_counting(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int) -> Iterator[pa.RecordBatch]:
+    """Do all that `run_sending` does but send: for the digest of what it would; yields one receipt.
+
+    Args:
+        batches: pieces.
+        plan: what to do, for Kafka only.
+        task: the Spark partition id.
+    """
+    try:
+        yield from _Sending(plan, task, _Unsent()).run(batches)
+    except DualWriteError as error:
+        yield TaskReceipt(task=task, error=error).to_result()
+
+
+class _Session(Protocol):
+    """What a task does with record batches."""
+
+    @property
+    def digest(self) -> int:
+        """Of all records."""
+
+    @property
+    def record_bytes(self) -> int:
+        """Of all record batches."""
+
+    def meet(self, partitions: Iterable[TopicPartition]) -> None:
+        """These will be written."""
+
+    def append_encoded(self, batch: EncodedBatch) -> None:
+        """Take the next batch of its partition."""
+
+    def flush(self) -> Mapping[TopicPartition, PartitionReceipt]:
+        """What was acknowledged."""
+
+
+class _Unsent:
+    """Counts, and sends nothing."""
+
+    def __init__(self) -> None:
+        self.digest = EMPTY_DIGEST
+        self.record_bytes = 0
+
+    def meet(self, partitions: Iterable[TopicPartition]) -> None:
+        pass
+
+    def append_encoded(self, batch: EncodedBatch) -> None:
+        self.digest = combine_digests(self.digest, batch.digest)
+
+    def flush(self) -> Mapping[TopicPartition, PartitionReceipt]:
+        return {}
 
 
 class _Sending:
     """One attempt of one task."""
 
-    def __init__(self, plan: TaskPlan, task: int) -> None:
+    def __init__(self, plan: TaskPlan, task: int, session: _Session) -> None:
         self._plan = plan
         self._task = task
         # Making one asks nobody anything: a task without pieces needs no broker.
-        self._session = plan.open_session()
+        self._session = session
+        self._arrangement = None if plan.winners is None else Arrangement(plan, plan.winners)
         self._taken: Counter[tuple[int, int]] = Counter()
-        self._newest: dict[tuple[int, int], int] = {}
+        self._newest: dict[tuple[int, int, bool], int] = {}
         self._sources: list[EncodedSource] = []
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrangement = self._arrangement
         try:
-            with self._plan.piece_files() as files:
+            with self._plan.piece_files() as files, arrangement or nullcontext():
                 for batch in batches:
                     self._take(batch, files)
+                for encoded in arrangement.finish() if arrangement else ():
+                    self._session.append_encoded(encoded)
             written = self._session.flush()
             yield TaskReceipt(
                 task=self._task,
@@ -66,6 +128,8 @@ class _Sending:
                 digest=self._session.digest,
                 written=written,
                 record_bytes=self._session.record_bytes,
+                left_out=arrangement.left_out if arrangement else 0,
+                left_out_digest=arrangement.left_out_digest if arrangement else EMPTY_DIGEST,
             ).to_result()
         except BaseException:
             self._plan.topics.connections.drop()
@@ -84,7 +148,16 @@ class _Sending:
                 self._sources.append(content)
                 continue
             self._taken[piece.source, piece.run] += 1
-            self._send(content)
+            for encoded in self._arranged(piece.source, piece.run, content):
+                self._send(encoded)
+
+    def _arranged(self, source: int, run: int, content: EncodedBatch | RowIndex) -> Iterable[EncodedBatch]:
+        """What of a piece is to be sent now."""
+        if isinstance(content, RowIndex):
+            if self._arrangement is not None:
+                self._arrangement.index(source, run, content)
+            return ()
+        return (content,) if self._arrangement is None else self._arrangement.arrange(source, run, content)
 
     def _send(self, batch: EncodedBatch) -> None:
         topic, partition = batch.partition.topic, batch.partition.partition
@@ -95,8 +168,8 @@ class _Sending:
         self._session.append_encoded(batch)
 
     def _check_order(self, piece: Piece) -> None:
-        """Records with one key keep their order."""
-        made_by = (piece.source, piece.run)
+        """Records with one key keep their order. Indexes, which are sorted to the front, have one of their own."""
+        made_by = (piece.source, piece.run, isinstance(piece.content, RowIndex))
         if piece.number <= self._newest.get(made_by, -1):
             raise BatchRetryError(
                 reason=f"piece {piece.number} of source {piece.source} came behind piece {self._newest[made_by]}: the "

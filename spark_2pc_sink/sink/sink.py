@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.record_places import check_places
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.spark_facts import (
@@ -276,6 +277,7 @@ class _Run:
         if self._analyzed is None or self._analyzed[0] != schema:
             chosen = frames.choose_expressions(self._options, schema)
             analyzed = frames.analyze(batch, chosen, self._options.upsert_order_by)
+            check_places(batch, analyzed, self._options)
             in_tasks = frames.with_json(analyzed, schema, batch.sparkSession)
             self._analyzed = (schema, frames.with_key_column(in_tasks, batch))
         return self._analyzed[1]

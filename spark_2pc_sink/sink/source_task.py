@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.piece_files import PieceFile
-from spark_2pc_sink.sink.pieces import Piece
+from spark_2pc_sink.sink.pieces import Piece, RowIndex
 from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows
+from spark_2pc_sink.sink.winners import RoutedIndex, SourceIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -93,29 +94,34 @@ class _Source:
         self._pieces = 0
         self._piece_bytes = 0
         self._digest = EMPTY_DIGEST
+        self._index = SourceIndex()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskRows(self._plan, self._source, self._run) as rows:
             # The account follows when the file is closed: who has it reads the pieces.
             with self._file or nullcontext():
                 for batch in rows.read(batches):
-                    for part in self._router.split(batch):
-                        yield from map(self._records, self._encoder.append(part.partition, part.rows))
-                yield from map(self._records, self._encoder.finish())
+                    yield from self._encode(batch)
+                yield from self._records(self._encoder.finish())
+            yield from (self.piece(index, owner) for owner, index in self._index.finish())
             rows.finish()
             yield self.piece(self._account(rows))
 
-    def piece(self, content: EncodedBatch | EncodedSource) -> pa.RecordBatch:
-        """The next piece, on its way to the task that sends it; the account goes to any one."""
-        tasks = self._plan.tasks
-        if isinstance(content, EncodedBatch):
-            owner = owner_of(content.partition.topic, content.partition.partition, tasks)
-            if self._file is None:
-                self._count(len(content.payload))
-        else:
-            owner = self._source % tasks
+    def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        winners = self._plan.winners
+        routed = None if winners is None else RoutedIndex(winners.index(batch))
+        for part in self._router.split(batch):
+            if routed is not None:
+                self._index.append(part.partition, routed.of(part))
+            yield from self._records(self._encoder.append(part.partition, part.rows))
+
+    def piece(self, content: EncodedBatch | RowIndex | EncodedSource, owner: int | None = None) -> pa.RecordBatch:
+        """The next piece, on its way to the task ``owner``; the account goes to any one."""
+        if isinstance(content, EncodedBatch) and self._file is None:
+            self._count(len(content.payload))
+        salt = self._plan.salts[self._source % self._plan.tasks if owner is None else owner]
         number, self._pieces = self._pieces, self._pieces + 1
-        return Piece(self._source, self._run, number, content).to_row(self._plan.salts[owner], self._file)
+        return Piece(self._source, self._run, number, content).to_row(salt, self._file)
 
     def _count(self, piece_bytes: int) -> None:
         self._piece_bytes += piece_bytes
@@ -126,9 +132,14 @@ class _Source:
                 "bytes, which are only moved where Spark counts the bytes of Arrow batches"
             )
 
-    def _records(self, batch: EncodedBatch) -> pa.RecordBatch:
-        self._digest = combine_digests(self._digest, batch.digest)
-        return self.piece(batch)
+    def _records(self, batches: Iterable[EncodedBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._digest = combine_digests(self._digest, batch.digest)
+            owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
+            yield self.piece(batch, owner)
+            index = None if self._plan.winners is None else self._index.encoded(batch, owner)
+            if index is not None:
+                yield self.piece(index, owner)
 
     def _account(self, rows: TaskRows) -> EncodedSource:
         return replace(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_2pc_sink.sink.partition_task import run_task
-from spark_2pc_sink.sink.sending_task import run_sending
+from spark_2pc_sink.sink.sending_task import run_counting, run_sending
 from spark_2pc_sink.sink.source_task import run_rereading, run_source
 from spark_2pc_sink.sink.worker_process import COLLECTOR
 
@@ -54,6 +54,15 @@ def sending_function(plan: TaskPlan) -> TaskFunction:
         return run_sending(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
 
     return send_partition
+
+
+def counting_function(plan: TaskPlan) -> TaskFunction:
+    """Pieces in, the digest of what would be sent out; see `run_counting`."""
+
+    def count_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_counting(batches, plan, task=_task_context().partitionId())
+
+    return count_partition
 
 
 def rereading_function(plan: TaskPlan) -> TaskFunction:

@@ -13,6 +13,7 @@ from spark_2pc_sink.sink.attempts import parse_thread_name
 from spark_2pc_sink.sink.json_values import json_values
 from spark_2pc_sink.sink.piece_files import PieceFiles
 from spark_2pc_sink.sink.record_keys import key_values
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.json_values import JsonField
     from spark_2pc_sink.sink.rows import RowPlan
     from spark_2pc_sink.sink.topics import Topics
+    from spark_2pc_sink.sink.winners import WinnerPlan
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class TaskPlan:
         piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
+        winners: how records of one upsert key follow the table; None where there is no order among them, or no key.
     """
 
     ticket: TransactionTicket
@@ -58,6 +61,7 @@ class TaskPlan:
     piece_bytes_max: int | None = None
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
+    winners: WinnerPlan | None = None
 
     @property
     def tasks(self) -> int:
@@ -65,8 +69,11 @@ class TaskPlan:
         return len(self.salts)
 
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their keys and values, which are made here unless Spark has done it."""
+        """The rows with their keys and values, made here unless Spark has done it, and with order keys."""
         completed = batch
+        order = batch.schema.get_field_index(ORDER_COLUMN)
+        if order >= 0:
+            completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
         if self.key_column is not None:
             completed = completed.append_column(names.KEY, key_values(batch.column(self.key_column)))
         if self.json is not None:

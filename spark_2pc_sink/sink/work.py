@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as F
+
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink import frame as frames
@@ -20,12 +22,13 @@ from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.job_shape import JobShape, shape_of
 from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
-from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
+from spark_2pc_sink.sink.pieces import INDEXES_FIRST, PIECE_DDL, SALT
 from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
+from spark_2pc_sink.sink.winners import WinnerPlan
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -129,6 +132,7 @@ class SparkBatchWork:
             offsets=results.offsets,
             topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
+            left_out=results.left_out,
         )
 
     def copy_into(self, connection: Connection) -> int:
@@ -140,12 +144,19 @@ class SparkBatchWork:
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
-        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        spark = self._frame.sparkSession
+        at_once = int(spark.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
-        rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-        answers = self._map_in_arrow(rows, spark_tasks.rereading_function(plan), RESULT_DDL).toArrow()
-        results = read_results(answers, tasks_expected=None)
-        return Replay(results.rows, format_digest(results.digest) if results.rows else "")
+        if plan.winners is not None and plan.winners.leave_out:
+            # Which records there are is known where all rows of a key are.
+            plan = replace(plan, salts=balanced_salts(spark, at_once), piece_bytes_max=self._arrow.apply(spark))
+            answers = self._exchanged(self._frame.coalesce(at_once), plan, spark_tasks.counting_function(plan))
+        else:
+            rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
+            answers = self._map_in_arrow(rows, spark_tasks.rereading_function(plan), RESULT_DDL)
+        results = read_results(answers.toArrow(), tasks_expected=None)
+        records = results.rows - results.left_out
+        return Replay(records, format_digest(results.digest) if records else "")
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
@@ -196,7 +207,7 @@ class SparkBatchWork:
             self._pace.note_too_large()
             return None
         plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1)
-        results = add_up([write_alone(table.to_batches(), plan)], tasks_expected=1)
+        results = add_up([write_alone(table.combine_chunks().to_batches(), plan)], tasks_expected=1)
         self._arrow.forget()
         self._note_pace(results, begun_s, collected=True)
         return results
@@ -209,6 +220,7 @@ class SparkBatchWork:
             at_once,
             partitions=self._partition_count(known),
             chosen=frames.chooses_partitions(self._expressions),
+            compared=self._winners() is not None,
         )
         plan = replace(
             self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, shape.senders), at_once=at_once),
@@ -228,16 +240,20 @@ class SparkBatchWork:
 
     def _sent(self, plan: TaskPlan, shape: JobShape) -> DataFrame:
         """The receipts of the tasks that send, once they are asked for."""
-        kafka_only = plan.ticket.kafka_only
         frame = self._frame.coalesce(shape.readers)
         if not shape.exchange:
-            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=kafka_only)
+            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=plan.ticket.kafka_only)
             return self._map_in_arrow(rows, spark_tasks.task_function(plan), RESULT_DDL)
-        rows = self._selected(frame, [], kafka_only=kafka_only)
+        return self._exchanged(frame, plan, spark_tasks.sending_function(plan))
+
+    def _exchanged(self, frame: DataFrame, plan: TaskPlan, function: TaskFunction) -> DataFrame:
+        """What a function makes of the pieces that tasks have encoded, for each task that owns partitions."""
+        rows = self._selected(frame, [], kafka_only=plan.ticket.kafka_only)
         encoded = self._map_in_arrow(rows, spark_tasks.source_function(plan), PIECE_DDL)
-        pieces = encoded.repartition(shape.senders, SALT)
-        numbered = pieces.selectExpr("*", frames.attempt_sql())
-        return numbered.mapInArrow(spark_tasks.sending_function(plan), RESULT_DDL)
+        pieces = encoded.repartition(plan.tasks, SALT)
+        if plan.winners is not None:
+            pieces = pieces.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
+        return pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(function, RESULT_DDL)
 
     def _note_pace(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
         seconds = time.monotonic() - begun_s
@@ -268,13 +284,26 @@ class SparkBatchWork:
             piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
+            winners=self._winners(),
         )
+
+    def _winners(self) -> WinnerPlan | None:
+        """How records follow the table where upsert_order_by chooses among rows; None without keys to keep them by."""
+        options = self._options
+        if options.upsert_order_by is None or self._expressions.key is None:
+            return None
+        return WinnerPlan(keys=options.upsert_keys, leave_out=options.upsert_superseded == "leave_out")
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
         """One column for each thing that is needed to encode a row, and ``more``."""
         record = frames.record_sql(self._expressions)
         if kafka_only:
-            return frame.selectExpr(*record, *frames.shared_columns(self._expressions), *more)
+            shared = frames.shared_columns(self._expressions)
+            if self._winners() is not None:
+                shared += frames.winner_columns(
+                    self._expressions, self._options.upsert_keys, str(self._options.upsert_order_by)
+                )
+            return frame.selectExpr(*record, *shared, *more)
         columns, encoded = self._loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]

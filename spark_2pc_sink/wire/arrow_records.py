@@ -93,7 +93,7 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
             rule=f"the length of a batch is an int32: cut the rows to {INT32_BYTES_MAX} bytes or less",
         )
     heads = encode_varint_rows([lengths, None, None, deltas, rows.key.lengths], len(rows))
-    prefixes = _with_header_room(*heads, filled)
+    prefixes = with_header_room(*heads, filled)
     parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
     joined = data_of(join_rows(parts, len(rows)))
     # Arrow has just made this memory, and nobody else knows it.
@@ -116,7 +116,7 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     return sections
 
 
-def _with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
+def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
     """What `encode_varint_rows` made, with room for a header before the first row of each batch of so many rows."""
     room = np.zeros(BATCH_HEADER_BYTES, np.uint8)
     bounds = offsets[offsets_of(counts)].tolist()

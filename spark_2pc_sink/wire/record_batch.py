@@ -286,16 +286,16 @@ def _decode_batch(view: memoryview) -> DecodedBatch:
 
 
 def _decode_record(section: bytes, start: int, batch: DecodedBatch) -> tuple[DecodedRecord, int]:
-    length, position = _read_varint(section, start)
+    length, position = read_varint(section, start)
     stop = position + length
     if length <= 0 or stop > len(section):
         raise IndexError(f"its length is {length}, the section has {len(section)} bytes")
     position += 1  # attributes, unused
-    timestamp_delta, position = _read_varint(section, position)
-    offset_delta, position = _read_varint(section, position)
+    timestamp_delta, position = read_varint(section, position)
+    offset_delta, position = read_varint(section, position)
     key, position = _read_bytes(section, position)
     value, position = _read_bytes(section, position)
-    header_count, position = _read_varint(section, position)
+    header_count, position = read_varint(section, position)
     headers = []
     for _ in range(header_count):
         name, position = _read_bytes(section, position)
@@ -308,7 +308,7 @@ def _decode_record(section: bytes, start: int, batch: DecodedBatch) -> tuple[Dec
 
 
 def _read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(section, position)
+    length, position = read_varint(section, position)
     if length < 0:
         return None, position
     if position + length > len(section):
@@ -316,7 +316,7 @@ def _read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
     return section[position : position + length], position + length
 
 
-def _read_varint(section: bytes, position: int) -> tuple[int, int]:
+def read_varint(section: bytes, position: int) -> tuple[int, int]:
     """A zigzag varint of up to 64 bits, and where it ends."""
     unsigned = 0
     for shift in range(0, 64, BITS):

@@ -26,6 +26,7 @@ class FakeWork:
     rows: int = 3
     records: int = 3
     copied: int = 3
+    left_out: int = 0
     digest: str = "d" * 32
     fail: list[Exception] = field(default_factory=list)
     fail_copy: list[Exception] = field(default_factory=list)
@@ -53,6 +54,7 @@ class FakeWork:
             {PARTITION: (0, 2)},
             topic_ids=dict(self.kafka.topic_ids),
             record_bytes=100 * self.records,
+            left_out=self.left_out,
         )
 
     def copy_into(self, connection: Any) -> int:

@@ -208,14 +208,25 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     assert len(job.kafka.aborted) == 1
 
 
-@pytest.mark.parametrize(("rows", "records", "copied"), [(3, 2, 3), (2, 3, 2), (3, 3, 2), (3, 3, 4)])
-def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int, copied: int) -> None:
-    """B22, C10: rows read = records acknowledged = rows copied, or nothing is decided."""
-    work = job.work(rows=rows, records=records, copied=copied)
+@pytest.mark.parametrize(
+    ("rows", "records", "copied", "left_out"),
+    [(3, 2, 3, 0), (2, 3, 2, 0), (3, 3, 2, 0), (3, 3, 4, 0), (3, 2, 3, 2), (3, 2, 2, 1)],
+)
+def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int, copied: int, left_out: int) -> None:
+    """B22, C10: rows read = records acknowledged or left out = rows copied, or nothing is decided."""
+    work = job.work(rows=rows, records=records, copied=copied, left_out=left_out)
     with pytest.raises(BatchAttemptsExhaustedError):
         job.driver.write(0, work)
     assert job.kafka.committed == []
     assert job.store.committed == []
+
+
+def test_records_that_were_left_out_are_counted_apart(job: Job) -> None:
+    """C9: the state row says what each side has, and a replay is told by the records that were sent."""
+    report = job.driver.write(0, job.work(records=1, left_out=2))
+    assert (report.row_count, report.record_count) == (3, 1)
+    assert (job.row().row_count, job.row().record_count) == (3, 1)
+    assert job.driver.write(0, job.work(records=1)).placement is Placement.SKIP
 
 
 def test_a_superseded_driver_stops_before_it_writes(job: Job) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -122,6 +124,16 @@ def test_a_source_has_one_account(sources: tuple[int, ...]) -> None:
     accounts = [EncodedSource(source, run=run) for run, source in enumerate(sources)]
     with pytest.raises(BatchRetryError, match="each has one account"):
         read(sent(0, *accounts, taken={}), tasks_expected=1)
+
+
+def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() -> None:
+    """C9: rows read are records sent and records left out, by their digests."""
+    source = EncodedSource(0, run=7, rows=5, digest=2**128 - 1, pieces=1)
+    account = TaskReceipt(0, (source,), taken={(0, 7): 1}, digest=2**128 - 4, left_out=2, left_out_digest=3)
+    results = read(account.to_result(), tasks_expected=1)
+    assert (results.rows, results.left_out, results.digest) == (5, 2, 2**128 - 4)
+    with pytest.raises(BatchRetryError, match="digest"):
+        read(replace(account, left_out_digest=2).to_result(), tasks_expected=1)
 
 
 def test_a_digest_that_is_not_that_of_the_rows_is_refused() -> None:

@@ -1,0 +1,92 @@
+"""Whether the records of all rows with one upsert key have one key, one topic and one partition.
+
+Only then can the last record of a key be the row that the table keeps: a record is superseded by a later one with its
+key, in its partition. It is so where these are made of the upsert keys alone. Where they are made of other columns too
+it depends on the rows, and nobody sees more of them than those of some partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.frame import same_semantics
+from spark_2pc_sink.sink.spark_sql import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.frame import RecordExpressions
+
+_log = logging.getLogger(__name__)
+
+
+def check_places(frame: DataFrame, expressions: RecordExpressions, options: SinkOptions) -> None:
+    """Refuse to leave records out, or warn, where records of one upsert key may have several keys or partitions.
+
+    Args:
+        frame: the batch, for its columns.
+        expressions: of the sink, analyzed.
+        options: of the sink.
+
+    Raises:
+        ConfigurationError: records are to be left out, and rows of one upsert key need not have one place.
+    """
+    if options.upsert_order_by is None:
+        return
+    leave_out = options.upsert_superseded == "leave_out"
+    if expressions.key is None:
+        if leave_out:
+            raise _refused(options, "the records have no key, by which a later one would supersede them")
+        return
+    others = _made_of_others(frame, expressions, options.upsert_keys)
+    if not others:
+        return
+    made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
+    if leave_out:
+        raise _refused(options, f"{made}, so rows with one upsert key may have several")
+    _log.warning(
+        "%s: of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
+        "row that the table keeps",
+        options.transactional_id,
+        made,
+    )
+
+
+def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: tuple[str, ...]) -> list[str]:
+    """Which parts of a record's place take more than the upsert keys."""
+    made_of = [expressions.columns[key] for key in upsert_keys if key in expressions.columns]
+    # A batch that has nothing but the upsert keys: what can be evaluated there is made of them.
+    known = [
+        quoted(name)
+        for name in frame.columns
+        if quoted(name) in made_of or (name in made_of and same_semantics(frame, name, quoted(name)))
+    ]
+    keys = frame.selectExpr(*known)
+    forms = {form.format(sql) for sql in made_of for form in ("{}", "CAST({} AS STRING)")}
+    parts = {"key": expressions.key, "topic": expressions.topic, "partition": expressions.partition}
+    return [
+        option for option, sql in parts.items() if sql is not None and sql not in forms and not _evaluates(keys, sql)
+    ]
+
+
+def _evaluates(frame: DataFrame, sql: str) -> bool:
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark is imported where it is needed
+
+    try:
+        frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
+    except AnalysisException:
+        return False
+    return True
+
+
+def _refused(options: SinkOptions, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="upsert_superseded",
+        value=options.upsert_superseded,
+        rule=rule,
+        remedy=f"make the key of the upsert keys, as key={options.upsert_keys[0]!r} is; or send them, with "
+        "upsert_superseded='send_first'",
+    )

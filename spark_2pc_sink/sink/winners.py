@@ -1,0 +1,236 @@
+"""Records of an upsert in an order in which the last of each key is the row that the table keeps.
+
+Of several rows with one upsert key in a batch the table keeps the one with the greatest upsert_order_by. So records of
+the others, which are superseded, are sent before it or not at all (`SinkOptions.upsert_superseded`). Only a task that
+has met all rows of a key knows which is which, and that is the one that sends them: it is told by small indexes before
+it gets the records (`RowIndex`). Records are then taken out of their batches where they have to be, and the others go
+as they came. What it remembers for each row is its identity and its order, until all indexes are there, and then two
+bits; records that have to wait are kept encoded, in a file where they are many.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.producer.content_encoder import ContentEncoder
+from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.pieces import RowIndex
+from spark_2pc_sink.sink.superseded import find_superseded
+from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, row_identities
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests
+from spark_2pc_sink.wire.record_contents import contents_of, section_of_contents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_2pc_sink.ids import TopicPartition
+    from spark_2pc_sink.producer.record_encoder import EncodedBatch
+    from spark_2pc_sink.sink.row_router import RoutedRows
+    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+
+#: Bytes of batches that wait in memory for those before them; more go to a file.
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Rows of one piece of an index.
+INDEX_ROWS: Final = 128 * 1024
+
+
+@dataclass(frozen=True)
+class WinnerPlan:
+    """How a batch's records follow the rows of the table. Can be pickled.
+
+    Attributes:
+        keys: the columns of the upsert keys.
+        leave_out: True where superseded records are not sent, False where they are sent before the others.
+    """
+
+    keys: tuple[str, ...]
+    leave_out: bool
+
+    def index(self, batch: pa.RecordBatch) -> RowIndex:
+        """Which rows of a batch are which.
+
+        Args:
+            batch: with its order keys, and the keys of its records.
+        """
+        columns = [batch.column(name) for name in self.keys]
+        return RowIndex(row_identities(columns, batch.column(names.KEY)), batch.column(ORDER_COLUMN))
+
+    def arranged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """All rows of a micro-batch as their records are sent; without those that are left out."""
+        index = self.index(batch)
+        found = find_superseded(index.identities, index.orders)
+        if self.leave_out:
+            return batch.filter(pa.array(~found.lost)) if found.lost.any() else batch
+        if not found.early.any():
+            return batch
+        return batch.take(pa.array(np.concatenate((np.flatnonzero(~found.early), np.flatnonzero(found.early)))))
+
+
+class RoutedIndex:
+    """Which rows of one batch are which, as `RowRouter` splits it.
+
+    Args:
+        rows: of the batch, in its order.
+    """
+
+    def __init__(self, rows: RowIndex) -> None:
+        self._rows = self._routed = rows
+        self._taken: ArrowColumn | None = None
+
+    def of(self, part: RoutedRows) -> RowIndex:
+        """Those of one part."""
+        if part.taken is not self._taken:
+            # Once for all partitions of a topic.
+            self._taken = part.taken
+            self._routed = self._rows.take(part.taken)
+        return self._routed.slice(part.start, part.start + len(part.rows))
+
+
+class SourceIndex:
+    """Keeps beside a `RecordEncoder` which rows the batches consist of that it makes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TopicPartition, list[RowIndex]] = {}
+        self._made: dict[int, list[RowIndex]] = {}
+
+    def append(self, partition: TopicPartition, rows: RowIndex) -> None:
+        """Rows that go into the encoder."""
+        self._waiting.setdefault(partition, []).append(rows)
+
+    def encoded(self, batch: EncodedBatch, owner: int) -> RowIndex | None:
+        """The encoder has made a batch for a task; an index for that task where it has become long enough."""
+        waiting = self._waiting[batch.partition]
+        rows = RowIndex.joined(waiting)
+        self._waiting[batch.partition] = [rows.slice(batch.record_count, len(rows))]
+        made = self._made.setdefault(owner, [])
+        made.append(rows.slice(0, batch.record_count))
+        return RowIndex.joined(self._made.pop(owner)) if sum(map(len, made)) >= INDEX_ROWS else None
+
+    def finish(self) -> Iterator[tuple[int, RowIndex]]:
+        """What is left for each task."""
+        for owner, made in self._made.items():
+            yield owner, RowIndex.joined(made)
+        self._made = {}
+
+
+class Arrangement:
+    """Puts the records of a task into the order in which it sends them. A context manager, which removes its file.
+
+    Args:
+        plan: from the driver, with winners.
+        winners: of it.
+    """
+
+    def __init__(self, plan: TaskPlan, winners: WinnerPlan) -> None:
+        self._leave_out = winners.leave_out
+        self._encoder = ContentEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+        self._indexes: dict[tuple[int, int], list[RowIndex]] = {}
+        self._cut: dict[tuple[int, int], np.ndarray] | None = None
+        self._newest = (-1, -1)
+        self._waiting = _Waiting()
+        self.left_out = 0
+        self.left_out_digest = EMPTY_DIGEST
+
+    def __enter__(self) -> Arrangement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.close()
+
+    def index(self, source: int, run: int, index: RowIndex) -> None:
+        """Which rows the next records of a source were, before the first record of any source.
+
+        Raises:
+            BatchRetryError: records were arranged before.
+        """
+        if self._cut is not None:
+            raise BatchRetryError(reason=f"an index of source {source} came behind records: the sort was not kept")
+        self._indexes.setdefault((source, run), []).append(index)
+
+    def arrange(self, source: int, run: int, batch: EncodedBatch) -> Iterator[EncodedBatch]:
+        """What of a batch is to be sent now: mostly the batch itself.
+
+        Raises:
+            BatchRetryError: the indexes say nothing of its records, or sources do not come in the order of their ids.
+        """
+        if self._cut is None:
+            self._cut = self._cuts()
+        if (source, run) < self._newest:
+            raise BatchRetryError(reason=f"records of source {source} came late: the sort was not kept")
+        self._newest = (source, run)
+        of_source = self._cut.get((source, run), np.zeros(0, bool))
+        cut, self._cut[source, run] = of_source[: batch.record_count], of_source[batch.record_count :]
+        if len(cut) != batch.record_count:
+            raise BatchRetryError(reason=f"source {source} has made more records than its indexes tell of")
+        if not cut.any():
+            yield batch
+            return
+        contents = contents_of(batch.payload, batch.record_count)
+        self._take_out(batch, [content for content, out in zip(contents, cut.tolist(), strict=True) if out])
+        stay = [content for content, out in zip(contents, cut.tolist(), strict=True) if not out]
+        if stay:
+            yield self._encoder.encode(batch.partition, stay)
+
+    def finish(self) -> Iterator[EncodedBatch]:
+        """What had to wait for everything else.
+
+        Raises:
+            BatchRetryError: the indexes tell of records that have not come.
+        """
+        if self._cut is not None and any(map(len, self._cut.values())):
+            raise BatchRetryError(reason="sources have made fewer records than their indexes tell of")
+        for batch in self._encoder.finish():
+            self._waiting.add(batch)
+        yield from self._waiting.batches()
+
+    def _cuts(self) -> dict[tuple[int, int], np.ndarray]:
+        """For each source the records that do not go where they are."""
+        made_by = sorted(self._indexes)
+        parts = [RowIndex.joined(self._indexes[source]) for source in made_by]
+        self._indexes = {}
+        if not parts:
+            return {}
+        ends = np.cumsum([len(part) for part in parts])
+        everything = RowIndex.joined(parts)
+        found = find_superseded(everything.identities, everything.orders)
+        cut = found.lost if self._leave_out else found.early
+        return dict(zip(made_by, np.split(cut, ends[:-1]), strict=True))
+
+    def _take_out(self, batch: EncodedBatch, contents: list[bytes]) -> None:
+        if self._leave_out:
+            digest = batch_digest(batch.partition.topic, section_of_contents(contents))
+            self.left_out += len(contents)
+            self.left_out_digest = combine_digests(self.left_out_digest, digest)
+            return
+        for full in self._encoder.append(batch.partition, contents):
+            self._waiting.add(full)
+
+
+class _Waiting:
+    """Encoded batches, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[EncodedBatch, int]] = []
+        # Deleted by the system when it is closed, also where the process is killed.
+        self._file = tempfile.SpooledTemporaryFile(max_size=WAITING_BYTES_MAX, prefix="spark_2pc_")  # noqa: SIM115
+
+    def add(self, batch: EncodedBatch) -> None:
+        payload = memoryview(batch.payload).cast("B")
+        self._file.write(payload)
+        self._batches.append((replace(batch, payload=b""), len(payload)))
+
+    def batches(self) -> Iterator[EncodedBatch]:
+        self._file.seek(0)
+        for batch, payload_bytes in self._batches:
+            yield replace(batch, payload=self._file.read(payload_bytes))
+        self._batches = []
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,81 @@
+"""The records of a batch one by one, so that some of them can go into another batch.
+
+What a record says does not depend on where it stands: from its key length on, its bytes are the same in any batch
+(see `spark_2pc_sink.wire.arrow_records`). So a record is taken out of one batch and put into another without being
+understood. Only batches that `encode_unassigned_batch` made are taken apart, and nobody else has touched those.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_2pc_sink.wire.arrow_layout import data_of, join_rows, offsets_of
+from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection, with_header_room
+from spark_2pc_sink.wire.compression import Compression, decompress
+from spark_2pc_sink.wire.record_batch import read_varint
+from spark_2pc_sink.wire.record_rows import ZERO_BYTES
+from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+    from spark_2pc_sink.wire.messages import RecordBytes
+
+_ATTRIBUTES: Final = struct.Struct(">h")
+#: Behind base offset, length, leader epoch, magic and CRC.
+_ATTRIBUTES_POSITION: Final = 21
+_COMPRESSION_BITS: Final = 0x07
+
+
+def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> list[bytes]:
+    """What each record of a batch says: key, value and headers, each behind its length.
+
+    Args:
+        batch: from `encode_unassigned_batch`.
+        record_count: how many records it has.
+    """
+    view = memoryview(batch).cast("B")
+    (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_POSITION)
+    section = decompress(view[BATCH_HEADER_BYTES:], Compression(attributes & _COMPRESSION_BITS))
+    # Attributes, timestamp delta and offset delta stand between a record's length and its content.
+    skipped = (ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes).tolist()
+    contents = []
+    stop = 0
+    for skip in skipped:
+        length, body = read_varint(section, stop)
+        stop = body + length
+        contents.append(section[body + skip : stop])
+    return contents
+
+
+def key_of_content(content: bytes) -> bytes | None:
+    """The key of a record."""
+    length, start = read_varint(content, 0)
+    return None if length < 0 else content[start : start + length]
+
+
+def section_of_contents(contents: Sequence[bytes]) -> RecordsSection:
+    """The records of a new batch, in this order.
+
+    Args:
+        contents: from `contents_of`, at least one.
+    """
+    count = len(contents)
+    lengths = np.fromiter(map(len, contents), np.int64, count)
+    deltas = Varints.of(np.arange(count, dtype=np.int64))
+    bodies = lengths + ZERO_BYTES + deltas.sizes
+    sizes = Varints.of(bodies)
+    bounds = offsets_of(bodies + sizes.sizes)
+    heads = with_header_room(*encode_varint_rows([sizes, None, None, deltas], count), np.array([count]))
+    buffer = data_of(join_rows([heads, pa.array(contents, pa.binary())], count))
+    return RecordsSection(
+        buffer=buffer.slice(BATCH_HEADER_BYTES, int(bounds[-1])),
+        ends=bounds[1:],
+        content_starts=bounds[1:] - lengths,
+        frame=memoryview(buffer).cast("B")[: BATCH_HEADER_BYTES + int(bounds[-1])],
+    )

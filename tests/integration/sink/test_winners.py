@@ -1,0 +1,212 @@
+"""Upsert with an order: a reader that keeps the last record of each key ends with the rows of the table. C9."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
+from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.sink import observer
+from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
+from tests.integration.sink.targets import Row, Target, record_rows
+from tests.support.driver_job import terminate
+
+if TYPE_CHECKING:
+    from tests.support.streams import FileStream
+
+KEYS = 200
+#: Files of a batch: as many as tasks read at a time.
+PARTS = 2
+UPSERT: dict[str, Any] = {"key": "id", "mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "amount"}
+SUPERSEDED = pytest.mark.parametrize("superseded", ["send_first", "leave_out"])
+
+
+def versions_of(batch: int, *, keys: int = KEYS, versions: int = 5) -> list[Row]:
+    """Several rows of each key in any order, and as many keys with one row; the amount tells which is the newest."""
+    rows: list[Row] = [
+        (key, f"batch {batch}, version {version}", None if version == 0 else batch * 100 + version)
+        for key in range(keys)
+        for version in range(versions)
+    ]
+    rows += [(keys + key, f"batch {batch}, alone", key) for key in range(keys)]
+    random.Random(batch).shuffle(rows)
+    return rows
+
+
+def committed(target: Target, count: int) -> list[TopicRecord]:
+    """The committed records, in the order of each partition: the broker writes the last markers a moment later."""
+    wait_until(lambda: len(target.records()) >= count, deadline_s=30, what=f"{count} records")
+    return target.records()
+
+
+def last_rows(records: list[TopicRecord]) -> list[Row]:
+    """What a reader has at the end that keeps the last record of each key."""
+    return list({record.key: row for record, row in zip(records, record_rows(records), strict=True)}.values())
+
+
+def newest(rows: list[Row]) -> list[Row]:
+    greatest = sorted(rows, key=lambda row: (row[2] is not None, row[2]))
+    return list({row[0]: row for row in greatest}.values())
+
+
+def check(target: Target, batches: list[list[Row]], superseded: str) -> None:
+    """The table has the newest of each key, a reader of the last records has the same, and each record came once."""
+    kept: dict[int, Row] = {}
+    for rows in batches:
+        kept |= {row[0]: row for row in newest(rows)}
+    assert_same_multiset(target.rows(), list(kept.values()), what="rows")
+    sent = [row for rows in batches for row in (rows if superseded == "send_first" else newest(rows))]
+    records = committed(target, len(sent))
+    assert_same_multiset(record_rows(records), sent, what="records")
+    assert_same_multiset(last_rows(records), list(kept.values()), what="last records")
+
+
+@pytest.mark.usefixtures("written_by")
+@SUPERSEDED
+def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, target: Target, superseded: str) -> None:
+    """C9: several rows of a key in any order, across batches too, where later ones win on both sides."""
+    batches = [versions_of(1), versions_of(0)]
+    for rows in batches:
+        stream.add(rows, partitions=PARTS)
+    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
+    check(target, batches, superseded)
+
+
+@pytest.mark.parametrize("files", [True, False], ids=["in files", "in tables"])
+@SUPERSEDED
+def test_the_same_of_a_batch_that_is_staged(stream: FileStream, target: Target, superseded: str, files: bool) -> None:
+    """C9, C10: rows beyond the inline limit, of several tasks, in records of many batches."""
+    rows = versions_of(0, keys=10_000)
+    stream.add(rows, partitions=PARTS)
+    sink = target.sink(
+        **UPSERT,
+        kafka={"bootstrap.servers": target.broker.bootstrap, "batch.size": "20000", "compression.type": "zstd"},
+        upsert_superseded=superseded,
+        inline_copy_bytes_max=0,
+        local_files=files,
+    )
+    stream.run(sink, stream.frame(files_per_batch=PARTS))
+    check(target, [rows], superseded)
+
+
+@SUPERSEDED
+def test_keys_of_several_columns_and_an_order_that_no_column_has(
+    stream: FileStream, target: Target, superseded: str
+) -> None:
+    """A text and a number are the key; the order is an expression."""
+    rows: list[Row] = [(key, f"n-{key % 3}", version) for version in range(4) for key in range(300)]
+    random.Random(1).shuffle(rows)
+    stream.add(rows, partitions=PARTS)
+    sink = target.sink(
+        key="concat(name, '-', id)",
+        mode="upsert",
+        upsert_keys=["name", "id"],
+        upsert_order_by="concat('v', 10 - amount)",
+        upsert_superseded=superseded,
+    )
+    stream.run(sink, stream.frame(files_per_batch=PARTS))
+    # By its bytes 'v9' is the greatest, and 'v10' the least.
+    kept = [row for row in rows if row[2] == 1]
+    assert_same_multiset(target.rows(), kept, what="rows")
+    sent = len(rows if superseded == "send_first" else kept)
+    assert_same_multiset(last_rows(committed(target, sent)), kept, what="last records")
+
+
+@pytest.mark.usefixtures("written_by")
+@SUPERSEDED
+def test_a_replay_is_known_by_the_records_that_were_sent(stream: FileStream, target: Target, superseded: str) -> None:
+    """A1, A7, C9: the same batch comes again and is skipped; the state row counts what each side has."""
+    rows = versions_of(0)
+    stream.add(rows, partitions=PARTS)
+    frame = stream.frame(files_per_batch=PARTS)
+    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), frame)
+    shutil.rmtree(stream.checkpoint / "commits")
+    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), frame)
+    check(target, [rows], superseded)
+    sent = len(rows if superseded == "send_first" else newest(rows))
+    assert target.rows("row_count, record_count", "kafka_transaction_state") == [(len(rows), sent)]
+
+
+@pytest.mark.usefixtures("written_by")
+@SUPERSEDED
+def test_an_owed_batch_is_sent_again_in_the_same_order(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, superseded: str
+) -> None:
+    """B7, C9: Kafka has lost the transaction; what is sent again has the same records, and winners last."""
+    steps: list[Step] = []
+
+    def note(step: Step) -> None:
+        if step is Step.DECIDE and step not in steps:
+            terminate(target.broker, target.transactional_id)
+        steps.append(step)
+
+    rows = versions_of(0)
+    stream.add(rows, partitions=PARTS)
+    monkeypatch.setattr(observer, "reached", note)
+    stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
+    assert steps.count(Step.PRODUCE) == 2
+    check(target, [rows], superseded)
+
+
+@SUPERSEDED
+def test_a_tie_is_refused_whatever_becomes_of_the_others(stream: FileStream, target: Target, superseded: str) -> None:
+    """C9: nobody chooses between two rows with the same greatest order."""
+    stream.add([(7, "old", 1), (7, "one", 2), (7, "two", 2), (8, "alone", 3)])
+    with pytest.raises(DuplicateKeyError, match=r"same greatest value of upsert_order_by, with id=7"):
+        stream.run(target.sink(**UPSERT, upsert_superseded=superseded))
+    target.check([])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "CAST(NULL AS STRING)", "partition": "CAST(amount AS INT)"}, "partition is not made of upsert_keys"),
+        ({"key": "name"}, "key is not made of upsert_keys alone"),
+        ({"key": None}, "the records have no key"),
+        ({"key": "id", "partition": "pmod(amount, 4)"}, "partition is not made of upsert_keys alone"),
+    ],
+    ids=["partition by another column", "key of another column", "no key", "key, and partition by another column"],
+)
+def test_records_are_not_left_out_where_no_later_one_has_their_place(
+    stream: FileStream, target: Target, options: dict[str, Any], said: str
+) -> None:
+    """Refused by name before anything is written."""
+    stream.add(versions_of(0, keys=3))
+    with pytest.raises(ConfigurationError, match=f"upsert_superseded.*{said}"):
+        stream.run(target.sink(**{**UPSERT, **options}, upsert_superseded="leave_out"))
+    assert target.rows("count(*)", "pg_tables WHERE schemaname = 'public'") == [(0,)]
+
+
+def test_a_key_that_is_not_made_of_the_upsert_keys_is_warned_of(
+    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where rows with one upsert key have the same record key all the same, the last one is the winner."""
+    rows: list[Row] = [(n % 20, f"n-{n % 20}", n) for n in random.Random(1).sample(range(400), 400)]
+    stream.add(rows, partitions=PARTS)
+    stream.run(target.sink(**{**UPSERT, "key": "name"}), stream.frame(files_per_batch=PARTS))
+    assert caplog.text.count("their key is not made of upsert_keys alone") == 1
+    check(target, [rows], "send_first")
+
+
+def test_a_late_row_is_kept_out_of_the_table_only(stream: FileStream, target: Target) -> None:
+    """C9: with keep_newer the table has the newest of all batches; Kafka has each record, the late ones last."""
+    batches: list[list[Row]] = [[(1, "new", 5), (2, "old", 1)], [(1, "late", 4), (2, "new", 2), (3, "first", 0)]]
+    for rows in batches:
+        stream.add(rows)
+    stream.run(target.sink(**UPSERT, upsert_late_rows="keep_newer"))
+    assert_same_multiset(target.rows(), newest(batches[0] + batches[1]), what="rows")
+    records = record_rows(committed(target, 5))
+    assert_same_multiset(records, batches[0] + batches[1], what="records")
+    # A reader that compares the order, as the table does, has the table.
+    assert_same_multiset(newest(records), target.rows(), what="newest records")
+
+
+def test_a_table_that_cannot_tell_late_rows_is_refused(stream: FileStream, target: Target) -> None:
+    stream.add(versions_of(0, keys=3))
+    options = {**UPSERT, "upsert_order_by": "amount + 1"}
+    with pytest.raises(ConfigurationError, match=r"upsert_late_rows.*'amount \+ 1', and no column"):
+        stream.run(target.sink(**options, upsert_late_rows="keep_newer"))

@@ -82,11 +82,12 @@ class UnstorableValueError(DataError):
     row_key: str
     value: str
     rule: str
+    remedy: str = "Filter or convert the value before the sink"
 
     def __str__(self) -> str:
         return (
             f"column {self.column!r} of the row with {self.row_key}: {self.value} cannot be stored: {self.rule}; "
-            "nothing of the batch was written. Filter or convert the value before the sink"
+            f"nothing of the batch was written. {self.remedy}"
         )
 
 

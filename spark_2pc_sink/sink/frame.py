@@ -34,6 +34,8 @@ ATTEMPT = "_2pc_attempt"
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+#: What the names of types begin with that Spark's cast to text shows in a form that nobody reads back.
+_COMPLEX_KINDS = ("struct<", "array<", "map<", "variant")
 _RECORD_TYPES = {
     "topic": frozenset({"string"}),
     "key": BYTES_TYPES | _TEXT_TYPES,
@@ -338,10 +340,11 @@ def _converted(option: str, kind: str) -> str:
     """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
     if option == "partition":
         return "CAST({} AS INT)"
+    as_text = "to_json({})" if kind.startswith(_COMPLEX_KINDS) else "CAST({} AS STRING)"
     if option != "headers":
-        return "to_json({})" if kind.startswith(("struct<", "array<", "map<", "variant")) else "CAST({} AS STRING)"
-    if kind.startswith("map<"):
+        return as_text
+    if kind in {"map<string,string>", "map<string,binary>"}:
         return "transform(map_entries({}), h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
-    if kind.startswith("array<struct<"):
+    if kind == "array<struct<key:string,value:string>>":
         return "transform({}, h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
-    return "array(named_struct('key', 'name', 'value', CAST(CAST({} AS STRING) AS BINARY)))"
+    return f"array(named_struct('key', 'name', 'value', CAST({as_text} AS BINARY)))"

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.routing import PartitionRows, runs_of
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
+from spark_2pc_sink.sink.topics import name_fault
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 
@@ -43,9 +44,9 @@ class RowRouter:
         """The rows of a batch by partition; those of one partition keep their order.
 
         Raises:
-            UnstorableValueError: a row has no topic, names a partition that its topic does not have, or has a header
-                without a key.
-            UnknownTopicError: there is no such topic.
+            UnstorableValueError: a row names no topic, one that does not exist or a partition that its topic does not
+                have, or has a header without a key.
+            UnknownTopicError: the sink's own topic does not exist.
         """
         for topic, numbers in self._by_topic(batch):
             chosen = None if numbers is None else pa.array(numbers)
@@ -72,14 +73,37 @@ class RowRouter:
                 row_key=_describe_row(batch, row),
                 value="null",
                 rule="every row needs a topic, and the sink has no topic of its own",
+                remedy="Correct the expression that makes the column, or pass topic='…' for the rows without one",
             )
         codes = encoded.indices.to_numpy()
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
-            yield topic, np.flatnonzero(codes == code)
+        for code, topic in enumerate(encoded.dictionary.cast(pa.binary()).to_pylist()):
+            # What is not UTF-8 is no topic's name, and does not become one.
+            yield topic.decode(errors="backslashreplace"), np.flatnonzero(codes == code)
+
+    def _count_of_named(self, batch: pa.RecordBatch, topic: str, row: int) -> int:
+        """How many partitions a topic has that rows name, of which ``row`` is the first.
+
+        A topic that does not exist is the fault of that value: to run the batch again would not help.
+        """
+        fault, remedy = name_fault(topic), "Correct the expression that makes the column"
+        if fault is None:
+            try:
+                return self._partition_count(topic)
+            except UnknownTopicError:
+                fault = "Kafka has no topic of this name, and the sink creates none"
+                remedy = "Create the topic, or correct the expression that makes the column"
+        raise UnstorableValueError(
+            column="topic",
+            row_key=_describe_row(batch, row),
+            value=repr(topic),
+            rule=fault,
+            remedy=remedy,
+        )
 
     def _partitions(self, batch: pa.RecordBatch, topic: str, chosen: pa.Array | None) -> np.ndarray:
         """The partition of each row of one topic."""
-        count = self._partition_count(topic)
+        own = chosen is None
+        count = self._partition_count(topic) if own else self._count_of_named(batch, topic, chosen[0].as_py())
         row_count = batch.num_rows if chosen is None else len(chosen)
         partitions = np.full(row_count, NO_PARTITION, dtype=np.int32)
         key = _take(_column(batch, names.KEY), chosen)
@@ -111,5 +135,4 @@ def _take(column: Any, rows: Any) -> Any:
 
 def _describe_row(batch: pa.RecordBatch, row: int) -> str:
     key = _column(batch, names.KEY)
-    shown = None if key is None else key[row].as_py()
-    return f"key={shown!r}"[:_ROW_KEY_CHARACTERS_MAX]
+    return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]

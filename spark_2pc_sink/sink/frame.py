@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
-from spark_2pc_sink.sink.json_values import SETTINGS, WHOLE_ROW, JsonField, json_fields
+from spark_2pc_sink.sink.json_values import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import SinkOptions
@@ -187,14 +187,18 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     return expressions
 
 
-def with_json(expressions: RecordExpressions, schema: StructType, spark: SparkSession) -> RecordExpressions:
-    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway."""
+def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
+    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway.
+
+    Args:
+        expressions: over the batch.
+        schema: of the batch.
+        settings: the session's values of `json_values.SETTINGS`.
+    """
     # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:
         return expressions
-    # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
-    settings = {name: str(spark.conf.get(name)) for name in SETTINGS}
     return replace(expressions, json=json_fields(schema, settings))
 
 

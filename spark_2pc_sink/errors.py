@@ -381,6 +381,8 @@ class HaltCause(str, Enum):
     RESEND_DIFFERS = "resend_differs"
     #: Both sides have a batch of this id, and it is not the one that came.
     REPLAY_DIFFERS = "replay_differs"
+    #: The job's function did not hand over a batch before the one that came, and it may have had rows.
+    NOT_HANDED_OVER = "not_handed_over"
 
 
 @dataclass(eq=False, kw_only=True)

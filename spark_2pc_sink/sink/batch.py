@@ -10,7 +10,7 @@ that would abort.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
+from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord, missing_batches, place_beyond
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
@@ -125,6 +126,7 @@ class BatchDriver:
             now, one that both sides have is left out.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
+        look_back: what Spark shows of batches that did not come.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class BatchDriver:
         accept_replay: bool,
         stopping: Callable[[], bool],
         observer: Observer,
+        look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
     ) -> None:
         self._transactional_id = transactional_id
         self._recovery = recovery
@@ -158,6 +161,7 @@ class BatchDriver:
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
+        self._look_back = look_back
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
@@ -166,6 +170,8 @@ class BatchDriver:
         self._producer: ProducerIdAndEpoch | None = None
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
+        # The last batch with which `write` has returned: those after it are all of this run.
+        self._written: int | None = None
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
@@ -201,6 +207,7 @@ class BatchDriver:
         self._unfinished = True
         report = self._write(batch_id, work)
         self._unfinished = False
+        self._written = batch_id
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
@@ -276,6 +283,8 @@ class BatchDriver:
         place = partial(place_batch, status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
         placed = place(adopt=self._adopt)
         if isinstance(placed, Halt):
+            placed = self._place_beyond_missing(row, batch_id, placed)
+        if isinstance(placed, Halt):
             raise HaltError(
                 transactional_id=self._transactional_id,
                 cause=placed.cause,
@@ -284,9 +293,24 @@ class BatchDriver:
                 reason=placed.reason,
                 remedies=placed.remedies,
             )
-        if isinstance(overruled := place(adopt=False), Halt):
+        if self._adopt and isinstance(overruled := place(adopt=False), Halt):
             _log.warning("%s: adopt=True lets it pass that %s", self._transactional_id, overruled.reason)
         self._observer(Step.PLACE)
+        return placed
+
+    def _place_beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> Placement | Halt:
+        """Where only batches without rows are missing before this one, it is the next."""
+        missing = missing_batches(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
+        # With a row older than what this driver has written, the database has lost something.
+        if not missing or (self._written is not None and self._written != row.batch_id):
+            return halt
+        record = self._look_back(missing)
+        if self._written is not None:
+            record = replace(record, finished=frozenset(missing))
+        placed = place_beyond(missing, record, halt)
+        if not isinstance(placed, Halt):
+            left_out = f"batches {missing[0]} to {missing[-1]} were not handed over, and had no rows"
+            _log.info("%s: %s: batch %d is the next", self._transactional_id, left_out, batch_id)
         return placed
 
     def _look_at_row(self, generation: int) -> StateRow:

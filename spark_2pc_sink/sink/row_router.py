@@ -102,9 +102,10 @@ class RowRouter:
 
     def _partitions(self, batch: pa.RecordBatch, topic: str, chosen: pa.Array | None) -> np.ndarray:
         """The partition of each row of one topic."""
-        own = chosen is None
-        count = self._partition_count(topic) if own else self._count_of_named(batch, topic, chosen[0].as_py())
-        row_count = batch.num_rows if chosen is None else len(chosen)
+        if chosen is None:
+            count, row_count = self._partition_count(topic), batch.num_rows
+        else:
+            count, row_count = self._count_of_named(batch, topic, chosen[0].as_py()), len(chosen)
         partitions = np.full(row_count, NO_PARTITION, dtype=np.int32)
         key = _take(_column(batch, names.KEY), chosen)
         if key is not None:

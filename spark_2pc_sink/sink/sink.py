@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.repeatability import Repeatability
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.rows import RowLoader
+from spark_2pc_sink.sink.run_record import run_record
 from spark_2pc_sink.sink.sinks_of_runs import sinks_of_runs
 from spark_2pc_sink.sink.spark_facts import (
     QueryRun,
@@ -193,6 +194,7 @@ class _Run:
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
             observer=self._reached,
+            look_back=lambda missing: run_record(spark, query.run_id, execution, missing),
         )
         self._repeatable = Repeatability(spark)
         self._settings = JsonSettings(options.transactional_id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.streams import FileStream
 
 #: Spark's own text is compared for each batch under these, the first of which let tasks build the value.
-SETTINGS = (
+SETTINGS: tuple[dict[str, str], ...] = (
     {},
     {TIME_ZONE: "Asia/Kathmandu"},
     {TIME_ZONE: "UTC", IGNORE_NULLS: "false"},

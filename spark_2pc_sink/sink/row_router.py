@@ -70,7 +70,7 @@ class RowRouter:
             row = int(np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))[0])
             raise UnstorableValueError(
                 column="topic",
-                row_key=_describe_row(batch, row),
+                row_key=describe_row(batch, row),
                 value="null",
                 rule="every row needs a topic, and the sink has no topic of its own",
                 remedy="Correct the expression that makes the column, or pass topic='…' for the rows without one",
@@ -94,7 +94,7 @@ class RowRouter:
                 remedy = "Create the topic, or correct the expression that makes the column"
         raise UnstorableValueError(
             column="topic",
-            row_key=_describe_row(batch, row),
+            row_key=describe_row(batch, row),
             value=repr(topic),
             rule=fault,
             remedy=remedy,
@@ -115,7 +115,7 @@ class RowRouter:
             present = given.is_valid().to_numpy(zero_copy_only=False)
             numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
             rows = np.flatnonzero(present) if chosen is None else chosen.to_numpy()[np.flatnonzero(present)]
-            check_partitions(numbers[present], topic, count, lambda row: _describe_row(batch, int(rows[row])))
+            check_partitions(numbers[present], topic, count, lambda row: describe_row(batch, int(rows[row])))
             # Only now: what has passed the check fits, what has not might wrap round to a number that would.
             partitions = np.where(present, numbers, partitions).astype(np.int32)
         free = np.flatnonzero(partitions == NO_PARTITION)
@@ -134,6 +134,7 @@ def _take(column: Any, rows: Any) -> Any:
     return column if column is None or rows is None else column.take(rows)
 
 
-def _describe_row(batch: pa.RecordBatch, row: int) -> str:
+def describe_row(batch: pa.RecordBatch, row: int) -> str:
+    """A row in an error text: by its key, or where records have none, by its number."""
     key = _column(batch, names.KEY)
     return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]

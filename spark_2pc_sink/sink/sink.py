@@ -283,5 +283,5 @@ class _Run:
             analyzed = frames.analyze(batch, chosen, order_by)
             self._repeatable.check(frames.expressions_frame(batch, analyzed, order_by), "an expression of the sink")
             in_tasks = frames.with_json(analyzed, schema, settings)
-            self._analyzed = (schema, settings, frames.with_key_column(in_tasks, batch))
+            self._analyzed = (schema, settings, frames.with_guards(frames.with_key_column(in_tasks, batch), batch))
         return self._analyzed[2]

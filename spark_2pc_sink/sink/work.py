@@ -267,6 +267,7 @@ class SparkBatchWork:
             piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
+            guarded=self._expressions.guarded,
         )
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:

@@ -265,7 +265,7 @@ def test_a_topic_that_does_not_exist(case: Case) -> None:
 def test_a_row_that_names_no_topic(
     case: Case, monkeypatch: pytest.MonkeyPatch, named: str, rule: str, *, collected: bool
 ) -> None:
-    """Another attempt would not help: the row is named at once, whoever reads it, and what to do about it."""
+    """A25: another attempt would not help: the row is named at once, whoever reads it, and what to do about it."""
     monkeypatch.setattr(Pace, "small", collected)
     frame = case.stream.frame().selectExpr("*", f"CASE WHEN id = 2 THEN {named} ELSE '{case.topic}' END AS topic")
     error = case.refused(frame, topic=None)

@@ -14,7 +14,7 @@ from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
 from spark_2pc_sink.sink.json_values import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
-from spark_2pc_sink.sink.text_guards import guarded, makes_json
+from spark_2pc_sink.sink.text_guards import guarded_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,20 +225,13 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
 def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
     """Mark JSON that Spark makes for the record, where it would replace what is no text. The last of these steps."""
     texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
-    named = {name: sql for name, sql in texts.items() if sql is not None and makes_json(sql)}
-    kinds = _types_of(frame, named) if named else {}
-    marked = {name: guarded_sql(sql, frame.schema) for name, sql in named.items() if kinds[name] == "string"}
+    marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
     return replace(
         expressions,
         key=marked.get(KEY, expressions.key),
         value=marked.get(VALUE, expressions.value),
-        guarded=tuple(name for name, sql in marked.items() if sql != named[name]),
+        guarded=tuple(name for name, sql in marked.items() if sql != texts[name]),
     )
-
-
-def guarded_sql(sql: str, schema: StructType) -> str:
-    """An expression that makes JSON of columns of the batch, guarded against text that is not UTF-8 in any of them."""
-    return guarded(sql, [(quoted(field.name), field.dataType) for field in schema.fields])
 
 
 def _same(frame: DataFrame, sql: str, other: str) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.spark_facts import elements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
 #: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
@@ -94,22 +93,17 @@ def _culprit_in_plan(plan: Any) -> str | None:
     """The first expression of a plan that differs from one evaluation to the next."""
     if plan.deterministic():
         return None
-    for expression in _elements(plan.expressions()):
+    for expression in elements_of(plan.expressions()):
         culprit = _culprit(expression)
         if culprit is not None:
             return culprit
-    return next(filter(None, map(_culprit_in_plan, _elements(plan.children()))), None)
+    return next(filter(None, map(_culprit_in_plan, elements_of(plan.children()))), None)
 
 
 def _culprit(expression: Any) -> str | None:
     if expression.deterministic():
         return None
-    inner = next(filter(None, map(_culprit, _elements(expression.children()))), None)
+    inner = next(filter(None, map(_culprit, elements_of(expression.children()))), None)
     if inner is not None or expression.getClass().getSimpleName() in _ORDER_DEPENDENT:
         return inner
     return str(expression.toString())
-
-
-def _elements(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala Seq."""
-    return (sequence.apply(index) for index in range(sequence.size()))

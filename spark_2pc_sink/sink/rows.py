@@ -33,7 +33,7 @@ from spark_2pc_sink.sink.staging_tables import (
     owner_of,
 )
 from spark_2pc_sink.sink.target import driver_connection, read_target
-from spark_2pc_sink.sink.text_guards import makes_json
+from spark_2pc_sink.sink.text_guards import guarded_sql
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -182,11 +182,7 @@ class RowLoader:
         if self._plan is not None and batch.schema == self._schema:
             return
         order_by = self._options.upsert_order_by
-        written = {
-            name: frames.guarded_sql(sql, batch.schema) if makes_json(sql) else sql
-            for name, sql in expressions.columns.items()
-        }
-        selected = [f"{sql} AS {quoted(name)}" for name, sql in written.items()]
+        selected = [f"{guarded_sql(sql, batch)} AS {quoted(name)}" for name, sql in expressions.columns.items()]
         ordered = [] if order_by is None else [f"{order_by} AS {ORDER_COLUMN}"]
         fields = batch.selectExpr(*selected, *ordered).schema.fields
         columns, order = (fields, None) if order_by is None else (fields[:-1], fields[-1].dataType)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.spark_facts import elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,7 +132,7 @@ class _Recorded:
         #: With events lost, what is recorded may be less than what happened.
         self._complete = dropped is not None and dropped.getCount() == 0
         self._by_batch: dict[str, list[Any]] = {}
-        for execution in _elements(self._store.executionsList()):
+        for execution in elements_of(self._store.executionsList()):
             self._by_batch.setdefault(execution.description(), []).append(execution)
 
     def had_no_rows(self, run_id: str, batch_id: int) -> bool:
@@ -155,13 +156,8 @@ class _Recorded:
 
     def _nodes(self, execution: Any) -> Iterator[Node]:
         values = self._store.executionMetrics(execution.executionId())
-        for node in _elements(self._store.planGraph(execution.executionId()).allNodes()):
-            metrics = {metric.accumulatorId(): metric.name() for metric in _elements(node.metrics())}
+        for node in elements_of(self._store.planGraph(execution.executionId()).allNodes()):
+            metrics = {metric.accumulatorId(): metric.name() for metric in elements_of(node.metrics())}
             rows = [values.get(number) for number, name in metrics.items() if name == _OUTPUT_ROWS]
             shown = rows[0].get() if rows and rows[0].isDefined() else None
             yield Node(_NUMBER.sub("", node.name()), frozenset(metrics), shown)
-
-
-def _elements(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala Seq."""
-    return (sequence.apply(index) for index in range(sequence.size()))

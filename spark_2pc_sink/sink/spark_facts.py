@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -129,3 +131,8 @@ def check_environment(spark: SparkSession, execution: Any | None) -> None:
 def is_stopping(execution: Any | None) -> bool:
     """True when the query was told to stop: another attempt of the batch would only delay that."""
     return execution is not None and not execution.isActive()
+
+
+def elements_of(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala Seq."""
+    return (sequence.apply(index) for index in range(sequence.size()))

@@ -18,6 +18,8 @@ from spark_2pc_sink.sink.spark_sql import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyspark.sql import DataFrame
+
 #: What stands in JSON for bytes that are no text.
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 #: A byte that UTF-8 does not have.
@@ -26,9 +28,18 @@ _TEXTS: Final = frozenset({"StringType", "CharType", "VarcharType"})
 _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 
-def makes_json(sql: str) -> bool:
-    """True where an expression may write texts into JSON."""
-    return _TO_JSON.search(sql) is not None
+def guarded_sql(sql: str, frame: DataFrame) -> str:
+    """An expression over the batch, guarded where it makes JSON: of which columns it does, is not asked.
+
+    Args:
+        sql: any expression of the sink. One that is not of type string is left as it is.
+        frame: the batch.
+    """
+    if _TO_JSON.search(sql) is None:
+        return sql
+    if frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString() != "string":
+        return sql
+    return guarded(sql, [(quoted(field.name), field.dataType) for field in frame.schema.fields])
 
 
 def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:

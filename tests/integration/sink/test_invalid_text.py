@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 #: A text that is none in row 2, and the character that would stand for it in all others.
 TEXT = "IF(id = 2, CAST(X'61ff' AS STRING), 'a\N{REPLACEMENT CHARACTER}')"
 NESTED = {
-    "struct": f"struct(id AS n, {TEXT} AS `a b`)",
-    "array": f"array('fine', {TEXT})",
-    "key": f"map({TEXT}, id)",
-    "value": f"map('k', {TEXT})",
+    "a_struct": f"struct(id AS n, {TEXT} AS `a b`)",
+    "an_array": f"array('fine', {TEXT})",
+    "map_key": f"map({TEXT}, id)",
+    "map_value": f"map('k', {TEXT})",
     "deep": f"array(struct(map('k', array({TEXT})) AS m))",
 }
 
@@ -49,7 +49,7 @@ def refused(stream: FileStream, target: Target, column: str, **options: Any) -> 
 
 @pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize(
-    ("nested", "collected"), [("key", False), ("struct", False), *((nested, True) for nested in NESTED)]
+    ("nested", "collected"), [("map_key", False), ("a_struct", False), *((nested, True) for nested in NESTED)]
 )
 def test_in_a_column_of_json(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, nested: str, *, collected: bool
@@ -64,7 +64,7 @@ def test_in_a_column_of_json(
 def test_in_an_array_of_the_table(stream: FileStream, target: Target) -> None:
     """A24: its elements are encoded here, and were always looked at."""
     database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount int, nested text[])")
-    assert refused(stream, target, NESTED["array"], value="'v'").column == "nested"
+    assert refused(stream, target, NESTED["an_array"], value="'v'").column == "nested"
 
 
 @pytest.mark.usefixtures("rows")
@@ -81,7 +81,7 @@ def test_in_json_that_the_job_makes(stream: FileStream, target: Target, options:
     """A24: the table has no such column, or takes its JSON as text."""
     database_tables.run(target.database, "CREATE TABLE target (id bigint, name text)")
     options = {"columns": {"id": "id", "name": "name"}, **options}
-    error = refused(stream, target, NESTED["key"], **options)
+    error = refused(stream, target, NESTED["map_key"], **options)
     assert error.column == ("name" if "nested" in str(options["columns"]) else "value")
 
 
@@ -94,7 +94,7 @@ def test_in_a_text_that_only_the_record_has(spark: SparkSession, stream: FileStr
 
 
 def test_the_character_itself_is_text(stream: FileStream, target: Target) -> None:
-    """U+FFFD in the data is taken, with the same bytes that Spark's own to_json has."""
+    """A24: U+FFFD in the data is taken, with the same bytes that Spark's own to_json has."""
     stream.add([(number, "name", 0) for number in (0, 1)])
     frame = stream.frame()
     for name, sql in NESTED.items():

@@ -82,11 +82,12 @@ class UnstorableValueError(DataError):
     row_key: str
     value: str
     rule: str
+    remedy: str = "Filter or convert the value before the sink"
 
     def __str__(self) -> str:
         return (
             f"column {self.column!r} of the row with {self.row_key}: {self.value} cannot be stored: {self.rule}; "
-            "nothing of the batch was written. Filter or convert the value before the sink"
+            f"nothing of the batch was written. {self.remedy}"
         )
 
 
@@ -384,6 +385,8 @@ class HaltCause(str, Enum):
     RESEND_DIFFERS = "resend_differs"
     #: Both sides have a batch of this id, and it is not the one that came.
     REPLAY_DIFFERS = "replay_differs"
+    #: The job's function did not hand over a batch before the one that came, and it may have had rows.
+    NOT_HANDED_OVER = "not_handed_over"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -138,9 +138,9 @@ class LostCommits:
         return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
 
     def pass_over_unread(self, row: StateRow, actions: list[str]) -> StateRow:
-        """The same for a loss that shows to the job only, in a gap: Kafka shows nothing of it, and the logs are unread.
+        """The same for a loss that only the job sees, as a gap: Kafka shows nothing of it, and the logs are unread.
 
-        Where they were read and show nothing, nothing is lost, and a batch that was named all the same is still to come.
+        Where they were read and show nothing, nothing is lost, and a batch named all the same is still to come.
         """
         named = self.accepted
         if named is None or not len(named) or row.status == NONE or (row.status == DONE and row.batch_id == named.last):
@@ -163,7 +163,8 @@ class LostCommits:
         known = row.batch_id is not None
         # A row without batches has no place in the logs from which they could be counted.
         lost = self._look(row, batch_id) if known else LostBatches(row.transactional_id, first=0, came=batch_id)
-        if self.accepted is None and not known:
+        if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
+            # Nothing could be counted, or nothing is lost: Spark has finished these batches without the sink.
             raise error
         if self.accepted is None:
             raise _named(error, lost)

@@ -64,19 +64,19 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
 
 def _not_the_first(batch_id: int) -> Halt:
     reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-    remedies = (_CHANGED, _RESTORE, _by_name(0, batch_id))
+    remedies = (_CHANGED, _RESTORE, pass_over_by_name(0, batch_id))
     return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
 
 
 def _gap(row_batch_id: int, batch_id: int) -> Halt:
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
     if batch_id > row_batch_id:
-        remedies = (_RESTORE, _by_name(row_batch_id + 1, batch_id))
+        remedies = (_RESTORE, pass_over_by_name(row_batch_id + 1, batch_id))
         return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
     return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT))
 
 
-def _by_name(first: int, batch_id: int) -> str:
+def pass_over_by_name(first: int, batch_id: int) -> str:
     """The last way out: a person names what this sink is not to write any more."""
     before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
     return (

@@ -10,7 +10,7 @@ that would abort.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
@@ -35,6 +35,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
+from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord, missing_batches, place_beyond
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.placement import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
@@ -128,6 +129,7 @@ class BatchDriver:
             both sides have it, it is left out. None for no batch.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
+        look_back: what Spark shows of batches that did not come.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class BatchDriver:
         accept_replay: int | None,
         stopping: Callable[[], bool],
         observer: Observer,
+        look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
     ) -> None:
         self._transactional_id = transactional_id
         self._recovery = recovery
@@ -159,6 +162,7 @@ class BatchDriver:
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
+        self._look_back = look_back
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
@@ -168,6 +172,8 @@ class BatchDriver:
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
         self._told_of_ids = False
+        # The last batch with which `write` has returned: those after it are all of this run.
+        self._written: int | None = None
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
@@ -208,6 +214,7 @@ class BatchDriver:
                 raise named from error
             raise
         self._unfinished = False
+        self._written = batch_id
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
@@ -281,6 +288,8 @@ class BatchDriver:
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
         placed = _place_beside(row, batch_id)
+        if isinstance(placed, Halt):
+            placed = self._place_beyond_missing(row, batch_id, placed)
         if isinstance(placed, Halt) and placed.lacking:
             row = self._row = self._recovery.losses.pass_gap(row, batch_id, self._halted(row, placed))
             placed = _place_beside(row, batch_id)
@@ -298,6 +307,21 @@ class BatchDriver:
             reason=halt.reason,
             remedies=halt.remedies,
         )
+
+    def _place_beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> Placement | Halt:
+        """Where only batches without rows are missing before this one, it is the next."""
+        missing = missing_batches(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
+        # With a row older than what this driver has written, the database has lost something.
+        if not missing or (self._written is not None and self._written != row.batch_id):
+            return halt
+        record = self._look_back(missing)
+        if self._written is not None:
+            record = replace(record, finished=frozenset(missing))
+        placed = place_beyond(missing, record, halt)
+        if not isinstance(placed, Halt):
+            left_out = f"batches {missing[0]} to {missing[-1]} were not handed over, and had no rows"
+            _log.info("%s: %s: batch %d is the next", self._transactional_id, left_out, batch_id)
+        return placed
 
     def _look_at_row(self, generation: int) -> StateRow:
         """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""

@@ -22,6 +22,7 @@ from spark_2pc_sink.sink.late_rows import LateRows
 from spark_2pc_sink.sink.refusals import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable
+from spark_2pc_sink.sink.text_guards import guarded
 from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_column
 
@@ -296,7 +297,7 @@ def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
 def _to_json(name: str, spark_type: DataType) -> str:
     timestamps = any(_class(part) in _TIMESTAMP_TYPES for part in _parts(spark_type))
     options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
-    return f"to_json({quoted(name)}, map({options}))"
+    return guarded(f"to_json({quoted(name)}, map({options}))", [(quoted(name), spark_type)])
 
 
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:

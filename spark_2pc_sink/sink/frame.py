@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
-from spark_2pc_sink.sink.json_values import SETTINGS, WHOLE_ROW, JsonField, json_fields
+from spark_2pc_sink.sink.json_values import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
+from spark_2pc_sink.sink.text_guards import guarded_sql
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import SinkOptions
@@ -35,6 +36,8 @@ ATTEMPT = "_2pc_attempt"
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+#: What the names of types begin with that Spark's cast to text shows in a form that nobody reads back.
+_COMPLEX_KINDS = ("struct<", "array<", "map<", "variant")
 _RECORD_TYPES = {
     "topic": frozenset({"string"}),
     "key": BYTES_TYPES | _TEXT_TYPES,
@@ -66,6 +69,7 @@ class RecordExpressions:
             table's columns, go nowhere else.
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
+        guarded: which of `KEY` and `VALUE` tasks refuse where they are no text (`text_guards`).
     """
 
     topic: str | None
@@ -77,6 +81,7 @@ class RecordExpressions:
     taken: tuple[str, ...] = ()
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
+    guarded: tuple[str, ...] = ()
 
 
 def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpressions:
@@ -186,14 +191,18 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     return expressions
 
 
-def with_json(expressions: RecordExpressions, schema: StructType, spark: SparkSession) -> RecordExpressions:
-    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway."""
+def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
+    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway.
+
+    Args:
+        expressions: over the batch.
+        schema: of the batch.
+        settings: the session's values of `json_values.SETTINGS`.
+    """
     # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:
         return expressions
-    # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
-    settings = {name: str(spark.conf.get(name)) for name in SETTINGS}
     return replace(expressions, json=json_fields(schema, settings))
 
 
@@ -212,6 +221,18 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
         if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
             return replace(expressions, key_column=field.name)
     return expressions
+
+
+def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
+    """Mark JSON that Spark makes for the record, where it would replace what is no text. The last of these steps."""
+    texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
+    marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
+    return replace(
+        expressions,
+        key=marked.get(KEY, expressions.key),
+        value=marked.get(VALUE, expressions.value),
+        guarded=tuple(name for name, sql in marked.items() if sql != texts[name]),
+    )
 
 
 def same_semantics(frame: DataFrame, sql: str, other: str) -> bool:
@@ -347,10 +368,11 @@ def _converted(option: str, kind: str) -> str:
     """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
     if option == "partition":
         return "CAST({} AS INT)"
+    as_text = "to_json({})" if kind.startswith(_COMPLEX_KINDS) else "CAST({} AS STRING)"
     if option != "headers":
-        return "to_json({})" if kind.startswith(("struct<", "array<", "map<", "variant")) else "CAST({} AS STRING)"
-    if kind.startswith("map<"):
+        return as_text
+    if kind in {"map<string,string>", "map<string,binary>"}:
         return "transform(map_entries({}), h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
-    if kind.startswith("array<struct<"):
+    if kind == "array<struct<key:string,value:string>>":
         return "transform({}, h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
-    return "array(named_struct('key', 'name', 'value', CAST(CAST({} AS STRING) AS BINARY)))"
+    return f"array(named_struct('key', 'name', 'value', CAST({as_text} AS BINARY)))"

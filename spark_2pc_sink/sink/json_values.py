@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 #: The expression whose result is built here.
 WHOLE_ROW: Final = "to_json(struct(*))"
 
-#: Spark's settings that change what to_json makes.
+#: Spark's settings that change what to_json makes (those that ``JSONOptions`` and ``ResolveTimeZone`` ask for).
 IGNORE_NULLS: Final = "spark.sql.jsonGenerator.ignoreNullFields"
+NULLS_WITH_DEFAULT: Final = "spark.sql.jsonGenerator.writeNullIfWithDefaultValue"
 TIME_PARSER: Final = "spark.sql.legacy.timeParserPolicy"
 TIME_ZONE: Final = "spark.sql.session.timeZone"
-SETTINGS: Final = (IGNORE_NULLS, TIME_PARSER, TIME_ZONE)
+SETTINGS: Final = (IGNORE_NULLS, NULLS_WITH_DEFAULT, TIME_PARSER, TIME_ZONE)
 _UTC: Final = ("UTC", "Etc/UTC", "Z")
 
-#: A column's default makes Spark write its nulls (spark.sql.jsonGenerator.writeNullIfWithDefaultValue).
+#: A column's default may make Spark write its nulls (`NULLS_WITH_DEFAULT`): such columns are left to it.
 _DEFAULT_KEY: Final = "EXISTS_DEFAULT"
 #: Up to here Arrow writes decimals as Java's BigDecimal.toPlainString does; then as 1E-7.
 _PLAIN_SCALE_MAX: Final = 6

@@ -15,8 +15,9 @@ _log = logging.getLogger(__name__)
 
 
 _CHANGED_JOB = (
-    "if topic, key, value, headers or the query have changed since: start the job as it was, until this batch is "
-    "through, and then the new one"
+    "if topic, key, value, headers, the query or a setting that to_json follows "
+    "(spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields, spark.sql.legacy.timeParserPolicy) have "
+    "changed since: start the job as it was, until this batch is through, and then the new one"
 )
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.routing import runs_of
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
+from spark_2pc_sink.sink.topics import name_fault
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 
@@ -61,9 +62,9 @@ class RowRouter:
         """The rows of a batch by partition; those of one partition keep their order.
 
         Raises:
-            UnstorableValueError: a row has no topic, names a partition that its topic does not have, or has a header
-                without a key.
-            UnknownTopicError: there is no such topic.
+            UnstorableValueError: a row names no topic, one that does not exist or a partition that its topic does not
+                have, or has a header without a key.
+            UnknownTopicError: the sink's own topic does not exist.
         """
         for topic, numbers in self._by_topic(batch):
             chosen = None if numbers is None else pa.array(numbers)
@@ -87,18 +88,42 @@ class RowRouter:
             row = int(np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))[0])
             raise UnstorableValueError(
                 column="topic",
-                row_key=_describe_row(batch, row),
+                row_key=describe_row(batch, row),
                 value="null",
                 rule="every row needs a topic, and the sink has no topic of its own",
+                remedy="Correct the expression that makes the column, or pass topic='…' for the rows without one",
             )
         codes = encoded.indices.to_numpy()
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
-            yield topic, np.flatnonzero(codes == code)
+        for code, topic in enumerate(encoded.dictionary.cast(pa.binary()).to_pylist()):
+            # What is not UTF-8 is no topic's name, and does not become one.
+            yield topic.decode(errors="backslashreplace"), np.flatnonzero(codes == code)
+
+    def _count_of_named(self, batch: pa.RecordBatch, topic: str, row: int) -> int:
+        """How many partitions a topic has that rows name, of which ``row`` is the first.
+
+        A topic that does not exist is the fault of that value: to run the batch again would not help.
+        """
+        fault, remedy = name_fault(topic), "Correct the expression that makes the column"
+        if fault is None:
+            try:
+                return self._partition_count(topic)
+            except UnknownTopicError:
+                fault = "Kafka has no topic of this name, and the sink creates none"
+                remedy = "Create the topic, or correct the expression that makes the column"
+        raise UnstorableValueError(
+            column="topic",
+            row_key=describe_row(batch, row),
+            value=repr(topic),
+            rule=fault,
+            remedy=remedy,
+        )
 
     def _partitions(self, batch: pa.RecordBatch, topic: str, chosen: pa.Array | None) -> np.ndarray:
         """The partition of each row of one topic."""
-        count = self._partition_count(topic)
-        row_count = batch.num_rows if chosen is None else len(chosen)
+        if chosen is None:
+            count, row_count = self._partition_count(topic), batch.num_rows
+        else:
+            count, row_count = self._count_of_named(batch, topic, chosen[0].as_py()), len(chosen)
         partitions = np.full(row_count, NO_PARTITION, dtype=np.int32)
         key = _take(_column(batch, names.KEY), chosen)
         if key is not None:
@@ -108,7 +133,7 @@ class RowRouter:
             present = given.is_valid().to_numpy(zero_copy_only=False)
             numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
             rows = np.flatnonzero(present) if chosen is None else chosen.to_numpy()[np.flatnonzero(present)]
-            check_partitions(numbers[present], topic, count, lambda row: _describe_row(batch, int(rows[row])))
+            check_partitions(numbers[present], topic, count, lambda row: describe_row(batch, int(rows[row])))
             # Only now: what has passed the check fits, what has not might wrap round to a number that would.
             partitions = np.where(present, numbers, partitions).astype(np.int32)
         free = np.flatnonzero(partitions == NO_PARTITION)
@@ -127,7 +152,7 @@ def _take(column: Any, rows: Any) -> Any:
     return column if column is None or rows is None else column.take(rows)
 
 
-def _describe_row(batch: pa.RecordBatch, row: int) -> str:
+def describe_row(batch: pa.RecordBatch, row: int) -> str:
+    """A row in an error text: by its key, or where records have none, by its number."""
     key = _column(batch, names.KEY)
-    shown = None if key is None else key[row].as_py()
-    return f"key={shown!r}"[:_ROW_KEY_CHARACTERS_MAX]
+    return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]

@@ -34,6 +34,7 @@ from spark_2pc_sink.sink.staging_tables import (
     owner_of,
 )
 from spark_2pc_sink.sink.target import driver_connection, read_target
+from spark_2pc_sink.sink.text_guards import guarded_sql
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class RowLoader:
         if self._plan is not None and batch.schema == self._schema:
             return
         order_by = self._options.upsert_order_by
-        selected = [f"{sql} AS {quoted(name)}" for name, sql in expressions.columns.items()]
+        selected = [f"{guarded_sql(sql, batch)} AS {quoted(name)}" for name, sql in expressions.columns.items()]
         ordered = [] if order_by is None else [f"{order_by} AS {ORDER_COLUMN}"]
         fields = batch.selectExpr(*selected, *ordered).schema.fields
         columns, order = (fields, None) if order_by is None else (fields[:-1], fields[-1].dataType)

@@ -18,15 +18,18 @@ from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.json_settings import JsonSettings
 from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.record_places import check_places
+from spark_2pc_sink.sink.repeatability import Repeatability
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.rows import RowLoader
+from spark_2pc_sink.sink.run_record import run_record
+from spark_2pc_sink.sink.sinks_of_runs import sinks_of_runs
 from spark_2pc_sink.sink.spark_facts import (
     QueryRun,
     check_environment,
-    check_repeatable,
     current_query,
     current_run,
     is_running,
@@ -41,6 +44,8 @@ from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -133,6 +138,9 @@ class DualWriteSink:
         """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
         execution = stream_execution(batch.sparkSession, query_id)
         query = current_run(batch.sparkSession, query_id, execution)
+        sinks_of_runs.check_in(
+            query, self._options, is_active=lambda other: stream_execution(batch.sparkSession, other) is not None
+        )
         started = _Run(self._options, query, execution, batch.sparkSession)
         try:
             started.start(batch)
@@ -194,8 +202,11 @@ class _Run:
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
             observer=self._reached,
+            look_back=lambda missing: run_record(spark, query.run_id, execution, missing),
         )
-        self._analyzed: tuple[StructType, frames.RecordExpressions] | None = None
+        self._repeatable = Repeatability(spark)
+        self._settings = JsonSettings(options.transactional_id)
+        self._analyzed: tuple[StructType, Mapping[str, str], frames.RecordExpressions] | None = None
 
     def goes_on(self, spark: SparkSession, query_id: str) -> bool:
         """True when it is still this run that calls; a query that was started again has a run of its own."""
@@ -213,7 +224,7 @@ class _Run:
         expressions = self._expressions(batch)
         if not frames.chooses_partitions(expressions):
             cut_files(spark)
-        check_repeatable(frames.expressions_frame(batch, expressions, self._options.upsert_order_by), execution)
+        self._repeatable.check_stream(execution)
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])
         self._loader.prepare(batch, expressions, create=False)
@@ -240,6 +251,7 @@ class _Run:
 
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
+        self._repeatable.check(batch, "the batch")
         expressions = self._expressions(batch)
         work = SparkBatchWork(
             frame=batch,
@@ -272,12 +284,14 @@ class _Run:
         observer.reached(step)
 
     def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
-        """The sink's expressions over this batch; analyzed again only when the schema has changed."""
-        schema = batch.schema
-        if self._analyzed is None or self._analyzed[0] != schema:
+        """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""
+        schema, settings = batch.schema, self._settings.now(batch.sparkSession)
+        if self._analyzed is None or self._analyzed[:2] != (schema, settings):
+            order_by = self._options.upsert_order_by
             chosen = frames.choose_expressions(self._options, schema)
-            analyzed = frames.analyze(batch, chosen, self._options.upsert_order_by)
+            analyzed = frames.analyze(batch, chosen, order_by)
             check_places(batch, analyzed, self._options)
-            in_tasks = frames.with_json(analyzed, schema, batch.sparkSession)
-            self._analyzed = (schema, frames.with_key_column(in_tasks, batch))
-        return self._analyzed[1]
+            self._repeatable.check(frames.expressions_frame(batch, analyzed, order_by), "an expression of the sink")
+            in_tasks = frames.with_json(analyzed, schema, settings)
+            self._analyzed = (schema, settings, frames.with_guards(frames.with_key_column(in_tasks, batch), batch))
+        return self._analyzed[2]

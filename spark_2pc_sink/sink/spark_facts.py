@@ -21,7 +21,7 @@ from spark_2pc_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +30,6 @@ _JOB_GROUP = "spark.jobGroup.id"
 #: Class names of StreamExecution under which several batches can come back as one batch id.
 _ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _REAL_TIME_TRIGGER = "RealTimeTrigger"
-#: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
-#: should a replay order them otherwise, the digest tells.
-_ORDER_DEPENDENT = frozenset(
-    {"AggregateExpression", "AnyValue", "CollectList", "CollectSet", "First", "Last", "ListAgg"}
-)
 
 
 @dataclass(frozen=True)
@@ -149,58 +144,6 @@ def is_running(execution: Any | None) -> bool:
         return False
 
 
-def check_repeatable(frame: DataFrame, execution: Any | None) -> None:
-    """Refuse expressions that give another result when a batch is replayed.
-
-    Args:
-        frame: the batch with the sink's own expressions selected.
-        execution: what `stream_execution` found; its plan is checked too when there is one.
-
-    Raises:
-        ConfigurationError: rand(), uuid(), current_timestamp() or the like.
-    """
-    analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan is not public in PySpark
-    jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
-    patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
-    if analyzed.containsPattern(patterns.CURRENT_LIKE()):
-        # Spark fixes the current time per batch in the stream's own plan, but not in what a sink adds to it.
-        raise _unrepeatable("an expression of the sink", "the current date or time")
-    for where, plan in (("an expression of the sink", analyzed), ("the stream", execution and execution.logicalPlan())):
-        culprit = None if plan is None else _culprit_in_plan(plan)
-        if culprit is not None:
-            raise _unrepeatable(where, culprit)
-
-
-def _unrepeatable(where: str, culprit: str) -> ConfigurationError:
-    return ConfigurationError(
-        option=where,
-        value=culprit,
-        rule="it gives another result each time, so a replayed batch would not be the same batch",
-        remedy="derive the value from the data: hash(columns) in place of rand() or uuid(), a column that the source "
-        "sets in place of the current time",
-    )
-
-
-def _culprit_in_plan(plan: Any) -> str | None:
-    """The first expression of a plan that differs from one evaluation to the next."""
-    if plan.deterministic():
-        return None
-    for expression in _elements(plan.expressions()):
-        culprit = _culprit(expression)
-        if culprit is not None:
-            return culprit
-    return next(filter(None, map(_culprit_in_plan, _elements(plan.children()))), None)
-
-
-def _culprit(expression: Any) -> str | None:
-    if expression.deterministic():
-        return None
-    inner = next(filter(None, map(_culprit, _elements(expression.children()))), None)
-    if inner is not None or expression.getClass().getSimpleName() in _ORDER_DEPENDENT:
-        return inner
-    return str(expression.toString())
-
-
-def _elements(sequence: Any) -> Iterator[Any]:
+def elements_of(sequence: Any) -> Iterator[Any]:
     """The elements of a Scala Seq."""
     return (sequence.apply(index) for index in range(sequence.size()))

@@ -6,14 +6,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, UnstorableValueError
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.attempts import parse_thread_name
 from spark_2pc_sink.sink.json_values import json_values
 from spark_2pc_sink.sink.piece_files import PieceFiles
 from spark_2pc_sink.sink.record_keys import key_values
+from spark_2pc_sink.sink.row_router import describe_row
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_keys
+from spark_2pc_sink.sink.value_checks import ValidText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,6 +49,7 @@ class TaskPlan:
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
         winners: how records of one upsert key follow the table; None where there is no order among them, or no key.
+        guarded: columns that are refused where they are no text.
     """
 
     ticket: TransactionTicket
@@ -62,6 +65,7 @@ class TaskPlan:
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     winners: WinnerPlan | None = None
+    guarded: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> int:
@@ -69,8 +73,14 @@ class TaskPlan:
         return len(self.salts)
 
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their keys and values, made here unless Spark has done it, and with order keys."""
+        """The rows with their keys and values, made here unless Spark has done it, and with order keys.
+
+        Raises:
+            UnstorableValueError: Spark has met a text that is none, and would have replaced it.
+        """
         completed = batch
+        for name in self.guarded:
+            self._check_text(batch, name)
         order = batch.schema.get_field_index(ORDER_COLUMN)
         if order >= 0:
             completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
@@ -79,6 +89,16 @@ class TaskPlan:
         if self.json is not None:
             completed = completed.append_column(names.VALUE, json_values(batch, self.json))
         return completed
+
+    def _check_text(self, batch: pa.RecordBatch, name: str) -> None:
+        offenders = ValidText().offenders(batch.column(name))
+        if offenders is not None:
+            raise UnstorableValueError(
+                column=name.removeprefix("_2pc_"),
+                row_key=describe_row(batch, offenders.index(value=True).as_py()),
+                value="a text that to_json would change",
+                rule="a column of the batch has text that is not valid UTF-8",
+            )
 
     def open_session(self) -> ProduceSession:
         """A session of this process in the transaction."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.errors import ConfigurationError, UnknownTopicError
+from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.partition_lookup import TopicLimits, topic_limits
 
@@ -13,6 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_2pc_sink.options import KafkaOptions
+
+
+#: Topics that brokers write themselves: what a client sends there is refused (Kafka: ``Topic.INTERNAL_TOPICS``).
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def name_fault(topic: str) -> str | None:
+    """Why no client may write to a topic of this name; None where one may."""
+    if topic in _INTERNAL:
+        return "this topic is one of Kafka's own"
+    try:
+        check_topic(topic)
+    except ConfigurationError as error:
+        return f"no topic can have this name: {error.rule}"
+    return None
 
 
 class Connections:
@@ -70,6 +88,19 @@ class TopicFacts:
     def id_of(self, topic: str) -> str:
         """The topic's id as of its last `counts`; '' where the broker has none."""
         return self._cluster.topic_id(topic)
+
+    def counts_of_existing(self, topics: Iterable[str]) -> dict[str, int]:
+        """The same, without those that do not exist.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+        """
+        found: dict[str, int] = {}
+        for topic in topics:
+            if name_fault(topic) is None:
+                with suppress(UnknownTopicError):
+                    found |= self.counts([topic])
+        return found
 
     def limits(self, topic: str) -> TopicLimits:
         """What a topic allows, asked again when the answer is older than ``metadata.max.age.ms``.

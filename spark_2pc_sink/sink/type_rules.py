@@ -112,7 +112,7 @@ def scalar_storage(spark_type: DataType, column: TargetColumn) -> Storage | None
 
 def json_storage(column: TargetColumn) -> Storage:
     """How JSON text goes into a json or jsonb column."""
-    checks = (ValidText(), TextWithoutNul(), JsonWithoutNul())
+    checks = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
     return Storage(checks=checks, encoding=Encoding.JSONB if column.base_type == "jsonb" else Encoding.PLAIN)
 
 

@@ -104,12 +104,13 @@ class SparkBatchWork:
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
         if self._expressions.topic is None:
-            topics = [str(self._options.topic)]
+            counts = self._topics.counts([str(self._options.topic)])
         else:
             named = self._frame.selectExpr(f"{self._expressions.topic} AS topic").distinct().collect()
             topics = [row.topic for row in named if row.topic is not None]
-        counts = self._topics.counts(topics)
-        return [TopicPartition(topic, partition) for topic in topics for partition in range(counts[topic])]
+            # Those that do not exist are refused with their rows, when these are read.
+            counts = self._topics.counts_of_existing(topics)
+        return [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
@@ -285,6 +286,7 @@ class SparkBatchWork:
             json=self._expressions.json,
             key_column=self._expressions.key_column,
             winners=self._winners(),
+            guarded=self._expressions.guarded,
         )
 
     def _winners(self) -> WinnerPlan | None:

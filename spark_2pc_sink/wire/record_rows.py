@@ -125,7 +125,7 @@ class Headers:
             row = int(np.searchsorted(bounds[1:], header, side="right"))
             raise UnstorableValueError(
                 column="headers",
-                row_key=f"in row {row}" if row_key is None else repr(row_key[row].as_py()),
+                row_key=f"number {row} of its Arrow batch" if row_key is None else f"key={row_key[row].as_py()!r}",
                 value="a header without a key",
                 rule="a Kafka record header has a key; only its value may be null",
             )

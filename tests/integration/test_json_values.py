@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_2pc_sink.sink.frame import RecordExpressions, with_json
+from spark_2pc_sink.sink.json_settings import JsonSettings
 from spark_2pc_sink.sink.json_values import SETTINGS, TIME_ZONE, WHOLE_ROW, JsonField, json_values
 from spark_2pc_sink.sink.spark_sql import quoted
 from tests.support.session import session_settings
@@ -86,7 +87,7 @@ def _fields(frame: DataFrame) -> tuple[JsonField, ...] | None:
     expressions = RecordExpressions(
         topic=None, key=None, value=WHOLE_ROW, headers=None, partition=None, columns=columns
     )
-    return with_json(expressions, frame.schema, frame.sparkSession).json
+    return with_json(expressions, frame.schema, JsonSettings("t").now(frame.sparkSession)).json
 
 
 def _differing(frame: DataFrame, fields: tuple[JsonField, ...]) -> list[Any]:
@@ -150,4 +151,4 @@ def test_readmes_value_has_the_microseconds_and_the_nulls_of_the_table(spark: Sp
     }
     columns = {name: quoted(name) for name in frame.columns}
     given = RecordExpressions(topic=None, key=None, value=value, headers=None, partition=None, columns=columns)
-    assert with_json(given, frame.schema, spark).json is None
+    assert with_json(given, frame.schema, JsonSettings("t").now(spark)).json is None

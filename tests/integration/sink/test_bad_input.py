@@ -27,6 +27,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.frame import analyze, choose_expressions
+from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.integration.database_tables import rows
 from tests.support.streams import FileStream, make_sink, sink_options
@@ -250,6 +251,30 @@ def test_a_topic_that_does_not_exist(case: Case) -> None:
     assert "no-such-topic" in str(error)
 
 
+@pytest.mark.parametrize("collected", [True, False])
+@pytest.mark.parametrize(
+    ("named", "rule"),
+    [
+        ("'no-such-topic'", "Kafka has no topic of this name"),
+        ("'no such topic'", "no topic can have this name"),
+        ("'__consumer_offsets'", "one of Kafka's own"),
+        ("CAST(X'ff' AS STRING)", "no topic can have this name"),
+        ("NULL", "every row needs a topic"),
+    ],
+)
+def test_a_row_that_names_no_topic(
+    case: Case, monkeypatch: pytest.MonkeyPatch, named: str, rule: str, *, collected: bool
+) -> None:
+    """A25: another attempt would not help: the row is named at once, whoever reads it, and what to do about it."""
+    monkeypatch.setattr(Pace, "small", collected)
+    frame = case.stream.frame().selectExpr("*", f"CASE WHEN id = 2 THEN {named} ELSE '{case.topic}' END AS topic")
+    error = case.refused(frame, topic=None)
+    assert isinstance(error, UnstorableValueError)
+    assert (error.column, error.row_key) == ("topic", "key='2'")
+    assert rule in error.rule
+    assert "the expression that makes the column" in error.remedy
+
+
 def test_no_topic_at_all(case: Case) -> None:
     """Neither the option nor a column."""
     error = case.refused(topic=None)
@@ -259,6 +284,11 @@ def test_no_topic_at_all(case: Case) -> None:
 
 PAIR = "named_struct('key', name, 'value', name)"
 AS_BYTES = "named_struct('key', h.key, 'value', CAST(h.value AS BINARY))"
+
+
+def header_of(text: str) -> str:
+    """One header with this SQL as its value."""
+    return f"named_struct('key', 'name', 'value', CAST({text} AS BINARY))"
 
 
 @pytest.mark.parametrize(
@@ -272,6 +302,9 @@ AS_BYTES = "named_struct('key', h.key, 'value', CAST(h.value AS BINARY))"
         ("headers", "id", "array(named_struct('key', 'name', 'value', CAST(CAST(id AS STRING) AS BINARY)))"),
         ("headers", "map('h', name)", f"transform(map_entries(map('h', name)), h -> {AS_BYTES})"),
         ("headers", f"array({PAIR})", f"transform(array({PAIR}), h -> {AS_BYTES})"),
+        ("headers", "array(name)", f"array({header_of('to_json(array(name))')})"),
+        ("headers", "map('h', id)", "array(" + header_of("to_json(map('h', id))") + ")"),
+        ("headers", "array(struct(name))", f"array({header_of('to_json(array(struct(name)))')})"),
     ],
 )
 def test_a_part_of_the_record_of_another_type(spark: SparkSession, option: str, expression: str, remedy: str) -> None:
@@ -380,6 +413,15 @@ def test_a_partition_beyond_what_kafka_counts(case: Case, spark: SparkSession, a
         spark.conf.set("spark.sql.ansi.enabled", before)
     assert isinstance(error, UnstorableValueError)
     assert (error.column, error.row_key, error.value) == ("partition", "key='2'", "4294967297")
+
+
+@pytest.mark.parametrize(("key", "named"), [("id", "the row with key=b'2':"), (None, "the row with number ")])
+def test_a_header_without_a_key(case: Case, key: str | None, named: str) -> None:
+    """The row is named by its key, as everywhere, or where it has none by its number."""
+    headers = "array(named_struct('key', IF(id = 2, NULL, 'h'), 'value', CAST(name AS BINARY)))"
+    error = case.refused(headers=headers, key=key)
+    assert isinstance(error, UnstorableValueError)
+    assert f"column 'headers' of {named}" in str(error)
 
 
 def test_speculation_is_refused(case: Case, spark: SparkSession) -> None:

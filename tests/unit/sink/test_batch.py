@@ -24,6 +24,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.batch import DecidedBatch
 from tests.support.fake_kafka import FakeKafka
@@ -395,8 +396,43 @@ def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
 
 
 def test_a_gap_is_refused(job: Job) -> None:
-    """A8, D8: neither a replay nor the next batch."""
+    """A8, D8: neither a replay nor the next batch, in the first call of a run: nobody has seen the one between."""
     job.driver.write(0, job.work())
+    again = Job(sides=job, run_id="again")
+    again.driver.recover()
+    with halts(HaltCause.GAP, match="batch 2 follows batch 0"):
+        again.driver.write(2, again.work())
+
+
+def test_a_gap_in_a_run_is_the_job_s_doing(job: Job) -> None:
+    """A22, A23: this driver has written batch 0, so batch 1 was finished in its run without the sink."""
+    job.driver.write(0, job.work())
+    with halts(HaltCause.NOT_HANDED_OVER, match="your function did not call the sink for batch 1"):
+        job.driver.write(2, job.work())
+
+
+def test_batches_without_rows_are_no_gap() -> None:
+    """A22: only those between are asked for, and only where some are missing."""
+    asked: list[range] = []
+
+    def look_back(missing: range) -> RunRecord:
+        asked.append(missing)
+        return RunRecord(empty=frozenset(missing))
+
+    job = Job(look_back=look_back)
+    job.driver.recover()
+    for batch_id in (1, 2, 5):
+        job.driver.write(batch_id, job.work())
+    assert asked == [range(1), range(3, 5)]
+    assert job.row().batch_id == 5
+
+
+def test_a_row_that_went_back_is_no_fault_of_the_job(job: Job) -> None:
+    """C5: the note of an empty batch is lost with the database's last commits, and the pair does not tell."""
+    job.driver.write(0, job.work())
+    before = job.row()
+    job.driver.write(1, job.work(rows=0, records=0, copied=0))
+    job.store._rows[ID] = before
     with halts(HaltCause.GAP, match="batch 2 follows batch 0"):
         job.driver.write(2, job.work())
 

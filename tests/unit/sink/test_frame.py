@@ -24,13 +24,13 @@ from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.json_values import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
 from spark_2pc_sink.sink.target import TargetColumn, TargetTable
 
-SPARK: Any = SimpleNamespace(conf={IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"})
+SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"}
 
 
 def taken_over(columns: dict[str, str], *, value: str = WHOLE_ROW) -> RecordExpressions:
     schema = StructType([StructField("1", IntegerType())])
     given = RecordExpressions(topic=None, key=None, value=value, headers=None, partition=None, columns=columns)
-    return with_json(given, schema, SPARK)
+    return with_json(given, schema, SETTINGS)
 
 
 def test_the_json_of_the_tables_columns_is_no_column_of_sparks() -> None:

@@ -1,0 +1,71 @@
+"""Batches that the job's function did not hand over: no gap where they had no rows, else a halt that says so.
+
+Spark counts every batch, also those without rows, and functions are fond of leaving these out. Whether a batch that
+did not come had rows is a question to Spark; what its answer means is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.recipe.placement import Placement, pass_over_by_name
+from spark_2pc_sink.recipe.resolve import Halt, RowStatus
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What Spark shows of batches for which the sink was not called.
+
+    Attributes:
+        finished: those that the present run of the query has finished.
+        empty: those of them that had no rows, and not only none that anybody has read.
+    """
+
+    finished: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
+
+
+#: Of a Spark that shows nothing.
+NOTHING_SHOWN: Final = RunRecord()
+
+
+def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> range:
+    """The batches between that of the row and the one that came; none beside an owed batch, or for a replay.
+
+    Args:
+        status: of the state row.
+        row_batch_id: the last batch in the row, None before the first.
+        batch_id: the one that came.
+    """
+    first = 0 if row_batch_id is None else row_batch_id + 1
+    return range(first, first if status is RowStatus.OWED else max(first, batch_id))
+
+
+def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | Halt:
+    """Say what to do with a batch before which others are missing.
+
+    Args:
+        missing: from `missing_batches`, at least one.
+        record: what Spark shows of them.
+        halt: why the batch cannot be placed, as far as the state row tells.
+    """
+    batch_id = missing.stop
+    doubtful = [batch for batch in missing if batch not in record.empty]
+    if not doubtful:
+        return Placement.RUN
+    if not record.finished.issuperset(missing):
+        # A restored database looks the same: what happened in earlier runs, nobody here has seen.
+        earlier = f"{halt.reason}; or your function did not call the sink for batch {doubtful[0]} in an earlier run"
+        return replace(halt, reason=earlier)
+    return Halt(
+        HaltCause.NOT_HANDED_OVER,
+        f"your function did not call the sink for batch {doubtful[0]}, or went on after an error that the sink raised "
+        "in it. Spark has finished that batch in this run, and does not show that it had no rows",
+        (
+            "call the sink for every batch, as it takes empty ones, and let its errors end the query",
+            f"if the batches had no rows, or may be left out on both sides: {pass_over_by_name(missing[0], batch_id)}",
+        ),
+        lacking=True,
+    )

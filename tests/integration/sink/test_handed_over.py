@@ -1,0 +1,139 @@
+"""Jobs whose function does not hand over every batch: no gap where the batch had no rows, else a halt that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_2pc_sink.errors import HaltCause, UnstorableValueError
+from spark_2pc_sink.sink.pace import Pace
+from tests.integration.sink.targets import Row, rows_of
+from tests.support.halts import halts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_2pc_sink import DualWriteSink
+    from tests.integration.sink.targets import Target
+    from tests.support.streams import FileStream
+
+#: How a function finds out that a batch has no rows.
+LOOKS: dict[str, Callable[[DataFrame], bool]] = {
+    "isEmpty": lambda batch: batch.isEmpty(),
+    "count": lambda batch: batch.count() == 0,
+    "take": lambda batch: not batch.take(1),
+    "persisted": lambda batch: batch.persist().isEmpty(),
+}
+
+
+def fill(stream: FileStream, kinds: str) -> list[Row]:
+    """Add a file for each letter: f full, e empty, n full of rows that a filter leaves out. The rows that it keeps."""
+    kept: list[Row] = []
+    for number, kind in enumerate(kinds):
+        rows = [] if kind == "e" else rows_of(number, 5)
+        stream.add([(-id_ - 1, name, amount) for id_, name, amount in rows] if kind == "n" else rows)
+        kept += rows if kind == "f" else []
+    return kept
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_batches_without_rows_need_not_be_handed_over(stream: FileStream, target: Target, look: str) -> None:
+    """A22: the first, one between others, several in a row, the last: of empty files and behind a filter."""
+    kept = fill(stream, "nfennfe")
+    sink = target.sink()
+    stream.run(
+        lambda batch, batch_id: None if LOOKS[look](batch) else sink(batch, batch_id), stream.frame().filter("id >= 0")
+    )
+    target.check(kept)
+    # Batch 6 was not handed over either; the next run begins with batch 7.
+    stream.add(more := rows_of(7, 5))
+    with halts(HaltCause.GAP, match="batch 7 follows batch 5.*or your function did not call the sink for batch 6"):
+        stream.run(target.sink(), stream.frame().filter("id >= 0"))
+    stream.run(target.sink(adopt=True), stream.frame().filter("id >= 0"))
+    target.check(kept + more)
+
+
+def test_empty_batches_that_are_handed_over_leave_no_gap(stream: FileStream, target: Target) -> None:
+    """A16: the remedy that the halt names: the sink takes them, over restarts too."""
+    kept = fill(stream, "nfne")
+    stream.run(target.sink(), stream.frame().filter("id >= 0"))
+    stream.add(more := rows_of(4, 5))
+    stream.run(target.sink(), stream.frame().filter("id >= 0"))
+    target.check(kept + more)
+
+
+def skip_without_a_look(sink: DualWriteSink, batch: DataFrame, batch_id: int) -> None:
+    """Spark's progress says for such a batch that no row was read, which nobody did."""
+    if batch_id != 1:
+        sink(batch, batch_id)
+
+
+def skip_after_a_look_at_a_part(sink: DualWriteSink, batch: DataFrame, batch_id: int) -> None:
+    """The action finds nothing, and the batch has rows."""
+    if batch_id != 1 or not batch.filter("id < 0").isEmpty():
+        sink(batch, batch_id)
+
+
+def skip_after_a_look_at_another(sink: DualWriteSink, batch: DataFrame, batch_id: int) -> None:
+    """Another frame, of rows as well, is empty."""
+    if batch_id != 1 or not batch.sparkSession.createDataFrame([], batch.schema).isEmpty():
+        sink(batch, batch_id)
+
+
+def skip_where_a_join_is_empty(sink: DualWriteSink, batch: DataFrame, batch_id: int) -> None:
+    """Spark need not read the batch to know that the join has no rows."""
+    nothing = batch.sparkSession.range(9).filter("id < 0")
+    if batch_id != 1 or batch.join(nothing, "id").count():
+        sink(batch, batch_id)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [skip_without_a_look, skip_after_a_look_at_a_part, skip_after_a_look_at_another, skip_where_a_join_is_empty],
+)
+def test_a_batch_with_rows_that_is_not_handed_over_halts(
+    stream: FileStream, target: Target, function: Callable[[DualWriteSink, Any, int], None]
+) -> None:
+    """A22: its rows would be on no side, and nothing would say so."""
+    kept = fill(stream, "fff")[:5]
+    sink = target.sink()
+    with halts(HaltCause.NOT_HANDED_OVER, match="^[^:]*: your function did not call the sink for batch 1") as halted:
+        stream.run(lambda batch, batch_id: function(sink, batch, batch_id))
+    assert 'accept_loss="1..1"' in halted.value.remedies[-1]
+    target.check(kept)
+
+
+def test_the_first_batch_is_not_handed_over(stream: FileStream, target: Target) -> None:
+    """A22: the state row is new, and the function is named all the same: Spark has finished batch 0 in this run."""
+    fill(stream, "ff")
+    sink = target.sink()
+    with halts(HaltCause.NOT_HANDED_OVER, match="call the sink for batch 0"):
+        stream.run(lambda batch, batch_id: sink(batch, batch_id) if batch_id else None)
+    assert target.records() == []
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_a_function_that_goes_on_after_an_error_halts(
+    spark: SparkSession, stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, *, collected: bool
+) -> None:
+    """A23: `try: sink(batch, id)` with an except that only logs. The rows of the batch would be lost."""
+    monkeypatch.setattr(Pace, "small", collected)
+    rows: list[list[Row]] = [rows_of(0, 5), [(10_000, "nul \x00", 1), (10_001, "fine", 2)], rows_of(2, 5)]
+    for each in rows:
+        stream.add(each)
+    sink = target.sink()
+    swallowed: list[Exception] = []
+
+    def go_on(batch: DataFrame, batch_id: int) -> None:
+        try:
+            sink(batch, batch_id)
+        except UnstorableValueError as error:
+            swallowed.append(error)
+
+    with halts(HaltCause.NOT_HANDED_OVER, match="for batch 1, or went on after an error"):
+        stream.run(go_on)
+    assert len(swallowed) == 1
+    target.check(rows[0])

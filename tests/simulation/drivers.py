@@ -167,6 +167,7 @@ class JobDriver:
             store=self._store,
             clock=self.world,
             settle_deadline_ms=SETTLE_DEADLINE_MS,
+            topics=[partition.topic for partition in PARTITIONS],
             decision=decision,
         )
 

@@ -6,10 +6,9 @@ knows nothing of Kafka's protocol and nothing of Spark, and can serve other writ
 
 Reading order: ``model`` (the row, its legal moves, the contract of a store), ``claim`` (one statement that takes a row
 over), ``history`` (what is left of a row that is lost), ``store_base`` (what both stores share), ``deciding`` (the
-transaction that writes data and row together),
-``sessions`` (ending what an older driver has open), ``store`` (all of it on PostgreSQL), ``memory`` (the same contract
-without a database). ``database``, ``failures`` and ``watchdog`` are the floor under them: connections, errors, and
-waits that end.
+transaction that writes data and row together), ``sessions`` (ending what an older driver has open), ``store`` (all of
+it on PostgreSQL), ``memory`` (the same contract without a database). ``schema``, ``versions`` and ``preparing`` make
+the tables. ``database``, ``failures`` and ``watchdog`` are the floor under all: connections, errors, waits that end.
 """
 
 from jdbc_state.memory import MemoryStateStore
@@ -27,6 +26,7 @@ from jdbc_state.model import (
     StateStore,
     Transition,
 )
+from jdbc_state.preparing import SchemaReport
 from jdbc_state.schema import ddl
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
@@ -43,6 +43,7 @@ __all__ = [
     "Decision",
     "HistoryLine",
     "MemoryStateStore",
+    "SchemaReport",
     "SqlStateStore",
     "StateRow",
     "StateStore",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     ColumnElement,
     FromClause,
     Select,
@@ -19,11 +20,12 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line
+from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line, without_lines
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
 from jdbc_state.schema import StateTables
 
@@ -59,50 +61,88 @@ class Claimant:
         return row.generation == expected or (row.generation > expected and own)
 
 
-def claim_statement(tables: StateTables, claimant: Claimant, *, keep: int) -> Returning | Select[Any]:
+def claim_statement(
+    tables: StateTables, claimant: Claimant, *, keep: int, history_there: bool
+) -> Returning | Select[Any]:
     """The claim. It answers with the row, or with nothing and has then changed nothing.
 
     Args:
         tables: of both.
         claimant: who claims which row.
-        keep: lines of the history to be kept; with any, the row has its line afterwards.
+        keep: lines of the history to be kept; with any, the row has its line afterwards. With none, lines that are left
+            from other settings go: they would fall behind the row.
+        history_there: the table of the history exists.
     """
-    if not keep:
-        return _claim(tables.state, claimant, newest=literal(0))
+    if not history_there:
+        return _claim(tables.state, claimant, None)
     newest = newest_line(tables, claimant.transactional_id).cte("newest")
-    number = func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
-    claimed = _claim(tables.state, claimant, newest=number)
+    claimed = _claim(tables.state, claimant, newest)
     event = ADOPTED if claimant.adopt else CLAIMED
-    return with_line(claimed, tables, event=event)
+    written = with_line(claimed, tables, event=event) if keep else without_lines(claimed, tables)
+    # This looks at the table as it was before the claim.
+    there = (
+        select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
+    )
+    number = select(newest.c.decision).scalar_subquery()
+    return written.add_columns(case((there, null()), else_=number).label("rebuilt_from"))
 
 
-def _claim(state: Table, claimant: Claimant, *, newest: ColumnElement[int]) -> Returning:
+def _claim(state: Table, claimant: Claimant, newest: CTE | None) -> Returning:
+    """Take the row over; where there is none, make it from its newest line, or from nothing.
+
+    Args:
+        state: the table.
+        claimant: who claims which row.
+        newest: the newest line of its history; None where none is kept.
+    """
+    number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
+    taken_over = _taken_over(state, claimant, number)
     allowed = and_(_allowed(state, claimant), _expected(state, claimant))
+    mine = state.c.transactional_id == claimant.transactional_id
     columns = row_columns(state)
     if claimant.expected_generation is not None:
         # A driver that holds a claim has a row. When it is gone, that driver is not the one to make a new one.
-        mine = state.c.transactional_id == claimant.transactional_id
-        return update(state).where(mine, allowed).values(_taken_over(state, claimant, newest)).returning(*columns)
-    made = insert(state).values(
-        transactional_id=claimant.transactional_id,
-        prepared_transaction_state="",
-        status=NONE,
-        settled="",
-        generation=1,
-        query_id=claimant.query_id,
-        run_id=claimant.run_id,
-        cluster_id=claimant.cluster_id,
-        row_count=0,
-        record_count=0,
-        digest="",
-        kafka_offsets={},
-        topic_ids={},
-        decision=newest,
-        claimed_at=func.clock_timestamp(),
-    )
+        return update(state).where(mine, allowed).values(taken_over).returning(*columns)
+    fresh = _fresh(claimant)
+    if newest is None:
+        made = insert(state).values(fresh)
+    else:
+        rebuilt = {column.name: newest.c[column.name] for column in state.columns}
+        rebuilt |= _taken_over(newest, claimant, number)
+        # A row that is there is judged by itself, below.
+        rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
+        anew = [fresh.get(name, null()) for name in rebuilt]
+        made = insert(state).from_select(
+            list(rebuilt),
+            union_all(
+                select(*rebuilt.values()).where(rebuildable),
+                select(*anew).where(~select(newest.c.generation).exists()),
+            ),
+        )
     return made.on_conflict_do_update(
-        index_elements=[state.c.transactional_id], set_=_taken_over(state, claimant, newest), where=allowed
+        index_elements=[state.c.transactional_id], set_=taken_over, where=allowed
     ).returning(*columns)
+
+
+def _fresh(claimant: Claimant) -> dict[str, Any]:
+    """A row of a sink that nothing is known of."""
+    return {
+        "transactional_id": literal(claimant.transactional_id),
+        "prepared_transaction_state": literal(""),
+        "status": literal(NONE),
+        "settled": literal(""),
+        "generation": literal(1),
+        "query_id": literal(claimant.query_id),
+        "run_id": literal(claimant.run_id),
+        "cluster_id": literal(claimant.cluster_id),
+        "row_count": literal(0),
+        "record_count": literal(0),
+        "digest": literal(""),
+        "kafka_offsets": func.jsonb_build_object(),
+        "claimed_at": func.clock_timestamp(),
+        "topic_ids": func.jsonb_build_object(),
+        "decision": literal(0),
+    }
 
 
 def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
@@ -129,22 +169,22 @@ def row_of(answer: Any) -> StateRow:
     return StateRow(**values)
 
 
-def _other_query(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+def _other_query(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
     if claimant.query_id is None:
         return false()
-    return and_(state.c.query_id.is_not(None), state.c.query_id != claimant.query_id)
+    return and_(row.c.query_id.is_not(None), row.c.query_id != claimant.query_id)
 
 
-def _other_cluster(state: Table, claimant: Claimant) -> ColumnElement[bool]:
-    return and_(state.c.cluster_id.is_not(None), state.c.cluster_id != claimant.cluster_id)
+def _other_cluster(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
+    return and_(row.c.cluster_id.is_not(None), row.c.cluster_id != claimant.cluster_id)
 
 
-def _allowed(state: Table, claimant: Claimant) -> ColumnElement[bool]:
+def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
     """``model.claim_refusal`` as SQL; both are held to the same cases by the tests."""
-    other_cluster = _other_cluster(state, claimant)
+    other_cluster = _other_cluster(row, claimant)
     if claimant.adopt:
-        return or_(~other_cluster, state.c.status != DECIDED)
-    return and_(~other_cluster, ~_other_query(state, claimant))
+        return or_(~other_cluster, row.c.status != DECIDED)
+    return and_(~other_cluster, ~_other_query(row, claimant))
 
 
 def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
@@ -159,31 +199,31 @@ def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
     return or_(state.c.generation == expected, own_later)
 
 
-def _taken_over(state: Table, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
-    """What a claim writes into a row that exists. The right-hand sides see the row as it was.
+def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
+    """What a claim writes into a row that exists, or that is made from a line. It is read as it was.
 
     Args:
-        state: the table.
+        row: the state table, or the line.
         claimant: who takes it over.
         newest: number of the newest line of its history.
     """
-    moved = _other_cluster(state, claimant)
+    moved = _other_cluster(row, claimant)
     # A line that says something else of the batches is left as it is; and what was written after the row, as where an
     # older row was put back, does not become the newest again.
-    anew = or_(moved, _other_query(state, claimant), state.c.decision < newest)
+    anew = or_(moved, _other_query(row, claimant), row.c.decision < newest)
     return {
-        "generation": state.c.generation + 1,
-        "query_id": state.c.query_id if claimant.query_id is None else claimant.query_id,
-        "run_id": claimant.run_id,
-        "cluster_id": claimant.cluster_id,
+        "generation": row.c.generation + 1,
+        "query_id": row.c.query_id if claimant.query_id is None else literal(claimant.query_id),
+        "run_id": literal(claimant.run_id),
+        "cluster_id": literal(claimant.cluster_id),
         "claimed_at": func.clock_timestamp(),
         # Another query counts its batches from 0: the number of the last one would be taken for a replay.
-        "batch_id": case((_other_query(state, claimant), null()), else_=state.c.batch_id),
+        "batch_id": case((_other_query(row, claimant), null()), else_=row.c.batch_id),
         # Pairs and offsets of another cluster mean other transactions here, or none.
-        "status": case((and_(moved, state.c.status == DONE), NONE), else_=state.c.status),
-        "prepared_transaction_state": case((moved, ""), else_=state.c.prepared_transaction_state),
-        "settled": case((moved, ""), else_=state.c.settled),
-        "kafka_offsets": case((moved, func.jsonb_build_object()), else_=state.c.kafka_offsets),
-        "topic_ids": case((moved, func.jsonb_build_object()), else_=state.c.topic_ids),
-        "decision": case((anew, func.greatest(state.c.decision, newest) + 1), else_=state.c.decision),
+        "status": case((and_(moved, row.c.status == DONE), NONE), else_=row.c.status),
+        "prepared_transaction_state": case((moved, ""), else_=row.c.prepared_transaction_state),
+        "settled": case((moved, ""), else_=row.c.settled),
+        "kafka_offsets": case((moved, func.jsonb_build_object()), else_=row.c.kafka_offsets),
+        "topic_ids": case((moved, func.jsonb_build_object()), else_=row.c.topic_ids),
+        "decision": case((anew, func.greatest(row.c.decision, newest) + 1), else_=row.c.decision),
     }

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_INTRANS
-from sqlalchemy import Connection, Select, case, func, literal, select, update
+from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.database import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.failures import describe, sqlstate_of, translated
-from jdbc_state.history import DECIDED, RESENT, with_line
-from jdbc_state.model import (
-    OWED,
-    Decision,
-    StateRow,
-    claim_lost_error,
-    explain_refused_move,
-    legal_before,
-    status_after,
-)
-from jdbc_state.schema import StateTables
+from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move
+from jdbc_state.moves import DECIDE, Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog, watched_statements
 from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
-
-_DECIDE = "decide"
 
 
 class SqlDecidingTransaction:
@@ -39,8 +26,9 @@ class SqlDecidingTransaction:
 
     Args:
         connection: in a transaction of its own, or about to begin one.
-        tables: of state rows and their history.
-        settings: time-outs, and how much history is kept.
+        state: the table of state rows.
+        moves: the statement that decides.
+        settings: time-outs.
         transactional_id: whose row.
         generation: the claim.
     """
@@ -49,18 +37,19 @@ class SqlDecidingTransaction:
         self,
         connection: Connection,
         *,
-        tables: StateTables,
+        state: Table,
+        moves: Moves,
         settings: StoreSettings,
         transactional_id: str,
         generation: int,
     ) -> None:
         self._connection = connection
-        self._tables = tables
-        self._state = tables.state
+        self._state = state
+        self._moves = moves
         self._settings = settings
         self._transactional_id = transactional_id
         self._generation = generation
-        self._own_row = self._state.c.transactional_id == transactional_id
+        self._own_row = state.c.transactional_id == transactional_id
         self._phase = "open"
 
     @property
@@ -102,31 +91,17 @@ class SqlDecidingTransaction:
         That the row still names the decision beside which the batch was placed is a part of the check: after a
         failover that lost commits the claim may still stand, and what it was placed beside may not.
         """
-        self._check_open(_DECIDE)
+        self._check_open(DECIDE)
         self._phase = "failed"
-        changed = (
-            update(self._state)
-            .where(
-                self._own_row,
-                self._state.c.generation == self._generation,
-                self._state.c.status.in_(legal_before(_DECIDE)),
-                self._state.c.prepared_transaction_state == decision.expected,
-            )
-            .values(
-                status=status_after(_DECIDE),
-                decided_at=func.clock_timestamp(),
-                settled_at=None,
-                decision=self._state.c.decision + 1,
-                **decision.columns(),
-            )
-            .returning(*self._state.columns)
+        statement, parameters = self._moves.move(
+            DECIDE, self._transactional_id, self._generation, decision.columns(), expected=decision.expected
         )
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
         checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
-        written = self._connection.execute(self._with_line(changed), execution_options=checked).one_or_none()
+        written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
         if written is None:
             explain_refused_move(
-                operation=_DECIDE,
+                operation=DECIDE,
                 transactional_id=self._transactional_id,
                 generation=self._generation,
                 row=self._read(),
@@ -134,15 +109,6 @@ class SqlDecidingTransaction:
                 expected=decision.expected,
             )
         self._phase = "decided"
-
-    def _with_line(self, changed: ReturningUpdate[Any]) -> ReturningUpdate[Any] | Select[Any]:
-        keep = self._settings.history_batches
-        if not keep:
-            return changed
-        # The row as it was when the statement began: if it has changed since, ``changed`` meets none.
-        before = select(self._state.c.status).where(self._own_row).scalar_subquery()
-        event = case((before == OWED, literal(RESENT)), else_=literal(DECIDED))
-        return with_line(changed, self._tables, event=event, keep=keep)
 
     def commit(self) -> None:
         """COMMIT.
@@ -155,7 +121,7 @@ class SqlDecidingTransaction:
         if driver.info.transaction_status != TRANSACTION_STATUS_INTRANS:
             # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and psycopg2 takes that for a success.
             raise StateStoreError(
-                operation=_DECIDE, detail="a statement failed after the decision, and its error was not raised"
+                operation=DECIDE, detail="a statement failed after the decision, and its error was not raised"
             )
         watchdog = Watchdog(driver, self._settings.commit_timeout_ms)
         try:
@@ -189,7 +155,7 @@ class SqlDecidingTransaction:
 
 @contextmanager
 def deciding(
-    database: Database, *, tables: StateTables, settings: StoreSettings, transactional_id: str, generation: int
+    database: Database, *, state: Table, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``.
 
@@ -198,7 +164,12 @@ def deciding(
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)
     transaction = SqlDecidingTransaction(
-        connection, tables=tables, settings=settings, transactional_id=transactional_id, generation=generation
+        connection,
+        state=state,
+        moves=moves,
+        settings=settings,
+        transactional_id=transactional_id,
+        generation=generation,
     )
     limit_ms = settings.statement_timeout_ms + ANSWER_GRACE_MS
     try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, delete, literal, select
+from sqlalchemy import ColumnElement, Select, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
@@ -30,6 +30,7 @@ DECIDED: Final = "decided"
 RESENT: Final = "resent"
 EMPTY: Final = "empty"
 ACCEPTED: Final = "accepted"
+PASSED: Final = "passed"
 NOTED: Final = "noted"
 #: What writes a line, and when.
 EVENTS: Final = {
@@ -38,11 +39,12 @@ EVENTS: Final = {
     DECIDED: "a batch was decided: its line is in the transaction that has its rows",
     RESENT: "a batch that Kafka had lost was decided once more, under another pair",
     EMPTY: "a batch without records",
-    ACCEPTED: "a person let the sink go on without batches that Kafka has and this database lost",
+    ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
+    PASSED: "a person let the sink go on without batches that Kafka has and this database lost",
     NOTED: "what became of a batch was noted, and its line was gone",
 }
-#: Moves of a row beside its decisions that come to another batch, and the event of their line.
-NEW_LINES: Final = {"take_empty_batch": EMPTY, "accept_loss": ACCEPTED}
+#: The operations of the store whose line is one more, and its event; ``decide`` that of a resend where Kafka is owed.
+EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED, "accept_loss": PASSED}
 #: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
 _TRIM_SHARE: Final = 10
 
@@ -85,6 +87,13 @@ def with_line(
     return written.add_cte(trimmed.cte("trimmed"))
 
 
+def without_lines(changed: Returning, tables: StateTables) -> Select[Any]:
+    """The same statement, which also removes the history of the row that it changes."""
+    row, history = changed.cte("changed"), tables.history
+    mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
+    return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
+
+
 def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
     """The newest lines of one sink, the newest first."""
     history = tables.history
@@ -94,3 +103,12 @@ def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) ->
         .order_by(history.c.decision.desc())
         .limit(last)
     )
+
+
+def lost_lines(tables: StateTables) -> Select[Any]:
+    """The newest line of each sink that has lines and no row."""
+    history, state = tables.history, tables.state
+    row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
+    others = history.alias()
+    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
+    return select(history).where(~row.exists(), history.c.decision == newest.scalar_subquery())

@@ -139,14 +139,16 @@ class MemoryStateStore(StoreBase):
         with self._lock:
             if not self._prepared:
                 raise StateStoreError(operation="claim", detail="there is no table", sqlstate=_UNDEFINED_TABLE)
-            standing = self._rows.get(claimant.transactional_id)
+            there = claimant.transactional_id in self._rows
+            standing = self._standing(claimant)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
             self._write(row, history.ADOPTED if claimant.adopt else history.CLAIMED)
             for transaction in self._open:
                 if transaction.transactional_id == claimant.transactional_id:
                     transaction.recorded.ended = True
-            return self._aged(row)
+            rebuilt_from = None if there or standing is None else standing.decision
+            return replace(self._aged(row), rebuilt_from=rebuilt_from)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim."""
@@ -164,6 +166,11 @@ class MemoryStateStore(StoreBase):
         with self._lock:
             lines = self._lines.get(transactional_id, ())[::-1][:last]
             return [HistoryLine(line.event, self._aged(line.row)) for line in lines]
+
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone."""
+        with self._lock:
+            return [self._aged(lines[-1].row) for name, lines in sorted(self._lines.items()) if name not in self._rows]
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One transaction for a batch's data and its decision."""
@@ -242,31 +249,29 @@ class MemoryStateStore(StoreBase):
                     values=values,
                     expected=expected,
                 )
-            settled_at = row.settled_at if operation == "mark_initialized" else self._clock()
-            event = history.NEW_LINES.get(operation)
-            anew = event is not None and row.batch_id != values["batch_id"]
-            row = replace(
-                row,
-                status=status_after(operation),
-                settled_at=settled_at,
-                decision=row.decision + anew,
-                **values,
-            )
-            self._write(row, event or history.NOTED)
+            now = self._clock()
+            times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}
+            if operation == "accept_open":
+                times = {"decided_at": now, "settled_at": None}
+            anew = operation in history.EVENT_OF and row.batch_id != values["batch_id"]
+            number = row.decision + anew
+            row = replace(row, status=status_after(operation), decision=number, **times, **values)
+            self._write(row, history.EVENT_OF.get(operation, history.NOTED))
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str) -> None:
         """The row and its line; the event is that of a new one. The same as in `history.with_line`."""
         self._rows[row.transactional_id] = row
         if not self._history_batches:
+            self._lines.pop(row.transactional_id, None)
             return
         lines = self._lines.get(row.transactional_id, ())
         events = {line.row.decision: line.event for line in lines}
         others = [line for line in lines if line.row.decision != row.decision]
         written = HistoryLine(events.get(row.decision, event), row)
         kept = sorted([*others, written], key=lambda line: line.row.decision)
-        adds = event in (*history.NEW_LINES.values(), history.DECIDED, history.RESENT)
-        if adds and not row.decision % history.trim_step(self._history_batches):
+        more = event in {history.RESENT, *history.EVENT_OF.values()}
+        if more and not row.decision % history.trim_step(self._history_batches):
             kept = [line for line in kept if line.row.decision > row.decision - self._history_batches]
         self._lines[row.transactional_id] = tuple(kept)
 

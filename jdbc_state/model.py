@@ -41,6 +41,7 @@ TRANSITIONS = (
     Transition("decide", NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
     Transition("decide", DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
     Transition("decide", OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
+    Transition("accept_open", NONE, DECIDED, "a person has found the rows of the open transaction in the table"),
     Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
     Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
     Transition("take_empty_batch", NONE, DONE, "a batch without records has no transaction that could be in doubt"),
@@ -95,6 +96,8 @@ class StateRow:
         settled_at: when the row last became done or owed.
         age_s: seconds between the newest of the three and the reading, by the database's clock.
         decided_age_s: the same since ``decided_at`` alone; None before the first decision.
+        rebuilt_from: number of the line from which the claim that answered with this row made it, as it was lost; None
+            for a row that was there, or is new.
     """
 
     transactional_id: str
@@ -117,6 +120,7 @@ class StateRow:
     settled_at: datetime | None = None
     age_s: float = field(default=0.0, compare=False)
     decided_age_s: float | None = field(default=None, compare=False)
+    rebuilt_from: int | None = field(default=None, compare=False)
 
     @property
     def in_doubt_s(self) -> float | None:
@@ -251,15 +255,18 @@ class StateStore(Protocol):
         BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
         decide, and a decision that was just being committed is in the answer.
 
+        A row that is lost, and of which the history has lines, is made again from the newest of them, in the same
+        statement and by the same rules of ownership. Its generation is beyond every claim that was granted.
+
         Args:
-            transactional_id: the row; made when there is none.
+            transactional_id: the row; made when there is none, and no line of it.
             cluster_id: the Kafka cluster that the claimant talks to.
             query_id: the claimant's query; None for the command line, which takes no part in its ownership.
             run_id: the claimant's run of that query.
             adopt: take the row from another query or cluster. From another query, its batches count from none;
                 from another cluster, what it says of Kafka is forgotten.
-            expected_generation: the claim that this driver holds already; then no row is made, and only that claim,
-                or a later one of the same run whose answer was lost, is replaced.
+            expected_generation: the claim that this driver holds already; then no row is made or made again, and only
+                that claim, or a later one of the same run whose answer was lost, is replaced.
 
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
@@ -281,6 +288,9 @@ class StateStore(Protocol):
             last: at most so many.
         """
 
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone, by transactional id, in the same way."""
+
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
 
@@ -295,6 +305,26 @@ class StateStore(Protocol):
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
+
+    def accept_open(
+        self,
+        transactional_id: str,
+        generation: int,
+        prepared: str,
+        batch_id: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+    ) -> StateRow:
+        """Note a decision that was lost with its row and its history (a person's decision).
+
+        How many rows and records the batch has is not known: the row says 1, and takes any digest.
+
+        Args:
+            transactional_id: the row, of which nothing is known.
+            generation: the claim.
+            prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
+            batch_id: of the batch whose rows are in the table.
+            kafka_offsets: where the transaction begins in each 'topic-partition', twice.
+        """
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""

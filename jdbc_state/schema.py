@@ -1,7 +1,22 @@
-"""The two tables, and how they come to be: also when two drivers start for the first time at the same moment."""
+"""The two tables as Python and as SQL, for whoever makes them.
+
+They are of version 2. What it means for programs of another version:
+
+* Version 1 of this package works with tables of version 2: the columns that it does not know have defaults. Its batches
+  have no line in the history, though. Before a job goes back to version 1 for good, delete its lines: they fall behind
+  the row, and a later version would make a lost row again from an old one. The history of version 1 was another table
+  (``kafka_transaction_history``), for audits only; it is left as it is, and nothing here reads it.
+* This version changes a state table of version 1 by two new columns, and makes the history. The server does that
+  without rewriting the table, in the time that a lock takes, beside jobs of version 1. A job does it by itself where
+  the table is its own role's; else ``spark-2pc state migrate``, with the role of its owner.
+* A table of a later version is refused by name, as nobody here knows what it means.
+
+How the version is told is in `jdbc_state.versions`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +24,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Connection,
     DateTime,
     Dialect,
     MetaData,
@@ -17,25 +31,24 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    inspect,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateSchema, CreateTable, DDLElement
+from sqlalchemy.schema import CreateSchema, CreateTable, DDLElement, SetTableComment
 
 from jdbc_state.model import STATUSES
 from jdbc_state.settings import StoreSettings
-from spark_2pc_sink.errors import StateStoreError
 
 #: Length of the key, as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
-#: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
-CREATE_ATTEMPTS_MAX = 5
-#: What the loser of such a race is told. CREATE … IF NOT EXISTS looks first and creates then, so it can meet the
-#: unique indexes of pg_namespace, pg_class and pg_type (23505), or a concurrent update of the catalogue (XX000).
-_LOST_RACE = frozenset({"23505", "42P06", "42P07", "42710", "XX000"})
+#: Of both tables, in what `jdbc_state.versions` reads.
+VERSION = 2
+#: How a table says its version, in its comment.
+MARK = "spark_2pc_sink state, version "
+#: What a driver needs on each table. An operator who only looks needs SELECT.
+STATE_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
+HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
 
 #: Only for its rules of quoting and its spelling of types.
 _DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
@@ -64,6 +77,7 @@ class StateTables:
             *_row_columns(),
             PrimaryKeyConstraint("transactional_id"),
             CheckConstraint(f"status IN ({known})"),
+            comment=f"{MARK}{VERSION}",
         )
         history = Table(
             settings.history_table,
@@ -71,6 +85,7 @@ class StateTables:
             *_row_columns(),
             Column("event", Text, nullable=False),
             PrimaryKeyConstraint("transactional_id", "decision"),
+            comment=f"{MARK}{VERSION}",
         )
         return cls(state, history)
 
@@ -78,83 +93,44 @@ class StateTables:
         """The tables that this store needs."""
         return (self.state, self.history) if settings.history_batches else (self.state,)
 
+    def privileges(self, table: Table) -> tuple[str, ...]:
+        """What a driver needs on one of them."""
+        return HISTORY_PRIVILEGES if table is self.history else STATE_PRIVILEGES
+
 
 def quoted(table: Table) -> str:
     """The table's full name as SQL."""
     return str(_DIALECT.identifier_preparer.format_table(table))
 
 
-def ddl(settings: StoreSettings) -> str:
-    """The statements that make the tables, for those who run them with a role of their own."""
-    tables = StateTables.named(settings).wanted(settings)
-    statements: list[DDLElement] = [CreateSchema(settings.state_schema, if_not_exists=True)]
-    statements += [CreateTable(table, if_not_exists=True) for table in tables]
-    return "\n".join(f"{str(statement.compile(dialect=_DIALECT)).strip()};" for statement in statements)
-
-
-def create_missing(connection: Connection, settings: StoreSettings) -> None:
-    """Make schema and tables unless they are there, then check their columns.
-
-    A role that may not create anything can use tables that are there: nothing is created that exists.
+def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
+    """The statements that make the tables, for those who run them with a role of their own.
 
     Args:
-        connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
-        settings: the names.
-
-    Raises:
-        StateStoreError: a table of that name is not ours.
-        sqlalchemy.exc.DBAPIError: the database refused.
+        settings: names, and whether there is a history.
+        role: whom to grant what a driver needs, as the catalogue spells it; None for nobody.
     """
-    for table in StateTables.named(settings).wanted(settings):
-        if not _exists(connection, table):
-            _create(connection, settings, table)
-        _check_columns(connection, table)
-
-
-def _create(connection: Connection, settings: StoreSettings, table: Table) -> None:
-    for _ in range(CREATE_ATTEMPTS_MAX - 1):
-        try:
-            _create_once(connection, settings, table)
-        except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) not in _LOST_RACE:
-                raise
-        else:
-            return
-    _create_once(connection, settings, table)
-
-
-def _create_once(connection: Connection, settings: StoreSettings, table: Table) -> None:
-    # CREATE SCHEMA IF NOT EXISTS asks for the right to create one even when it is there.
-    if not inspect(connection).has_schema(settings.state_schema):
-        connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
-    connection.execute(CreateTable(table, if_not_exists=True))
-
-
-def _exists(connection: Connection, table: Table) -> bool:
-    return connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is not None
-
-
-#: Name, and whether it is in the primary key. Not SQLAlchemy's inspector: it remembers statements for each engine that
-#: ever was, and a process may run many queries one after the other.
-_COLUMNS = text(
-    "SELECT attname, coalesce(attnum = ANY (indkey), false) FROM pg_attribute LEFT JOIN pg_index "
-    "ON indrelid = attrelid AND indisprimary WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
-)
-
-
-def _check_columns(connection: Connection, table: Table) -> None:
-    found = connection.execute(_COLUMNS, {"table": quoted(table)}).all()
-    there = {name for name, _ in found}
-    missing = [column.name for column in table.columns if column.name not in there]
-    key = [name for name, in_key in found if in_key]
-    wanted_key = [column.name for column in table.primary_key.columns]
-    if missing or sorted(key) != sorted(wanted_key):
-        lacks = f"columns {', '.join(missing)}" if missing else f"the primary key ({', '.join(wanted_key)})"
-        raise StateStoreError(
-            operation=f"check of table {quoted(table)}",
-            detail=f"it exists and lacks {lacks}: it is another application's, or of another version. Choose another "
-            "state_table or state_schema, or add what is missing",
+    tables = StateTables.named(settings)
+    statements = [sql_of(CreateSchema(settings.state_schema, if_not_exists=True))]
+    for table in tables.wanted(settings):
+        statements += [sql_of(CreateTable(table, if_not_exists=True)), sql_of(SetTableComment(table))]
+    if role is not None:
+        name = _DIALECT.identifier_preparer.quote(role)
+        statements.append(
+            f"GRANT USAGE ON SCHEMA {_DIALECT.identifier_preparer.quote(settings.state_schema)} TO {name}"
         )
+        statements += [grant(table, tables.privileges(table), name) for table in tables.wanted(settings)]
+    return "\n".join(f"{statement};" for statement in statements)
+
+
+def sql_of(statement: DDLElement) -> str:
+    """A statement of SQLAlchemy as text."""
+    return str(statement.compile(dialect=_DIALECT)).strip()
+
+
+def grant(table: Table, privileges: Sequence[str], role: str) -> str:
+    """The statement that grants; ``role`` is quoted as in SQL."""
+    return f"GRANT {', '.join(privileges)} ON {quoted(table)} TO {role}"
 
 
 def _row_columns() -> list[Column[Any]]:

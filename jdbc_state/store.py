@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, func, select, update
+from sqlalchemy import Connection, Executable, Select, select
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.database import Database
 from jdbc_state.deciding import deciding
-from jdbc_state.history import NEW_LINES, NOTED, Returning, newest_line, with_line
+from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import (
     DecidingTransaction,
     HistoryLine,
     StateRow,
     explain_refused_move,
-    legal_before,
-    status_after,
 )
-from jdbc_state.schema import StateTables, create_missing, quoted
+from jdbc_state.moves import Moves
+from jdbc_state.preparing import SchemaReport, check, migrate, prepare
+from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import Session, end_older_sessions, lock_holders
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
@@ -52,11 +52,34 @@ class SqlStateStore(StoreBase):
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
         self._columns = row_columns(self._state)
+        # Until `prepare_schema` has looked, as the settings say.
+        self._history_there = settings.history_batches > 0
+        self._moves = Moves(self._tables, keep=settings.history_batches)
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
         with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-            create_missing(connection, self._settings)
+            self._history_there = prepare(connection, self._settings, where=self.database.label)
+
+    def migrate(self) -> list[str]:
+        """Bring tables of an earlier version to this one, with the role of their owner; what was done.
+
+        Raises:
+            StateStoreError: a table is not ours, or of a later version, or another role's; or it stayed locked.
+        """
+        operation = f"migration of table {quoted(self._state)}"
+        try:
+            with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+                return migrate(connection, self._settings, where=self.database.label)
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            raise self._locked(operation, self._settings.lock_timeout_ms, "Wait for them, and run it again") from error
+
+    def check_schema(self, role: str | None = None) -> SchemaReport:
+        """Which version the tables are of, and what ``role``, or else the connected one, lacks; changes nothing."""
+        with self._requests("check of the state tables") as connection:
+            return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
         deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
@@ -85,11 +108,17 @@ class SqlStateStore(StoreBase):
         found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision.desc()))
         return [HistoryLine(answer.event, row_of(answer)) for answer in found]
 
+    def read_lost(self) -> list[StateRow]:
+        """The newest line of each sink whose row is gone, without waiting for anyone."""
+        lines = lost_lines(self._tables).subquery()
+        return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
+
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""
         return deciding(
             self.database,
-            tables=self._tables,
+            state=self._state,
+            moves=self._moves,
             settings=self._settings,
             transactional_id=transactional_id,
             generation=generation,
@@ -104,13 +133,16 @@ class SqlStateStore(StoreBase):
         operation = f"claim of {claimant.transactional_id!r}"
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                keep = self._settings.history_batches
-                answer = connection.execute(claim_statement(self._tables, claimant, keep=keep)).one_or_none()
+                answer = connection.execute(self._claim_statement(claimant)).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
         return None if answer is None else row_of(answer)
+
+    def _claim_statement(self, claimant: Claimant) -> Executable:
+        keep = self._settings.history_batches
+        return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
     def _clear_the_way(self, claimant: Claimant, deadline: Deadline) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
@@ -122,7 +154,7 @@ class SqlStateStore(StoreBase):
             SupersededError: it is not the newest claimant.
         """
         try:
-            standing = self.read(claimant.transactional_id)
+            standing = self._standing(claimant)
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
@@ -168,14 +200,17 @@ class SqlStateStore(StoreBase):
         )
 
     def _blocked(self, transactional_id: str) -> StateStoreError:
-        operation = f"claim of {transactional_id!r}"
+        remedy = "None of them is a driver of this sink; end their transactions"
+        return self._locked(f"claim of {transactional_id!r}", self._settings.claim_deadline_ms, remedy)
+
+    def _locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
         with self._requests(operation) as connection:
             holders = lock_holders(connection, table=quoted(self._state))
         listed = ", ".join(str(holder) for holder in holders) or "none any more"
         return StateStoreError(
             operation=self.database.named(operation),
-            detail=f"the row stayed locked for {self._settings.claim_deadline_ms} ms. Sessions that hold locks on "
-            f"{quoted(self._state)}: {listed}. None of them is a driver of this sink; end their transactions",
+            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "
+            f"{quoted(self._state)}: {listed}. {remedy}",
             sqlstate=_LOCK_NOT_AVAILABLE,
             retriable=True,
         )
@@ -207,11 +242,11 @@ class SqlStateStore(StoreBase):
         expected: str | None = None,
     ) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement = self._move_statement(operation, transactional_id, generation, values, expected)
+        statement, parameters = self._moves.move(operation, transactional_id, generation, values, expected=expected)
         with self.database.requests(
             f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
         ) as connection:
-            answer = connection.execute(statement).one_or_none()
+            answer = connection.execute(statement, parameters).one_or_none()
         if answer is not None:
             return row_of(answer)
         return explain_refused_move(
@@ -222,39 +257,3 @@ class SqlStateStore(StoreBase):
             values=values,
             expected=expected,
         )
-
-    def _move_statement(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        expected: str | None,
-    ) -> Returning | Select[Any]:
-        unchanged = () if expected is None else (self._state.c.prepared_transaction_state == expected,)
-        settled_at = {} if operation == "mark_initialized" else {"settled_at": func.clock_timestamp()}
-        event = NEW_LINES.get(operation)
-        # A repeat, after an answer that was lost, takes no number of its own.
-        anew = case((self._state.c.batch_id.is_distinct_from(values["batch_id"]), 1), else_=0) if event else 0
-        moved = (
-            update(self._state)
-            .where(
-                self._state.c.transactional_id == transactional_id,
-                self._state.c.generation == generation,
-                self._state.c.status.in_(legal_before(operation)),
-                *unchanged,
-            )
-            .values(
-                status=status_after(operation),
-                decision=self._state.c.decision + anew,
-                **settled_at,
-                **values,
-            )
-            .returning(*self._columns)
-        )
-        keep = self._settings.history_batches
-        if not keep:
-            return moved
-        if event is not None:
-            return with_line(moved, self._tables, event=event, keep=keep)
-        return with_line(moved, self._tables, event=NOTED)

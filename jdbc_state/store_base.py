@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from jdbc_state.claim import Claimant
-from jdbc_state.model import AcceptedLoss, StateRow, claim_lost_error
+from jdbc_state.model import AcceptedLoss, HistoryLine, StateRow, claim_lost_error
 
 
 class StoreBase(ABC):
@@ -15,6 +15,10 @@ class StoreBase(ABC):
     @abstractmethod
     def read(self, transactional_id: str) -> StateRow | None:
         """See `model.StateStore.read`."""
+
+    @abstractmethod
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """See `model.StateStore.read_history`."""
 
     @abstractmethod
     def _claim(self, claimant: Claimant) -> StateRow:
@@ -62,6 +66,14 @@ class StoreBase(ABC):
             )
         )
 
+    def _standing(self, claimant: Claimant) -> StateRow | None:
+        """The row by which a claim is judged: the one that is there, or the line from which it would be made again."""
+        row = self.read(claimant.transactional_id)
+        if row is not None or claimant.expected_generation is not None:
+            return row
+        lines = self.read_history(claimant.transactional_id, last=1)
+        return lines[0].row if lines else None
+
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
         row = self.read(transactional_id)
@@ -92,6 +104,19 @@ class StoreBase(ABC):
             "topic_ids": {},
         }
         return self._move("take_empty_batch", transactional_id, generation, empty, expected=expected)
+
+    def accept_open(
+        self,
+        transactional_id: str,
+        generation: int,
+        prepared: str,
+        batch_id: int,
+        kafka_offsets: Mapping[str, tuple[int, int]],
+    ) -> StateRow:
+        """Note a decision that was lost with its row and its history."""
+        found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
+        unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
+        return self._move("accept_open", transactional_id, generation, {**found, **unknown})
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""

@@ -364,6 +364,8 @@ class HaltCause(str, Enum):
     OTHER_CLUSTER = "other_cluster"
     #: The state row is new, and Kafka has transactions of its id.
     ID_IN_USE = "id_in_use"
+    #: The state row and its history are lost, and Kafka has a transaction of its id open.
+    OPEN_TRANSACTION = "open_transaction"
     #: Kafka has committed a transaction that the state row does not know.
     DATABASE_BEHIND = "database_behind"
     #: The state row is not what this claim has left: the database lost commits.

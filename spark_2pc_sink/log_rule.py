@@ -42,6 +42,9 @@ class LogSide(Protocol):
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""
 
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of a producer's open transaction in one partition, asked for at most ``limit_ms``."""
+
     def find_marker(
         self,
         partition: TopicPartition,

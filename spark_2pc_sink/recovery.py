@@ -9,6 +9,10 @@ again, and the command line all come through here (KIP-939, "Recovery recipe"). 
    in doubt.
 4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
    was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+
+A state row that was lost is made again by the claim, from the history that the deciding transaction has written. That
+is the one thing for which recovery reads the history. Without it a decided transaction would look like one that nobody
+has decided, and be aborted, while the table has its rows.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
@@ -26,12 +30,13 @@ from spark_2pc_sink.ids import (
     BatchRange,
     PreparedTxnState,
     ProducerIdAndEpoch,
-    TopicPartition,
     TransactionState,
 )
-from spark_2pc_sink.kept_rule import RecordsSide, check_kept, explain_outcome_lost
-from spark_2pc_sink.log_rule import LogSide, ask_the_log
-from spark_2pc_sink.lost_commits import CommitsSide, LostCommits
+from spark_2pc_sink.kept_rule import check_kept, explain_outcome_lost
+from spark_2pc_sink.log_rule import ask_the_log
+from spark_2pc_sink.lost_commits import LostCommits
+from spark_2pc_sink.open_transaction import began_at, explained, note_decision
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -48,7 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+    from spark_2pc_sink.kafka_side import KafkaSide
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
 
 _log = logging.getLogger(__name__)
 
@@ -61,37 +67,6 @@ class OperatorDecision(Enum):
 
     ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
     DROP = "leave Kafka without the batch"
-
-
-class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
-    """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of the cluster, asked once per connection."""
-
-    @property
-    def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh`."""
-
-    @property
-    def offers_keep_prepared(self) -> bool:
-        """True while the broker has not refused keepPreparedTxn and offers the request version that has it."""
-
-    def refresh(self) -> None:
-        """Ask the broker for its versions and features again."""
-
-    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
-        """Send InitProducerId until it is answered."""
-
-    def usable_producer(self) -> InitializedProducer:
-        """Send InitProducerId until the pair can begin a transaction (epoch below 32766)."""
-
-    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions to the transaction; needed below transaction.version 2 only."""
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +143,20 @@ def view_of(row: StateRow) -> RowView:
     )
 
 
+def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
+    """The state row; or, where it is lost, what the history says that it was; or None where nothing is known."""
+    row = store.read(transactional_id)
+    if row is not None:
+        return row
+    lines = store.read_history(transactional_id, last=1)
+    return lines[0].row if lines else None
+
+
+def _line(row: StateRow, number: int) -> str:
+    batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
+    return f"line {number} of its history ({batch}, {view_of(row)})"
+
+
 class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
@@ -182,6 +171,8 @@ class Recovery:
         accept_loss: the batches that the user has named as lost to the database.
         topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
+        open_transaction: how a person says that an open transaction ends whose decision is lost; see
+            `spark_2pc_sink.recipe.open_transaction`.
     """
 
     def __init__(
@@ -196,6 +187,7 @@ class Recovery:
         accept_loss: BatchRange | None = None,
         topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._kafka = kafka
@@ -208,6 +200,7 @@ class Recovery:
             kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
         )
         self._decision = decision
+        self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -236,6 +229,10 @@ class Recovery:
             expected_generation=expected_generation,
         )
         findings = _Findings(before=row)
+        if row.rebuilt_from is not None:
+            findings.actions.append(f"made the lost state row again from {_line(row, row.rebuilt_from)}")
+            # Said now too: what follows may be refused.
+            _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         if query_id is None:
             row = self.losses.pass_over_unasked(row, findings.actions)
@@ -255,7 +252,8 @@ class Recovery:
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self._kafka.refresh()
-        row = self._store.read(self._transactional_id)
+        there = self._store.read(self._transactional_id)
+        row = standing_row(self._store, self._transactional_id) if there is None else there
         kafka = self._view_kafka()
         resolution = self._resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
@@ -263,11 +261,15 @@ class Recovery:
         if row is not None and isinstance(resolution, Halt) and behind:
             resolution = self.losses.explain(row, resolution)
         database = "no state row" if row is None else str(view_of(row))
+        lost: tuple[str, ...] = ()
+        if row is not None and there is None:
+            lost = (f"would make the lost state row again from {_line(row, row.decision)}",)
+            database = f"no state row; {database}"
         report = RecoveryReport(
             transactional_id=self._transactional_id,
             database_before=database,
             kafka_before=str(kafka),
-            actions=(),
+            actions=lost,
             database_after=database,
             settled=False,
             reason=resolution.reason,
@@ -278,11 +280,11 @@ class Recovery:
         if passed is not None:
             return replace(report, actions=(f"would go on without batches {passed}",))
         if isinstance(resolution, Halt):
-            refusal = ("would refuse to choose",)
+            refusal = (*lost, "would refuse to choose")
             return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
         if resolution.verdict is not Verdict.NOTHING:
-            return replace(report, actions=(f"would {resolution.verdict.value}",))
-        return replace(report, settled=row is None or row.status != RowStatus.OWED)
+            return replace(report, actions=(*lost, f"would {resolution.verdict.value}"))
+        return replace(report, settled=not lost and (row is None or row.status != RowStatus.OWED))
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
@@ -293,11 +295,11 @@ class Recovery:
                 findings.kafka_before = kafka
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
-            settled = self._act(row, kafka, resolution, findings)
-            if settled is not None and not _by_log(resolution, Verdict.MARK_OWED):
-                return settled
+            acted = self._act(row, kafka, resolution, findings)
+            if acted is not None and acted.status != RowStatus.DECIDED and not _by_log(resolution, Verdict.MARK_OWED):
+                return acted
             # What a log has told of one transaction is not the last word on the id.
-            row = settled or row
+            row = acted or row
             if deadline.passed:
                 raise InDoubtError(
                     transactional_id=self._transactional_id,
@@ -311,13 +313,15 @@ class Recovery:
 
     def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """What to do, asked of the log where the coordinator does not tell."""
-        if row is None:
-            return resolve(RowView(RowStatus.NONE), kafka, adopt=self._adopt)
-        resolution = resolve(view_of(row), kafka, adopt=self._adopt)
-        if isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
+        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
             nothing_lost = self.losses.nothing_is_lost(row)
-            resolution = resolve(view_of(row), kafka, adopt=self._adopt, nothing_lost=nothing_lost)
+            resolution = resolve(view, kafka, adopt=self._adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
+            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
+            return self._explained(resolution) if asks else resolution
+        if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
             told = self._ask_the_log(row)
@@ -328,10 +332,14 @@ class Recovery:
             return behind_kafka()
         return check_kept(self._kafka, row, resolution)
 
+    def _explained(self, halt: Halt) -> Halt:
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        return explained(halt, self._transactional_id, began_at(self._kafka, deadline))
+
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> StateRow | None:
-        """Carry out one verdict; None means: look again."""
+        """Carry out one verdict; None, or a decided row, means: look again."""
         if isinstance(resolution, Halt):
             return self._decided_by_operator(row, kafka, resolution, findings)
         verdict = resolution.verdict
@@ -351,7 +359,16 @@ class Recovery:
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
-        return row
+        return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+
+    def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
+        word, producer = self._open_transaction, kafka.producer
+        if word is None or word.batch_id is None or producer is None:
+            message = "an open transaction has a pair, and the person who takes it for decided names its batch"
+            raise AssertionError(message)
+        findings.actions.append(f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
+        return note_decision(self._store, row, producer, word.batch_id, began)
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about a halt, or raise it."""

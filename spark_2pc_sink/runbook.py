@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recovery import OperatorDecision, Recovery, RecoveryReport
+from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT, OpenTransactionEnd
+from spark_2pc_sink.recovery import OperatorDecision, Recovery, RecoveryReport, standing_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +27,8 @@ def recover(
     dry_run: bool = False,
     take_over: bool = True,
     decision: OperatorDecision | None = None,
+    open_transaction: str | None = None,
+    batch: int | None = None,
     **options: Any,
 ) -> RecoveryReport:
     """Settle what a crashed job left: the same that the sink does before its first batch of a run.
@@ -39,6 +43,9 @@ def recover(
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: False to leave a row alone that was touched within ``takeover_grace_s``: its job probably runs.
         decision: what a person has decided about a batch that Kafka may lack.
+        open_transaction: 'commit' or 'abort': how the open transaction ends whose state row and history are lost, by
+            whether the table has the rows of its records. Needs ``adopt``.
+        batch: with 'commit', the batch of that transaction: the newest that the checkpoint has begun and not recorded.
         **options: the other options of `RecoveryOptions`, such as ``adopt``, ``accept_loss`` or ``state_schema``.
 
     Returns:
@@ -51,6 +58,7 @@ def recover(
         RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
     chosen = RecoveryOptions.parse(transactional_id=transactional_id, kafka=kafka, database=database, **options)
+    word = _open_transaction(open_transaction, batch, adopt=chosen.adopt)
     with (
         Cluster(chosen.kafka) as cluster,
         closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
@@ -64,8 +72,9 @@ def recover(
             adopt=chosen.adopt,
             accept_loss=chosen.accept_loss,
             decision=decision,
+            open_transaction=word,
         )
-        row = store.read(transactional_id)
+        row = standing_row(store, transactional_id)
         if dry_run or (row is None and not chosen.adopt):
             return recovery.look()
         if row is not None and not take_over and row.age_s < chosen.takeover_grace_s:
@@ -76,7 +85,7 @@ def recover(
 def status(
     *, kafka: Mapping[str, object], database: str, transactional_id: str | None = None, **options: Any
 ) -> list[RecoveryReport]:
-    """Look at both sides of one sink, or of every sink in the state table; nothing is claimed or changed.
+    """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
 
     Args:
         kafka: Kafka client properties.
@@ -95,7 +104,8 @@ def status(
         Cluster(chosen.kafka) as cluster,
         closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
     ):
-        ids = [transactional_id] if transactional_id else [row.transactional_id for row in store.read_all()]
+        every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
+        ids = [transactional_id] if transactional_id else every
         return [
             Recovery(
                 transactional_id=one,
@@ -107,6 +117,23 @@ def status(
             ).look()
             for one in ids
         ]
+
+
+def _open_transaction(given: str | None, batch: int | None, *, adopt: bool) -> OpenTransactionEnd | None:
+    """What a person says of an open transaction, complete and without contradiction."""
+    option, rule, remedy = "open_transaction", "", ""
+    if given not in (None, COMMIT, ABORT):
+        rule, remedy = f"it is {COMMIT} or {ABORT}", "pass the one that the table tells"
+    elif given is not None and not adopt:
+        rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
+    elif (given == COMMIT) != (batch is not None):
+        option, rule = "batch", f"it comes with open_transaction={COMMIT!r}, and with nothing else"
+        remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
+    elif batch is not None and batch < 0:
+        option, rule, remedy = "batch", "it is at least 0", "pass a batch id of the checkpoint"
+    if rule:
+        raise ConfigurationError(option=option, value=batch if option == "batch" else given, rule=rule, remedy=remedy)
+    return None if given is None else OpenTransactionEnd(batch)
 
 
 def _left_alone(report: RecoveryReport) -> RecoveryReport:

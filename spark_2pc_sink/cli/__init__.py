@@ -1,9 +1,9 @@
-"""``spark-2pc``: what is in doubt, and the command that settles it; and a cluster's transactions.
+"""``spark-2pc``: what is in doubt, and the command that settles it; the state tables; and a cluster's transactions.
 
 Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 4 when the state table has
 no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For
 ``transactions``, 3 means that ``find-hanging`` found a hanging transaction, or that ``abort`` refused because the
-coordinator knows the transaction.
+coordinator knows the transaction. For ``state``, 3 means that a table is missing, of another version, or not granted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "status": "sinks",
     "recover": "sinks",
+    "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
 }

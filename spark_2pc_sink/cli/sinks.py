@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT
 from spark_2pc_sink.recovery import OperatorDecision, RecoveryReport
 from spark_2pc_sink.runbook import recover, status
 
@@ -63,6 +64,18 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         const=OperatorDecision.DROP,
         help="of a batch that Kafka lacks: leave Kafka without it",
     )
+    settling.add_argument(
+        "--open-transaction",
+        choices=[COMMIT, ABORT],
+        help="with --adopt, where the state row and its history are lost and Kafka has a transaction open: commit when "
+        "the table has the rows of its records, abort when it has none of them",
+    )
+    settling.add_argument(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="of that transaction, with commit: the newest in the checkpoint's offsets/ that is not in its commits/",
+    )
     settling.set_defaults(run=_recover)
 
 
@@ -92,6 +105,8 @@ def _recover(given: argparse.Namespace) -> int:
             dry_run=given.dry_run,
             take_over=given.take_over,
             decision=given.decision,
+            open_transaction=given.open_transaction,
+            batch=given.batch,
             adopt=given.adopt,
             accept_loss=given.accept_loss,
             **_common(given),

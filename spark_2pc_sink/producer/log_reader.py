@@ -65,7 +65,7 @@ def find_marker(
     # In this order: a marker that comes between two looks is below the end, so it is read. The leader counts a
     # transaction as ended when it appends the marker, readers see that marker only below the high watermark: until
     # then the transaction holds the last stable offset back.
-    was_open = _is_open(cluster, partition, producer_id, deadline)
+    was_open = open_since(cluster, partition, producer_id, deadline) is not None
     stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
     end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
     begin = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
@@ -137,8 +137,23 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
     return fetched
 
 
-def _is_open(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> bool:
-    """Whether the producer has a transaction open on the partition (KIP-664, DescribeProducers)."""
+def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
+    """First offset of the transaction that a producer has open on a partition (KIP-664, DescribeProducers).
+
+    Args:
+        cluster: where to ask.
+        partition: whose leader is asked.
+        producer_id: of the transaction.
+        deadline: when to give up.
+
+    Returns:
+        The offset, or None where the producer has none open.
+
+    Raises:
+        KafkaTimeoutError: no usable answer came in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
 
     def read(response: messages.KafkaResponse) -> tuple[int, DescribedProducers]:
         found = messages.read_describe_producers(response)[partition]
@@ -154,4 +169,5 @@ def _is_open(cluster: Cluster, partition: TopicPartition, producer_id: int, dead
     )
     if code != Code.NONE:
         raise kafka_error("DescribeProducers", code, f"partition {partition}")
-    return any(state.producer_id == producer_id and state.txn_start_offset >= 0 for state in described.producers)
+    found = [each.txn_start_offset for each in described.producers if each.producer_id == producer_id]
+    return next((offset for offset in found if offset >= 0), None)

@@ -34,7 +34,7 @@ from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
-from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
@@ -86,11 +86,13 @@ class TransactionDescription:
             coordinator has never seen, or has forgotten.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
+        partitions: those of the transaction that have no end marker yet.
     """
 
     state: str
     producer: ProducerIdAndEpoch | None
     timeout_ms: int
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class TransactionClient:
             return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
         if described.error_code != Code.NONE:
             raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
-        return TransactionDescription(described.state, described.producer, described.timeout_ms)
+        return TransactionDescription(described.state, described.producer, described.timeout_ms, described.partitions)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
@@ -350,6 +352,14 @@ class TransactionClient:
             KafkaTimeoutError: no usable answer within ``max_block_ms``.
         """
         return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of the producer's open transaction in a partition, as its leader says; None where none is open.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
+        deadline = self._cluster.deadline(min(limit_ms, self._options.max_block_ms))
+        return open_since(self._cluster, partition, producer_id, deadline)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ Kafka, in every status, and halts. Counter-example without that rule: the first 
 Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
 batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be
 older than Kafka too: its marker in the log says COMMIT, and the decision after it is the one that was lost.
+
+A row that is gone is made again from its history, before this is asked. Where the history is gone too, an open
+transaction halts, whatever a person adopts: see `spark_2pc_sink.recipe.open_transaction`.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class Verdict(Enum):
 
     COMMIT = "commit the transaction of the row's pair"
     ABORT = "abort the open transaction, which was never decided"
+    TAKE_OPEN = "take the open transaction for decided, as a person has found its rows in the table"
     NOTHING = "do nothing: nothing is in doubt"
     MARK_DONE = "note that Kafka has committed it"
     MARK_OWED = "note that Kafka has aborted it, and is owed the batch"
@@ -189,8 +193,16 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
                 "choose a transactional id that nothing else uses",
                 _CHANGED,
                 "restore the state row",
-                f"{_ADOPT}, and what it has open there is aborted",
+                f"{_ADOPT}. Where it has a transaction open there, that asks how it ends",
             ),
+        )
+    if row.fresh and kafka.state is TransactionState.ONGOING:
+        # Also where the user adopts: the row that might have named it is lost, with its history.
+        return Halt(
+            HaltCause.OPEN_TRANSACTION,
+            f"neither a state row nor its history says whether the database has decided {kafka.producer}, which Kafka "
+            "holds open",
+            ("restore the state row, or its history",),
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.kafka_side import KafkaSide
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
-    from spark_2pc_sink.recovery import KafkaSide, Recovered, Recovery
+    from spark_2pc_sink.recovery import Recovered, Recovery
     from spark_2pc_sink.sink.batch_work import BatchWork, ProducedBatch
 
 _log = logging.getLogger(__name__)

@@ -50,6 +50,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "mark_done": ("5:1",),
     "mark_owed": (),
     "take_empty_batch": (1,),
+    "accept_open": ("5:0", 3, {"orders-0": (5, 5)}),
     "accept_replay": (),
     "drop_batch": ("5:1",),
     "accept_loss": (AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={"orders-0": (8, 14)}, settled="5:9"),),

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import SqlStateStore, application_name, ddl
 from jdbc_state.database import driver_connection
-from jdbc_state.schema import CREATE_ATTEMPTS_MAX
+from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
 from spark_2pc_sink.testing import wait_until
 from tests.integration import database_tables
@@ -117,8 +117,8 @@ def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pyte
         attempts.append(1)
         raise DBAPIError("CREATE TABLE", None, errors.lookup("23505")())
 
-    monkeypatch.setattr("jdbc_state.schema._create_once", lose)
-    monkeypatch.setattr("jdbc_state.schema._LOST_RACE", {None})
+    monkeypatch.setattr("jdbc_state.preparing._create_once", lose)
+    monkeypatch.setattr("jdbc_state.preparing._LOST_RACE", {""})
     with sql_store_error(database):
         assert len(attempts) == CREATE_ATTEMPTS_MAX
 

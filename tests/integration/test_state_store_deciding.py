@@ -70,7 +70,12 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     before = show(connection)
     connection.rollback()
     transaction = SqlDecidingTransaction(
-        connection, tables=store._tables, settings=SETTINGS, transactional_id=ID, generation=row.generation
+        connection,
+        state=store._state,
+        moves=store._moves,
+        settings=SETTINGS,
+        transactional_id=ID,
+        generation=row.generation,
     )
     transaction.begin()
     inside = show(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from jdbc_state import MemoryStateStore, SqlStateStore, StateRow, StateStore
 from jdbc_state.history import EVENTS
-from spark_2pc_sink.errors import HaltCause, SupersededError
-from tests.integration.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
+from jdbc_state.model import STATUSES
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
+from tests.integration.state_stores import FIRST, ID, claim, decide, execute, reach, settings, sql_store
 from tests.support.halts import halts
 from tests.support.providers import Database
 
@@ -62,7 +64,7 @@ def in_step(store: StateStore, row: StateRow | None) -> StateRow:
 
 
 def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
-    """C5: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
+    """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
     store = make()
     row = in_step(store, claim(store))
     row = in_step(store, store.mark_initialized(ID, row.generation, "4:9"))
@@ -89,7 +91,7 @@ def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
 
 
 def test_what_changes_no_row_writes_no_line(make: Any) -> None:
-    """D1, C5: an overtaken driver, and one beside another decision than it has seen."""
+    """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
     store = make()
     row = claim(store)
     decide(store, row)
@@ -109,7 +111,7 @@ def test_what_changes_no_row_writes_no_line(make: Any) -> None:
 
 
 def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Any) -> None:
-    """C1: the answer to the first was lost."""
+    """C1, C13: the answer to the first was lost."""
     store = make()
     row = claim(store)
     for _ in range(2):
@@ -148,7 +150,7 @@ def test_without_history_none_is_written(make: Any) -> None:
 
 
 def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
-    """C5: a person has tidied up."""
+    """C13: a person has tidied up."""
     store = make()
     row = claim(store)
     decide(store, row)
@@ -161,12 +163,95 @@ def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
     assert lines(store) == [("noted", 1, 0, "done", "5:0")]
 
 
+# --- a lost row ------------------------------------------------------------------------------------------------------
+
+
+def lose(store: StateStore, transactional_id: str = ID) -> None:
+    """Delete the row, as a person does."""
+    if isinstance(store, SqlStateStore):
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+            connection.execute(store._state.delete().where(store._state.c.transactional_id == transactional_id))
+    else:
+        del store._rows[transactional_id]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_lost_row_is_made_again_from_its_newest_line(make: Any, status: str) -> None:
+    """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
+    store = make()
+    reach(store, status)
+    row = claim(store)
+    lose(store)
+    assert store.read(ID) is None
+    assert store.read_lost() == [row]
+    rebuilt = claim(store, run_id="run-2")
+    assert rebuilt.rebuilt_from == row.decision
+    assert rebuilt == replace(row, generation=row.generation + 1, run_id="run-2", claimed_at=rebuilt.claimed_at)
+    in_step(store, rebuilt)
+    assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
+
+
+def test_a_row_that_is_new_is_not_made_again(make: Any) -> None:
+    store = make()
+    assert claim(store).rebuilt_from is None
+    assert claim(store, "other").rebuilt_from is None
+
+
+def test_the_claims_before_the_loss_stay_defeated(make: Any) -> None:
+    """C2, C13: an older driver holds a generation that the row made again must not come to."""
+    store = make()
+    row = reach(store, "done")
+    older = [claim(store) for _ in range(3)][-1]
+    lose(store)
+    with pytest.raises(SupersededError, match="no row"):
+        claim(store, expected_generation=older.generation)
+    with pytest.raises(SupersededError, match="no row"):
+        decide(store, older, batch_id=1)
+    rebuilt = claim(store)
+    assert rebuilt.generation == older.generation + 1
+    with pytest.raises(SupersededError):
+        decide(store, older, batch_id=1)
+    assert in_step(store, store.read(ID)) == replace(row, generation=rebuilt.generation, claimed_at=rebuilt.claimed_at)
+
+
+@pytest.mark.parametrize("change", [{"query_id": "query-2"}, {"cluster_id": "cluster-b"}])
+def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Any, change: dict[str, str]) -> None:
+    """A10, D6: losing the row is no way round the question whose it is."""
+    store = make()
+    row = reach(store, "done")
+    lose(store)
+    with pytest.raises(ClaimRefusedError):
+        claim(store, **change)
+    assert store.read(ID) is None
+    adopted = claim(store, adopt=True, **change)
+    assert (adopted.rebuilt_from, adopted.decision) == (row.decision, row.decision + 1)
+    assert (adopted.batch_id, adopted.status) == ((None, "done") if "query_id" in change else (0, "none"))
+
+
+def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: Any) -> None:
+    """D6: as where the row is there."""
+    store = make()
+    reach(store, "decided")
+    lose(store)
+    with pytest.raises(ClaimRefusedError, match="is not settled"):
+        claim(store, cluster_id="cluster-b", adopt=True)
+
+
+def test_lost_rows_are_listed_by_their_ids(make: Any) -> None:
+    store = make()
+    for name in ("b", "a", "c"):
+        reach(store, "done", name)
+    for name in ("a", "b"):
+        lose(store, name)
+    assert [row.transactional_id for row in store.read_lost()] == ["a", "b"]
+
+
 # --- on PostgreSQL ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.postgres
 def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database: str) -> None:
-    """C5: what came after it stays where it was, and is not the newest line any more."""
+    """C13: what came after it stays where it was, and is not the newest line any more."""
     with sql_store(database) as store:
         row = claim(store)
         execute(database, "CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
@@ -181,8 +266,55 @@ def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database:
 
 
 @pytest.mark.postgres
+def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
+    """C13: they would fall behind the row, and one day it would be made again from an old one."""
+    with sql_store(database) as store:
+        row = reach(store, "done")
+    with sql_store(database, history_batches=0) as without:
+        claimed = claim(without)
+        assert lines(without) == []
+        decide(without, claimed, batch_id=1)
+        lose(without)
+        assert claim(without).status == "none"
+    assert row.decision == 1
+
+
+@pytest.mark.postgres
+def test_a_row_that_was_lost_before_that_is_made_again_first(database: str) -> None:
+    """C13: the settings have changed while the row was lost."""
+    with sql_store(database) as store:
+        row = reach(store, "decided")
+        lose(store)
+    with sql_store(database, history_batches=0) as without:
+        rebuilt = claim(without)
+        assert (rebuilt.status, rebuilt.rebuilt_from, lines(without)) == ("decided", row.decision, [])
+
+
+@pytest.mark.postgres
+def test_claims_of_a_lost_row_come_one_after_the_other(database: str) -> None:
+    """C3: two drivers find it gone at the same moment."""
+    with sql_store(database) as store, sql_store(database) as second:
+        row = reach(store, "decided")
+        lose(store)
+        barrier = threading.Barrier(2)
+        found: list[StateRow] = []
+
+        def start(one: SqlStateStore) -> None:
+            barrier.wait(10)
+            found.append(claim(one))
+
+        threads = [threading.Thread(target=start, args=[one]) for one in (store, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(each.generation for each in found) == [row.generation + 1, row.generation + 2]
+        assert {each.status for each in found} == {"decided"}
+
+
+@pytest.mark.postgres
 def test_a_line_is_rolled_back_with_its_batch(database: str) -> None:
-    """C5: the decision and its line are one transaction."""
+    """C13: the decision and its line are one transaction."""
 
     def fail(store: SqlStateStore, row: StateRow) -> None:
         with store.deciding(ID, row.generation) as transaction:

@@ -106,6 +106,10 @@ class SimKafka:
         pair = ProducerIdAndEpoch(reply.pair.producer_id, reply.pair.epoch) if told else None
         return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)
 
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """Not asked: no person ends a transaction here."""
+        raise KafkaTimeoutError(operation=f"open-since {producer_id} {partition}", deadline_ms=limit_ms, last_error="")
+
     def find_marker(
         self,
         partition: TopicPartition,

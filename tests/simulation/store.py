@@ -84,6 +84,10 @@ class SimStore:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_all", state="simulation", rule="no driver reads all rows")
 
+    def read_lost(self) -> list[StateRow]:
+        """Not used by a driver."""
+        raise LocalProtocolError(operation="read_lost", state="simulation", rule="no driver reads all rows")
+
     def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
         """A plain read."""
         return self.statement("read-history", lambda: self.database.read_history(transactional_id, last=last))
@@ -93,6 +97,7 @@ class SimStore:
     mark_done = _as_one_statement("mark_done")
     mark_owed = _as_one_statement("mark_owed")
     take_empty_batch = _as_one_statement("take_empty_batch")
+    accept_open = _as_one_statement("accept_open")
     accept_replay = _as_one_statement("accept_replay")
     drop_batch = _as_one_statement("drop_batch")
     accept_loss = _as_one_statement("accept_loss")

@@ -59,6 +59,8 @@ class FakeKafka:
     #: What the logs show as committed since the row, and what was asked for.
     found: FoundCommits = field(default_factory=FoundCommits)
     queries: list[tuple[CommitQuery, list[str]]] = field(default_factory=list)
+    #: First offset of the open transaction in each partition; None where its leader has forgotten it.
+    began: dict[TopicPartition, int | Exception | None] = field(default_factory=dict)
     committed: list[ProducerIdAndEpoch] = field(default_factory=list)
     aborted: list[ProducerIdAndEpoch] = field(default_factory=list)
     added: list[TopicPartition] = field(default_factory=list)
@@ -73,7 +75,8 @@ class FakeKafka:
 
     def describe(self) -> TransactionDescription:
         self._called("describe")
-        return TransactionDescription(self.state, self.pair, self.timeout_ms)
+        partitions = tuple(sorted(self.began)) if self.state == "Ongoing" else ()
+        return TransactionDescription(self.state, self.pair, self.timeout_ms, partitions)
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         self._called("keep" if keep_prepared else "init")
@@ -129,6 +132,15 @@ class FakeKafka:
         self._called("find_commits")
         self.queries.append((query, sorted(topics)))
         return self.found
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        self._called("open_since")
+        assert self.pair is not None
+        assert producer_id == self.pair.producer_id
+        began = self.began[partition]
+        if isinstance(began, Exception):
+            raise began
+        return began
 
     def find_marker(
         self,

@@ -60,7 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
-    words += ["--history-batches", "5"]
+    words += ["--history-batches", "5", "--adopt", "--open-transaction", "commit", "--batch", "7"]
     assert cli.main(words) == 0
     assert calls == [
         {
@@ -68,7 +68,9 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "dry_run": False,
             "take_over": True,
             "decision": OperatorDecision.DROP,
-            "adopt": False,
+            "open_transaction": "commit",
+            "batch": 7,
+            "adopt": True,
             "accept_loss": None,
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",

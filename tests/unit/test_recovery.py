@@ -10,6 +10,7 @@ from jdbc_state import Decision, MemoryStateStore, StateRow
 from spark_2pc_sink.errors import HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
 from tests.support.halts import halts
@@ -32,6 +33,7 @@ class Sides:
         adopt: bool = False,
         accept_loss: str | None = None,
         decision: OperatorDecision | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
         settle_deadline_ms: int = 5_000,
     ) -> Recovery:
         return Recovery(
@@ -43,6 +45,7 @@ class Sides:
             adopt=adopt,
             accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
             decision=decision,
+            open_transaction=open_transaction,
         )
 
     def start(self) -> ProducerIdAndEpoch:
@@ -260,8 +263,12 @@ def test_a_lost_row_halts_at_every_start_until_adopted() -> None:
         with halts(HaltCause.ID_IN_USE):
             sides.start()
     assert sides.kafka.state == "Ongoing"
+    with halts(HaltCause.OPEN_TRANSACTION):
+        sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
+    with halts(HaltCause.ID_IN_USE):
+        sides.start()
     sides.recovery(adopt=True).run(query_id=QUERY, run_id="run")
-    assert sides.kafka.aborted
     assert sides.start() == sides.kafka.pair
 
 

@@ -35,7 +35,9 @@ CLAIMANT = Claimant(
 
 def sql(claimant: Claimant, *, keep: int = 0) -> str:
     dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
-    compiled = claim_statement(StateTables.named(SETTINGS), claimant, keep=keep).compile(dialect=dialect)
+    compiled = claim_statement(StateTables.named(SETTINGS), claimant, keep=keep, history_there=keep > 0).compile(
+        dialect=dialect
+    )
     return " ".join(str(compiled).split())
 
 

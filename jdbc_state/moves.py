@@ -1,0 +1,106 @@
+"""The moves of a row as SQL: one conditional UPDATE each, and its line of the history in the same statement.
+
+``WHERE transactional_id = … AND generation = …`` is lock, check and write in one, at every isolation level: a driver
+whose claim is not the newest meets no row, and then writes no line either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Executable, bindparam, case, func, literal, null, select, update
+
+from jdbc_state.claim import row_columns
+from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
+from jdbc_state.model import OWED, legal_before, status_after
+from jdbc_state.schema import StateTables
+
+DECIDE = "decide"
+_ACCEPT_OPEN = "accept_open"
+_TO_ANOTHER_BATCH = ("take_empty_batch", "accept_loss")
+_INITIALIZE = "mark_initialized"
+#: Parameters of every move; those of the values have a prefix, as SQLAlchemy keeps the columns' names for itself.
+_ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
+
+
+class Moves:
+    """The statements of one store, each made once: that takes longer than the server takes to carry it out.
+
+    Args:
+        tables: of both.
+        keep: lines of the history to be kept; 0 to write none.
+    """
+
+    def __init__(self, tables: StateTables, *, keep: int) -> None:
+        self._tables = tables
+        self._state = tables.state
+        self._keep = keep
+        self._made: dict[tuple[str, ...], Executable] = {}
+
+    def move(
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: Mapping[str, object],
+        *,
+        expected: str | None = None,
+    ) -> tuple[Executable, dict[str, object]]:
+        """A statement that answers with the row, or with nothing and has then changed nothing; and its parameters.
+
+        Args:
+            operation: the name in ``model.TRANSITIONS``.
+            transactional_id: the row.
+            generation: must be that of the row.
+            values: of its other columns.
+            expected: must be its ``prepared_transaction_state``; None for any.
+        """
+        parameters = {_VALUE + name: value for name, value in values.items()}
+        parameters |= {_ID: transactional_id, _GENERATION: generation}
+        if expected is not None:
+            parameters[_EXPECTED] = expected
+        key = (operation, *parameters)
+        if key not in self._made:
+            self._made[key] = self._make(operation, tuple(values), expects=expected is not None)
+        return self._made[key], parameters
+
+    def _make(self, operation: str, names: tuple[str, ...], *, expects: bool) -> Executable:
+        state = self._state
+        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in names}
+        allowed = [
+            state.c.transactional_id == bindparam(_ID),
+            state.c.generation == bindparam(_GENERATION),
+            state.c.status.in_(legal_before(operation)),
+        ]
+        if expects:
+            allowed.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
+        written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
+        moved = update(state).where(*allowed).values(written).returning(*row_columns(state))
+        if not self._keep:
+            return moved
+        keep = self._keep if operation in EVENT_OF else None
+        return with_line(moved, self._tables, event=self._event(operation), keep=keep)
+
+    def _times(self, operation: str) -> dict[str, Any]:
+        if operation in (DECIDE, _ACCEPT_OPEN):
+            return {"decided_at": func.clock_timestamp(), "settled_at": null()}
+        return {} if operation == _INITIALIZE else {"settled_at": func.clock_timestamp()}
+
+    def _number(self, operation: str, new: Mapping[str, ColumnElement[Any]]) -> dict[str, Any]:
+        """The number of the line: the next one for another batch."""
+        number, batch_id = self._state.c.decision, self._state.c.batch_id
+        if operation in (DECIDE, _ACCEPT_OPEN):
+            return {number.name: number + 1}
+        if operation in _TO_ANOTHER_BATCH:
+            # A repeat, after an answer that was lost, takes no number of its own.
+            return {number.name: case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
+        return {}
+
+    def _event(self, operation: str) -> str | ColumnElement[Any]:
+        if operation == DECIDE:
+            # The row as it was when the statement began. Had it changed since, the move would meet none.
+            state = self._state
+            before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
+            return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
+        return EVENT_OF.get(operation, NOTED)

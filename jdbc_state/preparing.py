@@ -1,0 +1,215 @@
+"""How the tables come to be, and come to this version: also when two drivers start for the first time at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
+
+from jdbc_state.failures import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
+from jdbc_state.schema import StateTables, grant, quoted, sql_of
+from jdbc_state.settings import StoreSettings
+from jdbc_state.versions import find_table, migrate_command, refusal
+from spark_2pc_sink.errors import StateStoreError
+
+#: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
+CREATE_ATTEMPTS_MAX = 5
+#: What the loser of such a race is told. CREATE looks first and creates then, so it can meet the unique indexes of
+#: pg_namespace, pg_class and pg_type (23505), or a concurrent update of the catalogue (XX000).
+_LOST_RACE = frozenset({"23505", "42P06", "42P07", "42710", "XX000"})
+
+# Who may write the state row has to write the history with it, from the next decision on.
+_GRANTEES = text(
+    "SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END AS role, "
+    "bool_or(privilege_type = 'UPDATE') AS writes FROM pg_class, aclexplode(relacl) "
+    "WHERE oid = to_regclass(:table) AND grantee <> relowner GROUP BY grantee ORDER BY 1"
+)
+_MISSING_PRIVILEGES = text(
+    "SELECT wanted FROM unnest(CAST(:wanted AS text[])) AS wanted "
+    "WHERE NOT has_table_privilege(CAST(:role AS name), to_regclass(:table), wanted)"
+)
+_SCHEMA_USAGE = text("SELECT has_schema_privilege(CAST(:role AS name), CAST(:schema AS text), 'USAGE')")
+
+
+@dataclass(frozen=True)
+class SchemaReport:
+    """What `check` finds.
+
+    Attributes:
+        there: whether there is a state table.
+        ready: whether a driver of this version can start with the role.
+        lines: what was found, one sentence each.
+    """
+
+    there: bool
+    ready: bool
+    lines: tuple[str, ...]
+
+
+def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> bool:
+    """Make schema and tables unless they are there, and bring a state table of our own to this version.
+
+    A role that may not create anything can use tables that are there: nothing is created that exists.
+
+    Args:
+        connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
+        settings: the names.
+        where: the database, as in a URL.
+
+    Returns:
+        Whether there is a history, wanted or not.
+
+    Raises:
+        StateStoreError: a table of that name is not ours, or of a version that this role cannot change.
+        sqlalchemy.exc.DBAPIError: the database refused.
+    """
+    tables = StateTables.named(settings)
+    for table in tables.wanted(settings):
+        found = find_table(connection, tables, table)
+        if found is None:
+            _create(connection, settings, table, where=where)
+            found = find_table(connection, tables, table)
+        if found is not None and table is tables.state and found.version == 1 and found.owned:
+            _add_columns(connection, tables)
+        elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
+            raise refused
+    return find_table(connection, tables, tables.history) is not None
+
+
+def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> list[str]:
+    """Bring the tables of an earlier version to this one, and make what is missing. Safe to run twice.
+
+    Each step is one message, and so one transaction. The lock that a table takes is asked for with the connection's
+    lock_timeout: other drivers wait behind it meanwhile, and go on.
+
+    Args:
+        connection: see :func:`prepare`.
+        settings: the names; with ``history_batches``, the history is made.
+        where: the database, as in a URL.
+
+    Returns:
+        What was done, one sentence each; empty for nothing.
+
+    Raises:
+        StateStoreError: see :func:`prepare`; or there is no state table.
+        sqlalchemy.exc.DBAPIError: the database refused, or a lock was not to be had in time.
+    """
+    tables = StateTables.named(settings)
+    state = find_table(connection, tables, tables.state)
+    if state is None:
+        raise StateStoreError(
+            operation=f"migration of table {quoted(tables.state)}",
+            detail="it does not exist. The first start of a job makes it, or what spark-2pc state ddl prints",
+        )
+    done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
+    history_there = find_table(connection, tables, tables.history) is not None
+    prepare(connection, settings, where=where)
+    if tables.history in tables.wanted(settings):
+        done += [] if history_there else [f"made {quoted(tables.history)}"]
+        done += _grant_as_state(connection, tables)
+    return done
+
+
+def check(connection: Connection, settings: StoreSettings, *, role: str | None, where: str) -> SchemaReport:
+    """Say which version is there, what is missing, and what the role may not do; changes nothing.
+
+    Args:
+        connection: any.
+        settings: the names.
+        role: as the catalogue spells it; None for the connected one.
+        where: the database, as in a URL.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: there is no such role.
+    """
+    tables = StateTables.named(settings)
+    name = role or str(connection.scalar(text("SELECT current_user")))
+    found = {table: find_table(connection, tables, table) for table in tables.wanted(settings)}
+    lines, ready = [], True
+    for table, one in found.items():
+        if one is None:
+            ready = False
+            lines.append(f"{quoted(table)} does not exist: {_make_command(settings, where=where)}")
+            continue
+        refused = refusal(one, tables, settings, where=where)
+        version = "no version of this package's" if one.version is None else f"version {one.version}"
+        lines.append(f"{one.name}: {version}, owned by {one.owner}{'' if refused is None else f': {refused.detail}'}")
+        lacks = _lacking(connection, table, tables.privileges(table), name)
+        if lacks:
+            lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {grant(table, lacks, name)}")
+        ready = ready and refused is None and not lacks
+    there = found[tables.state] is not None
+    usable = not there or connection.scalar(_SCHEMA_USAGE, {"role": name, "schema": settings.state_schema})
+    if not usable:
+        lines.append(f"{name} lacks USAGE on schema {settings.state_schema}")
+    return SchemaReport(there=there, ready=ready and bool(usable), lines=tuple(lines))
+
+
+def _make_command(settings: StoreSettings, *, where: str) -> str:
+    return f"the first start of a job makes it, or {migrate_command(settings, role='OWNER', where=where)}"
+
+
+def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role: str) -> list[str]:
+    asked = {"wanted": list(wanted), "role": role, "table": quoted(table)}
+    return list(connection.scalars(_MISSING_PRIVILEGES, asked))
+
+
+def _add_columns(connection: Connection, tables: StateTables) -> None:
+    """From version 1 to 2. The defaults are constants, so the table is not rewritten (PostgreSQL 11)."""
+    state = quoted(tables.state)
+    connection.exec_driver_sql(
+        f"ALTER TABLE {state} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
+        "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(tables.state))
+    )
+
+
+def _grant_as_state(connection: Connection, tables: StateTables) -> list[str]:
+    """Grant on the history what belongs to what is granted on the state table."""
+    done = []
+    for role, writes in connection.execute(_GRANTEES, {"table": quoted(tables.state)}).all():
+        wanted = tables.privileges(tables.history) if writes else ("SELECT",)
+        connection.exec_driver_sql(grant(tables.history, wanted, role))
+        done.append(f"granted {', '.join(wanted)} on {quoted(tables.history)} to {role}")
+    return done
+
+
+def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
+    for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
+        try:
+            _create_once(connection, settings, table)
+        except DBAPIError as error:
+            code = sqlstate_of(error)
+            if code == INSUFFICIENT_PRIVILEGE:
+                raise _may_not_create(settings, table, error, where=where) from error
+            if code not in _LOST_RACE or attempt == CREATE_ATTEMPTS_MAX:
+                raise
+            if connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is not None:
+                return
+        else:
+            return
+
+
+def _create_once(connection: Connection, settings: StoreSettings, table: Table) -> None:
+    # CREATE SCHEMA IF NOT EXISTS asks for the right to create one even when it is there.
+    if not inspect(connection).has_schema(settings.state_schema):
+        connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
+    # One message: there is no table without its comment.
+    connection.exec_driver_sql(f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
+
+
+def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
+    history = table.name == settings.history_table
+    remedy = (
+        f"With the role that owns the state table: {migrate_command(settings, role='OWNER', where=where)}. Or set "
+        "history_batches=0: a decision then does not outlive its state row"
+        if history
+        else "Run what spark-2pc state ddl --role ROLE prints with a role that may create tables, or grant this one "
+        "CREATE on the schema"
+    )
+    return StateStoreError(
+        operation=f"making table {quoted(table)}",
+        detail=f"it does not exist, and this role may not make it: {describe(error)}. {remedy}",
+        sqlstate=INSUFFICIENT_PRIVILEGE,
+    )

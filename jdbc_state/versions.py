@@ -1,0 +1,141 @@
+"""Which version of a table is there, and what to do where it is another.
+
+A version is told by the columns and the primary key: these are what the statements of this package need, whoever made
+the table and however it was copied. The comment that says it too is lost by ``pg_dump --no-comments`` and missing from
+tables that were made by hand. So it counts for one thing only, which columns cannot tell: that a table is of a version
+later than this one.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, text
+
+from jdbc_state.schema import MARK, VERSION, StateTables, quoted
+from jdbc_state.settings import StoreSettings
+from spark_2pc_sink.errors import StateStoreError
+
+#: The columns of the state table that version 2 has added.
+ADDED_BY_2 = ("topic_ids", "decision")
+#: The primary key of the history in version 1.
+_HISTORY_KEY_1 = ("prepared_transaction_state", "transactional_id")
+
+# Not SQLAlchemy's inspector: it remembers statements for each engine that ever was, and a process may run many queries
+# one after the other.
+_TABLE = text(
+    "SELECT obj_description(oid, 'pg_class') AS remark, pg_get_userbyid(relowner) AS owner, "
+    "pg_has_role(relowner, 'USAGE') AS owned FROM pg_class WHERE oid = to_regclass(:table)"
+)
+#: Name, and whether it is in the primary key.
+_COLUMNS = text(
+    "SELECT attname, coalesce(attnum = ANY (indkey), false) FROM pg_attribute LEFT JOIN pg_index "
+    "ON indrelid = attrelid AND indisprimary WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table that is there.
+
+    Attributes:
+        name: quoted as in SQL.
+        version: its version; None where it is no table of this package, or lacks a part.
+        owner: the role that owns it.
+        owned: whether the connected role may do what its owner may.
+        lacks: what it lacks of version 2, in words; '' for nothing.
+    """
+
+    name: str
+    version: int | None
+    owner: str
+    owned: bool
+    lacks: str
+
+
+def find_table(connection: Connection, tables: StateTables, table: Table) -> FoundTable | None:
+    """What is there under the name of ``table``; None for nothing."""
+    name = quoted(table)
+    about = connection.execute(_TABLE, {"table": name}).one_or_none()
+    if about is None:
+        return None
+    columns = connection.execute(_COLUMNS, {"table": name}).all()
+    missing = [column.name for column in table.columns if column.name not in {found for found, _ in columns}]
+    key = sorted(found for found, in_key in columns if in_key)
+    wanted_key = sorted(column.name for column in table.primary_key.columns)
+    lacks = f"columns {', '.join(missing)}" if missing else ""
+    if not missing and key != wanted_key:
+        lacks = f"the primary key ({', '.join(column.name for column in table.primary_key.columns)})"
+    version: int | None = None
+    if not lacks:
+        said = re.fullmatch(rf"{re.escape(MARK)}([0-9]{{1,9}})", about.remark or "")
+        version = max(VERSION, int(said[1])) if said else VERSION
+    elif _is_version_1(tables, table, missing, key):
+        version = 1
+    return FoundTable(name=name, version=version, owner=about.owner, owned=about.owned, lacks=lacks)
+
+
+def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: list[str]) -> bool:
+    if table is tables.history:
+        return "decision" in missing and tuple(key) == _HISTORY_KEY_1
+    return set(missing) <= set(ADDED_BY_2) and key == ["transactional_id"]
+
+
+def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, where: str) -> StateStoreError | None:
+    """Why a table cannot be used as it is, and the command that changes that; None where it can.
+
+    Args:
+        found: the table.
+        tables: of both.
+        settings: their names.
+        where: the database, as in a URL.
+    """
+    if found.version == VERSION:
+        return None
+    if found.version is None:
+        detail = (
+            f"it exists and lacks {found.lacks}: it is another application's, or a part of it is missing. Choose "
+            "another state_table, history_table or state_schema, or add what is missing"
+        )
+    elif found.version > VERSION:
+        detail = (
+            f"it is of version {found.version}, and this package knows no version after {VERSION}. Install the version "
+            "of the package that the table was migrated to"
+        )
+    elif found.name == quoted(tables.history):
+        detail = (
+            "it is the history of version 1, which jobs of that version may still write. Choose another history_table"
+        )
+    else:
+        detail = (
+            f"it is of version {found.version}, version {VERSION} is wanted, and the role {found.owner} owns it. With "
+            f"that role: {migrate_command(settings, role=found.owner, where=where)}"
+        )
+    return StateStoreError(operation=f"check of table {found.name}", detail=detail)
+
+
+def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
+    """The command that brings the tables to this version, complete but for the password.
+
+    Args:
+        settings: their names.
+        role: who runs it.
+        where: the database, as in a URL.
+    """
+    names = {
+        "--state-schema": settings.state_schema,
+        "--state-table": settings.state_table,
+        "--history-table": settings.history_table,
+    }
+    flags = " ".join(f"{flag} {shlex.quote(_as_identifier(name))}" for flag, name in names.items())
+    return f"spark-2pc state migrate --database {shlex.quote(f'postgresql://{role}@{where}')} {flags}"
+
+
+def _as_identifier(name: str) -> str:
+    """As the options take it: in quotes, where it is not what SQL would read without."""
+    if re.fullmatch(r"[a-z_][a-z0-9_$]*", name):
+        return name
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,0 +1,96 @@
+"""Where a transaction is open whose decision is lost, and how a person finds out how it has to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.clock import Deadline
+    from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.log_rule import LogSide
+    from spark_2pc_sink.recipe.resolve import Halt
+
+#: Of the partitions, how many a message names.
+SHOWN_PARTITIONS_MAX: Final = 20
+#: A partition that is asked has at least this long.
+_PARTITION_MS_MIN: Final = 1_000
+
+
+def began_at(kafka: LogSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
+    """First offset of the open transaction in each of its partitions, or why that cannot be had.
+
+    Args:
+        kafka: shows the transaction as open.
+        deadline: of all questions together; once it has passed, no further partition is asked.
+    """
+    described = kafka.describe()
+    found: dict[TopicPartition, int | str] = {}
+    producer = described.producer
+    if producer is None:
+        return found
+    for partition in sorted(described.partitions):
+        found[partition] = "not asked, for lack of time"
+        if deadline.passed:
+            continue
+        limit_ms = max(int(deadline.remaining_s * 1000) // 2, _PARTITION_MS_MIN)
+        try:
+            offset = kafka.open_since(partition, producer_id=producer.producer_id, limit_ms=limit_ms)
+        except (KafkaError, KafkaTimeoutError) as error:
+            found[partition] = f"not to be read: {error}"
+        else:
+            found[partition] = "no record yet" if offset is None else offset
+    return found
+
+
+def note_decision(
+    store: StateStore,
+    row: StateRow,
+    producer: ProducerIdAndEpoch,
+    batch_id: int,
+    found: Mapping[TopicPartition, int | str],
+) -> StateRow:
+    """Write down that the open transaction is decided, BEFORE it is committed: then a crash in between loses nothing.
+
+    Args:
+        store: of the state row.
+        row: claimed, and of no decision.
+        producer: the transaction's pair.
+        batch_id: of the batch whose rows are in the table.
+        found: by :func:`began_at`; its end can be read in the log from there on.
+    """
+    offsets = {str(partition): (at, at) for partition, at in found.items() if isinstance(at, int)}
+    return store.accept_open(row.transactional_id, row.generation, str(producer), batch_id, offsets)
+
+
+def explained(halt: Halt, transactional_id: str, found: Mapping[TopicPartition, int | str]) -> Halt:
+    """The halt with where to look, and with the commands that settle it.
+
+    Args:
+        halt: of the cause OPEN_TRANSACTION.
+        transactional_id: of the sink.
+        found: by :func:`began_at`.
+    """
+    shown = [
+        f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"
+        for partition, began in list(found.items())[:SHOWN_PARTITIONS_MAX]
+    ]
+    if len(found) > len(shown):
+        shown.append(f"and {len(found) - len(shown)} more")
+    command = f"spark-2pc recover --transactional-id {transactional_id} --adopt --open-transaction"
+    newest = "the newest batch in the checkpoint's offsets/ that is not in its commits/"
+    return replace(
+        halt,
+        reason=f"{halt.reason}. It wrote to {', '.join(shown) or 'no partition yet'}",
+        remedies=(
+            *halt.remedies,
+            "else read its records from there on with isolation.level=read_uncommitted: are their rows in the table?",
+            f"they are: {command} commit --batch N, where N is {newest}. Spark's replay of it is then skipped",
+            f"they are not: {command} abort; then adopt=True on the sink (once)",
+        ),
+    )

@@ -1,0 +1,146 @@
+"""The state row is deleted while Kafka has a transaction open: every way on ends with each row once, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.errors import HaltCause
+from tests.integration.faults.conftest import MakeJob
+from tests.support.driver_job import Job
+from tests.support.providers import Broker
+
+BATCH = 1
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed."""
+
+    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
+        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return call
+
+
+def killed_and_lost(make_job: MakeJob, broker: Broker, place: str, *, history: bool = True) -> Job:
+    """A job whose driver was killed at ``place``, and whose row was deleted; without ``history``, its lines too."""
+    # Without the key nothing but the product keeps rows from being there twice.
+    job = make_job(broker, primary_key=False)
+    job.kill_at(place, batch=BATCH)
+    job.sql("DELETE FROM kafka_transaction_state")
+    if not history:
+        job.sql("DELETE FROM kafka_transaction_state_history")
+    return job
+
+
+def restart(job: Job, run: Run, **sink: Any) -> None:
+    del run
+    job.run(**sink)
+
+
+def recover_first(job: Job, run: Run, *options: str) -> None:
+    code, text = run(job, "recover", "--take-over", *options)
+    assert code == exits.EXIT_SETTLED, text
+    assert "made the lost state row again from line" in text
+    job.run()
+
+
+WAYS: dict[str, Callable[[Job, Run], None]] = {
+    "restart": restart,
+    "recover": recover_first,
+    "recover --adopt": lambda job, run: recover_first(job, run, "--adopt"),
+    "adopt=True": lambda job, run: restart(job, run, adopt=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("place", ["step:DECIDE", "step:PREPARE", "step:COMPLETE"])
+def test_a_row_that_is_lost_is_made_again(
+    place: str, way: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
+) -> None:
+    """C13: adopt aborted a decided transaction, and the batch was in the table twice."""
+    job = killed_and_lost(make_job, kafka_each_version, place)
+    WAYS[way](job, run)
+    job.check()
+
+
+def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, run: Run) -> None:
+    """D2: and looking at it changes nothing."""
+    job = killed_and_lost(make_job, kafka, "step:DECIDE")
+    described = job.describe()
+    for command in (["status"], ["recover", "--dry-run"], ["recover"]):
+        code, text = run(job, *command)
+        assert code == exits.EXIT_IN_DOUBT
+        assert "no state row; decided" in text
+    every = ["status", "--bootstrap-server", job.broker.bootstrap, "--database", job.database]
+    assert cli.main(every) == exits.EXIT_IN_DOUBT
+    assert job.sql("SELECT count(*) FROM kafka_transaction_state") == [(0,)]
+    assert job.describe() == described
+    job.run()
+    job.check()
+
+
+@pytest.mark.parametrize(("place", "word"), [("step:DECIDE", "commit"), ("step:PREPARE", "abort")])
+def test_row_and_history_are_lost(
+    place: str, word: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
+) -> None:
+    """C14: nobody but a person, who looks into the table, can tell what the database has decided."""
+    job = killed_and_lost(make_job, kafka_each_version, place, history=False)
+    described = job.describe()
+    assert job.fail().cause == HaltCause.ID_IN_USE
+    for _ in range(2):
+        outcome = job.fail(adopt=True)
+        assert outcome.cause == HaltCause.OPEN_TRANSACTION
+        assert f"has decided {described.producer}" in outcome.text
+        assert f"{job.topic}-0 from offset" in outcome.text
+    code, text = run(job, "recover", "--take-over", "--adopt")
+    assert code == exits.EXIT_IN_DOUBT
+    assert f"--transactional-id {job.transactional_id} --adopt --open-transaction {word}" in text
+    assert job.describe() == described
+    batch = ("--batch", str(BATCH)) if word == "commit" else ()
+    for _ in range(2):
+        code, text = run(job, "recover", "--take-over", "--adopt", "--open-transaction", word, *batch)
+        assert code == exits.EXIT_SETTLED, text
+    restarted = job.run(adopt=word == "abort")
+    assert restarted.placements[0] == (BATCH, "SKIP" if word == "commit" else "RUN")
+    job.check()
+
+
+def test_row_and_history_are_lost_and_the_transaction_times_out_behind_the_word(
+    kafka_each_version: Broker, make_job: MakeJob, run: Run
+) -> None:
+    """C14, B1: a person has said commit, and Kafka aborts it all the same: its records are sent again, its rows not."""
+    job = killed_and_lost(make_job, kafka_each_version, "step:DECIDE", history=False)
+    with job.coordinator() as client:
+        described = client.describe()
+        pair = described.producer
+        assert pair is not None
+        offsets = {
+            str(each): client.open_since(each, producer_id=pair.producer_id, limit_ms=30_000)
+            for each in described.partitions
+        }
+    assert set(offsets) == {f"{job.topic}-{number}" for number in range(3)}
+    # What the command writes first, before it is killed.
+    shown = "{" + ", ".join(f'"{name}": [{at}, {at}]' for name, at in offsets.items()) + "}"
+    job.fail(adopt=True)
+    job.sql(
+        "UPDATE kafka_transaction_state SET status = 'decided', prepared_transaction_state = %s, batch_id = %s, "
+        "row_count = 1, record_count = 1, kafka_offsets = %s, decided_at = now()",
+        str(pair),
+        BATCH,
+        shown,
+    )
+    job.terminate()
+    restarted = job.run()
+    assert restarted.placements[0] == (BATCH, "RESEND")
+    job.check()

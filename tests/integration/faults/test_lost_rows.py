@@ -112,7 +112,8 @@ def test_row_and_history_are_lost(
         code, text = run(job, "recover", "--take-over", "--adopt", "--open-transaction", word, *batch)
         assert code == exits.EXIT_SETTLED, text
     # Nothing but the person knows that the batch before is on both sides.
-    restarted = job.run(**({"adopt": True, "accept_loss": "0"} if word == "abort" else {}))
+    named: dict[str, Any] = {"adopt": True, "accept_loss": "0"} if word == "abort" else {}
+    restarted = job.run(**named)
     assert restarted.placements[0] == (BATCH, "SKIP" if word == "commit" else "RUN")
     job.check()
 

@@ -140,7 +140,7 @@ class LostCommits:
     def pass_over_unread(self, row: StateRow, actions: list[str]) -> StateRow:
         """The same for a loss that shows to the job only, in a gap: Kafka shows nothing of it, and the logs are unread.
 
-        Where they were read and show nothing, nothing is lost, and a batch that was named all the same is still to come.
+        Where they were read and show nothing, nothing is lost, and what was named all the same is still to come.
         """
         named = self.accepted
         if named is None or not len(named) or row.status == NONE or (row.status == DONE and row.batch_id == named.last):

@@ -16,13 +16,14 @@ from typing import Final, TypeVar
 from tests.simulation import faults
 from tests.simulation.defects import DEFECTS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
+from tests.simulation.defects_people import DEFECTS_PEOPLE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
 from tests.simulation.mutants import Caught, hunt
 from tests.simulation.profiles import CONTINUOUS, PROFILES, PROMISED
 from tests.simulation.schedule import Schedule, ScheduleError
 
 _T = TypeVar("_T")
-MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE
+MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
 #: Random schedules in one piece of work.
 _PIECE: Final = 200
 #: Faults of a random schedule; with more, most of them meet drivers that are only just starting.

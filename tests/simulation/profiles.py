@@ -70,7 +70,13 @@ _ALL = (
     # Two batches one behind the other: what is restored, or set back, may be one of them.
     Profile(name="people-tv2", people=True, batches=((2, 1), (1, 1))),
     Profile(name="people-tv0", people=True, transaction_version=0, batches=((1, 1), (0, 0), (1, 0))),
-    Profile(name="people-keep", people=True, two_phase_commit=True, keep_prepared=True, batches=((1, 1), (1, 0))),
+    Profile(
+        name="people-keep",
+        people=True,
+        two_phase_commit=True,
+        keep_prepared=True,
+        batches=((1, 1), (1, 0), (0, 1)),
+    ),
 )
 #: By name.
 PROFILES = {profile.name: profile for profile in _ALL}

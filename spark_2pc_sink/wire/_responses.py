@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import replies
 from spark_2pc_sink.wire.replies import VersionRange
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 #: A decoded response of ``kafka.protocol``, whose classes are made at run time from Kafka's own schemas.
 KafkaResponse: TypeAlias = Any
@@ -57,8 +54,8 @@ def read_metadata(response: KafkaResponse) -> replies.MetadataReply:
     )
 
 
-def _topic_id(given: UUID | None) -> str:
-    """Kafka's text of an id: URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``); '' for none."""
+def _topic_id(given: Any) -> str:
+    """Kafka's text of a UUID: URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``); '' for none."""
     if given is None or not given.int:
         return ""
     return base64.urlsafe_b64encode(given.bytes).rstrip(b"=").decode()

@@ -11,6 +11,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import Recovery
@@ -41,10 +42,10 @@ def _end_before_commit(original: Any) -> Any:
 
 
 def _note_before_end(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
         self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(producer.bumped()))
         # The note that comes after EndTxn is a repetition of this one, which succeeds.
-        original(self, producer)
+        original(self, producer, written)
 
     return complete
 
@@ -79,12 +80,12 @@ def _unknown_commit_read(original: Any) -> Any:
 
 
 def _any_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
         end = self._kafka.end
         believing = _Believing(self._kafka, lambda *args, **kwargs: replace(end(*args, **kwargs), code=Code.NONE))
         self._kafka, kept = believing, self._kafka
         try:
-            original(self, producer)
+            original(self, producer, written)
         finally:
             self._kafka = kept
 
@@ -92,7 +93,7 @@ def _any_answer_is_success(original: Any) -> Any:
 
 
 def _no_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
         end = self._kafka.end
 
         def believed(*args: Any, **kwargs: Any) -> EndTxnAnswer:
@@ -103,7 +104,7 @@ def _no_answer_is_success(original: Any) -> Any:
 
         self._kafka, kept = _Believing(self._kafka, believed), self._kafka
         try:
-            original(self, producer)
+            original(self, producer, written)
         finally:
             self._kafka = kept
 
@@ -111,9 +112,9 @@ def _no_answer_is_success(original: Any) -> Any:
 
 
 def _abort_after_no_answer(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
+    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
         try:
-            original(self, producer)
+            original(self, producer, written)
         except OutcomeUnknownError:
             self._kafka.end(producer, commit=False)
             raise
@@ -143,8 +144,8 @@ def _commit_an_empty_transaction(original: Any) -> Any:
 
 
 def _keep_the_pair(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch) -> None:
-        original(self, producer)
+    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
+        original(self, producer, written)
         self._producer = self._producer or producer
 
     return complete
@@ -169,7 +170,7 @@ def _skip_the_decision(_prepared: Any, _work: Any, _scope: Any, *, kafka_only: b
     assert kafka_only
 
 
-def _end_and_drop(self: Any, producer: ProducerIdAndEpoch) -> None:
+def _end_and_drop(self: Any, producer: ProducerIdAndEpoch, _written: WrittenRecords) -> None:
     answer = self._kafka.end(producer, commit=True)
     self._row = self._store.drop_batch(self._transactional_id, self._claimed().generation, str(answer.producer))
     self._producer = answer.producer

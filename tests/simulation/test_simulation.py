@@ -91,7 +91,7 @@ def test_every_kind_of_fault_is_offered_somewhere() -> None:
 
 def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks() -> None:
     """C5: not promised, but noticed: done beside a commit of another pair halts."""
-    world = World("tv2-async", Choices(Schedule("tv2-async", ((27, faults.ASYNC_FAILOVER),))))
+    world = World("tv2-async", Choices(Schedule("tv2-async", ((28, faults.ASYNC_FAILOVER),))))
     world.run()
     assert world.halts[0].cause is HaltCause.DATABASE_BEHIND
     assert check(world) == []
@@ -100,9 +100,9 @@ def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks
 @pytest.mark.parametrize(
     ("at", "reason"),
     [
-        ("17:checkpoint-back", "it is not the one that came now"),
-        ("29:checkpoint-back", "batch 1 follows batch 2"),
-        ("29:checkpoint-back@30:checkpoint-back", "batch 0 follows batch 2"),
+        ("18:checkpoint-back", "it is not the one that came now"),
+        ("31:checkpoint-back", "batch 1 follows batch 2"),
+        ("31:checkpoint-back@32:checkpoint-back", "batch 0 follows batch 2"),
     ],
 )
 def test_a_checkpoint_that_was_set_back_halts_until_it_is_restored(at: str, reason: str) -> None:
@@ -211,15 +211,15 @@ def test_a_mutant_that_does_not_fit_the_code_is_not_caught_but_an_error() -> Non
 
 def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     with Applied(mutant("replay check off by one: a replay runs again")):
-        assert command.main(["--replay", "tv2@15:crash"]) == 1
-        command._show(Schedule.parse("tv2@15:crash"))
+        assert command.main(["--replay", "tv2@16:crash"]) == 1
+        command._show(Schedule.parse("tv2@16:crash"))
     shown = capsys.readouterr().out
     assert "driver 1: spark-commit 0 <-- crash" in shown
     assert "VIOLATED no duplicate" in shown
-    assert "--replay 'tv2@15:crash'" in shown
-    assert command.main(["--replay", "tv2@15:crash"]) == 0
-    assert command.main(["--replay", "tv2@15:lose-reply"]) == 2
-    assert "not possible: choice point 15 offers crash, " in capsys.readouterr().out
+    assert "--replay 'tv2@16:crash'" in shown
+    assert command.main(["--replay", "tv2@16:crash"]) == 0
+    assert command.main(["--replay", "tv2@16:lose-reply"]) == 2
+    assert "not possible: choice point 16 offers crash, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sound", [True, False])

@@ -286,7 +286,7 @@ def test_only_the_state_row_is_restored(kafka: Broker, make_job: MakeJob) -> Non
     job.sql("CREATE TABLE newest AS SELECT * FROM kafka_transaction_state")
     job.sql("DELETE FROM kafka_transaction_state")
     job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
-    refused(job, "HaltError", "the database is behind Kafka", "restore the database to its newest state")
+    refused(job, "HaltError", "the database is behind Kafka", "restore the newest backup")
     job.sql("DELETE FROM kafka_transaction_state")
     job.sql("INSERT INTO kafka_transaction_state SELECT * FROM newest")
     job.run()

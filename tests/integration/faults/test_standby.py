@@ -18,7 +18,7 @@ from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
 from tests.conftest import or_skip
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_config import KILL, STOP, Fault
-from tests.support.driver_job import Job
+from tests.support.driver_job import Job, make_rows
 from tests.support.driver_process import DriverProcess
 from tests.support.providers import Broker
 
@@ -185,7 +185,10 @@ def decided(driver: DriverProcess) -> bool:
 
 
 def test_commits_that_kafka_has_are_lost(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
-    """C5: batches that Kafka shows are gone from the database. It is said, and Kafka is left as it is."""
+    """C5: batches that Kafka shows are gone from the database. They are named, and Kafka is left as it is.
+
+    The job goes on when a person has named them: behind them, with nothing sent again.
+    """
     job = make(make_job, kafka_without_2pc, pair)
     driver = job.stop_at("step:NOTE", batch=0)
     pair.standby.wait_until_caught_up()
@@ -195,9 +198,18 @@ def test_commits_that_kafka_has_are_lost(kafka_without_2pc: Broker, make_job: Ma
     job.check()
     before = job.describe()
     pair.fail_over()
-    outcome = promoted(job, pair).fail()
-    assert outcome.cause == HaltCause.DATABASE_BEHIND
+    behind = promoted(job, pair)
+    for sink in ({}, {"adopt": True}):
+        outcome = behind.fail(**sink)
+        assert outcome.cause == HaltCause.DATABASE_BEHIND
+        assert "at least 2 batches that the database lacks" in outcome.text
+        assert "batch 1: 20 records of" in outcome.text
     assert job.describe() == before
+    behind.write_batch(4, make_rows(4, 20))
+    behind.batches = 5
+    assert behind.run(adopt=True, accept_loss="1..3").placements == [(4, "RUN")]
+    rows = behind.input()
+    behind.check(table=[*rows[0], *rows[4]])
 
 
 def test_a_commit_is_lost_that_kafka_is_about_to_follow(
@@ -211,6 +223,10 @@ def test_a_commit_is_lost_that_kafka_is_about_to_follow(
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.cause == HaltCause.DATABASE_BEHIND, driver.log_tail()
+    assert "batch 1: 20 records of" in outcome.text
+    new = promoted(job, pair)
+    assert new.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
+    new.check(table=[row for batch, rows in new.input().items() if batch != BATCH for row in rows])
 
 
 def test_a_commit_is_lost_that_kafka_has_not_followed(kafka_without_2pc: Broker, make_job: MakeJob, pair: Pair) -> None:
@@ -237,8 +253,12 @@ def test_a_failover_to_a_decision_that_kafka_has_gone_beyond(
     driver.go_on()
     wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what="the driver to finish the next batch and die")
     pair.fail_over()
-    outcome = promoted(job, pair).fail()
+    new = promoted(job, pair)
+    outcome = new.fail()
     assert outcome.cause == HaltCause.DATABASE_BEHIND
+    assert "batch 1: 20 records of" in outcome.text
+    assert new.run(adopt=True, accept_loss="1").placements[0] == (BATCH, "SKIP")
+    new.check(table=[row for batch, rows in new.input().items() if batch != BATCH for row in rows])
 
 
 # --- which of both is the primary --------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def row_batch(fake: FakeCluster) -> None:
 
 
 def test_transactions_behind_the_rows_are_found_in_their_order(fake: FakeCluster, cluster: Cluster) -> None:
-    """KIP-890: the marker carries the bumped epoch, or below transaction.version 2 the transaction's own."""
+    """C5, KIP-890: the marker carries the bumped epoch, or below transaction.version 2 the transaction's own."""
     row_batch(fake)
     first = data(fake, epoch(4), 3)
     data(fake, FOREIGN, 5)
@@ -84,7 +84,7 @@ def test_what_a_lost_marker_has_left_is_not_taken_for_the_next_transaction(fake:
 
 
 def test_the_producer_id_that_came_after_the_rows_is_read_too(fake: FakeCluster, cluster: Cluster) -> None:
-    """B20: its epochs were used up."""
+    """KIP-890, "Epoch overflow": the epochs of the one before were used up."""
     row_batch(fake)
     data(fake, epoch(0, 9))
     marker(fake, epoch(1, 9), kind=COMMIT)

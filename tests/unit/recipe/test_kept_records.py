@@ -65,7 +65,7 @@ def test_a_log_that_has_lost_its_tail_or_a_partition() -> None:
 
 
 def test_what_was_deleted_before_the_commit_was_never_read() -> None:
-    """B19: afterwards it is retention, as with any record."""
+    """B18: afterwards it is retention, as with any record."""
     logs = replace(KEPT, starts={ORDERS: 11, AUDIT: 3})
     assert "begins at offset 11" in lost(logs, committed=False).reason
     assert find_lost_records(WRITTEN, logs, committed=True, transactional_id="shop") is None

@@ -64,7 +64,7 @@ def in_step(store: StateStore, row: StateRow | None) -> StateRow:
 
 
 def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
-    """C5: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
+    """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
     store = make()
     row = in_step(store, claim(store))
     row = in_step(store, store.mark_initialized(ID, row.generation, "4:9"))
@@ -91,7 +91,7 @@ def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
 
 
 def test_what_changes_no_row_writes_no_line(make: Any) -> None:
-    """D1, C5: an overtaken driver, and one beside another decision than it has seen."""
+    """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
     store = make()
     row = claim(store)
     decide(store, row)
@@ -111,7 +111,7 @@ def test_what_changes_no_row_writes_no_line(make: Any) -> None:
 
 
 def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Any) -> None:
-    """C1: the answer to the first was lost."""
+    """C1, C13: the answer to the first was lost."""
     store = make()
     row = claim(store)
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_without_history_none_is_written(make: Any) -> None:
 
 
 def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
-    """C5: a person has tidied up."""
+    """C13: a person has tidied up."""
     store = make()
     row = claim(store)
     decide(store, row)
@@ -177,7 +177,7 @@ def lose(store: StateStore, transactional_id: str = ID) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_lost_row_is_made_again_from_its_newest_line(make: Any, status: str) -> None:
-    """C5: the row was deleted; whatever it said, the claim that finds it gone says the same."""
+    """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
     store = make()
     reach(store, status)
     row = claim(store)
@@ -198,7 +198,7 @@ def test_a_row_that_is_new_is_not_made_again(make: Any) -> None:
 
 
 def test_the_claims_before_the_loss_stay_defeated(make: Any) -> None:
-    """C2, C5: an older driver holds a generation that the row made again must not come to."""
+    """C2, C13: an older driver holds a generation that the row made again must not come to."""
     store = make()
     row = reach(store, "done")
     older = [claim(store) for _ in range(3)][-1]
@@ -251,7 +251,7 @@ def test_lost_rows_are_listed_by_their_ids(make: Any) -> None:
 
 @pytest.mark.postgres
 def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database: str) -> None:
-    """C5: what came after it stays where it was, and is not the newest line any more."""
+    """C13: what came after it stays where it was, and is not the newest line any more."""
     with sql_store(database) as store:
         row = claim(store)
         execute(database, "CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
@@ -267,7 +267,7 @@ def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database:
 
 @pytest.mark.postgres
 def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
-    """C5: they would fall behind the row, and one day it would be made again from an old one."""
+    """C13: they would fall behind the row, and one day it would be made again from an old one."""
     with sql_store(database) as store:
         row = reach(store, "done")
     with sql_store(database, history_batches=0) as without:
@@ -281,7 +281,7 @@ def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
 
 @pytest.mark.postgres
 def test_a_row_that_was_lost_before_that_is_made_again_first(database: str) -> None:
-    """C5: the settings have changed while the row was lost."""
+    """C13: the settings have changed while the row was lost."""
     with sql_store(database) as store:
         row = reach(store, "decided")
         lose(store)
@@ -314,7 +314,7 @@ def test_claims_of_a_lost_row_come_one_after_the_other(database: str) -> None:
 
 @pytest.mark.postgres
 def test_a_line_is_rolled_back_with_its_batch(database: str) -> None:
-    """C5: the decision and its line are one transaction."""
+    """C13: the decision and its line are one transaction."""
 
     def fail(store: SqlStateStore, row: StateRow) -> None:
         with store.deciding(ID, row.generation) as transaction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, ddl
 from jdbc_state.schema import HISTORY_PRIVILEGES, VERSION
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
 from tests.integration.state_stores import ID, claim, decide, execute, settings, sql_store
 
@@ -66,7 +69,7 @@ def refused(url: str, **changes: Any) -> str:
 
 
 def test_a_job_migrates_a_table_of_its_own_role(database: str) -> None:
-    """C3, C5: the row that version 1 has decided is settled by this one, and has a line from then on."""
+    """C13, C15: the row that version 1 has decided is settled by this one, and has a line from then on."""
     execute(database, VERSION_1)
     execute(database, ROW_OF_1)
     store = prepared(database)
@@ -97,7 +100,7 @@ def test_a_migrated_table_looks_like_a_new_one(database: str) -> None:
 
 
 def test_version_1_works_with_a_migrated_table(database: str) -> None:
-    """C3: its statements name the columns that it knows, and the others have defaults."""
+    """C15: its statements name the columns that it knows, and the others have defaults."""
     with sql_store(database) as store:
         execute(
             database,
@@ -115,7 +118,7 @@ def test_version_1_works_with_a_migrated_table(database: str) -> None:
 
 
 def test_a_job_alters_no_table_of_another_role(database: str) -> None:
-    """C3: it says which table, which version, and the command for its owner; and leaves it as it is."""
+    """C15: it says which table, which version, and the command for its owner; and leaves it as it is."""
     execute(database, VERSION_1)
     owner = execute(database, "SELECT current_user")[0][0]
     with role(database) as (name, url):
@@ -134,7 +137,7 @@ def test_a_job_alters_no_table_of_another_role(database: str) -> None:
 
 
 def test_migrating_says_what_it_does_and_can_be_run_twice(database: str) -> None:
-    """C3: and grants on the history what belongs to what is granted on the state table."""
+    """C15: and grants on the history what belongs to what is granted on the state table."""
     execute(database, VERSION_1)
     with role(database) as (writer, _), role(database) as (reader, _):
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {writer}")
@@ -175,7 +178,7 @@ def test_migrating_waits_for_nobody_without_end(database: str) -> None:
 
 
 def test_two_starts_migrate_at_the_same_moment(database: str) -> None:
-    """C3: the second finds it done."""
+    """C15: the second finds it done."""
     execute(database, VERSION_1)
     stores = [SqlStateStore(database, settings()) for _ in range(4)]
     barrier = threading.Barrier(len(stores))
@@ -202,7 +205,7 @@ def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
 
 @pytest.mark.parametrize("table", ["kafka_transaction_state", "kafka_transaction_state_history"])
 def test_a_later_version_is_refused_by_name(database: str, table: str) -> None:
-    """C3: nobody here knows what it means."""
+    """C15: nobody here knows what it means."""
     with sql_store(database) as store:
         execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
         said = refused(database)
@@ -213,21 +216,21 @@ def test_a_later_version_is_refused_by_name(database: str, table: str) -> None:
 
 @pytest.mark.parametrize("comment", ["NULL", "'our state'", "'spark_2pc_sink state, version 1'"])
 def test_the_comment_is_not_needed(database: str, comment: str) -> None:
-    """C3: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
+    """C15: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
     with sql_store(database):
         execute(database, f"COMMENT ON TABLE kafka_transaction_state IS {comment}")
         prepared(database).close()
 
 
 def test_the_history_of_version_1_is_left_alone(database: str) -> None:
-    """C3: jobs of that version may still write it."""
+    """C15: jobs of that version may still write it."""
     execute(database, HISTORY_OF_1)
     prepared(database).close()
     assert "it is the history of version 1" in refused(database, history_table="kafka_transaction_history")
 
 
 def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None:
-    """C3: the state table is there, as for a role without CREATE it had to be."""
+    """C15: the state table is there, as for a role without CREATE it had to be."""
     with role(database) as (name, url), sql_store(database, history_batches=0):
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         said = refused(url)
@@ -266,3 +269,40 @@ def test_what_is_there_can_be_asked(database: str) -> None:
     foreign = SqlStateStore(database, settings(state_table="other")).check_schema()
     assert "other: no version of this package's" in foreign.lines[0]
     store.close()
+
+
+def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """D2, C15: what it prints can be run as it is, and its exit codes are for scripts."""
+
+    def state(command: str, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = cli.main(["state", command, *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    at = ("--database", database)
+    assert state("check", *at)[0] == exits.EXIT_NOT_KNOWN
+    code, text = state("migrate", *at)
+    assert (code, "it does not exist" in text) == (exits.EXIT_FAILED, True)
+    execute(database, VERSION_1)
+    assert state("check", *at)[0] == exits.EXIT_IN_DOUBT
+    code, text = state("migrate", *at)
+    assert (code, text.splitlines()) == (
+        exits.EXIT_SETTLED,
+        [
+            "added columns topic_ids, decision to public.kafka_transaction_state",
+            "made public.kafka_transaction_state_history",
+        ],
+    )
+    assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")
+    code, text = state("check", *at, "--json")
+    assert (code, json.loads(text)["ready"]) == (exits.EXIT_SETTLED, True)
+    with role(database) as (name, url):
+        code, text = state("check", *at, "--role", name)
+        assert (code, f"{name} lacks SELECT, INSERT, UPDATE on" in text) == (exits.EXIT_IN_DOUBT, True)
+        code, text = state("ddl", "--state-schema", '"Own"', "--state-table", "mine", "--role", name)
+        assert (code, 'CREATE TABLE IF NOT EXISTS "Own".mine_history' in text) == (0, True)
+        execute(database, text)
+        with sql_store(url, state_schema="Own", state_table="mine", history_table="mine_history") as own:
+            decide(own, claim(own))
+    assert state("ddl", "--state-schema", "a.b")[0] == exits.EXIT_USAGE

@@ -38,7 +38,7 @@ def decided_and_lost(*, history: bool = True, transaction_version: int = 2) -> t
 def test_a_decided_row_that_is_lost_is_made_again_and_followed(
     adopt: bool, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C5: adopt aborted the transaction, and the batch came a second time."""
+    """C13: adopt aborted the transaction, and the batch came a second time."""
     sides, pair = decided_and_lost(transaction_version=version)
     with caplog.at_level(logging.WARNING):
         report = sides.recovery(adopt=adopt).run(query_id=QUERY, run_id="run-2").report
@@ -87,7 +87,7 @@ def test_a_lost_row_of_no_batch_is_known_too() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) -> None:
-    """C5: neither `--adopt` nor adopt=True; and the message says how to find out."""
+    """C14: neither `--adopt` nor adopt=True; and the message says how to find out."""
     sides, pair = decided_and_lost(history=False, transaction_version=version)
     sides.kafka.began[PARTITIONS[2]] = KafkaTimeoutError(operation="ask", deadline_ms=1, last_error="gone")
     with halts(HaltCause.ID_IN_USE, match="asks how it ends"):
@@ -107,7 +107,7 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("keeps_prepared", [False, True])
 def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
-    """C5: the batch is done with any digest, so that its replay is skipped."""
+    """C14: the batch is done with any digest, so that its replay is skipped."""
     sides, pair = decided_and_lost(history=False, transaction_version=version)
     sides.kafka.offers_keep_prepared = keeps_prepared
     word = OpenTransactionEnd(4)
@@ -123,7 +123,7 @@ def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
 
 
 def test_a_crash_behind_the_persons_word_loses_nothing() -> None:
-    """C5: the word is in the row before Kafka is asked, so that any later start carries it out."""
+    """C14: the word is in the row before Kafka is asked, so that any later start carries it out."""
     sides, pair = decided_and_lost(history=False)
     sides.kafka.lose_answer_of.append("end")
     with pytest.raises(Exception, match="Nothing is lost"):
@@ -134,7 +134,7 @@ def test_a_crash_behind_the_persons_word_loses_nothing() -> None:
 
 
 def test_a_person_says_abort() -> None:
-    """C5: the table has none of its rows."""
+    """C14: the table has none of its rows."""
     sides, pair = decided_and_lost(history=False)
     word = OpenTransactionEnd(None)
     sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
@@ -144,7 +144,7 @@ def test_a_person_says_abort() -> None:
 
 
 def test_a_transaction_that_ended_before_the_word_halts() -> None:
-    """C5: a time-out has aborted it, and the table has its rows."""
+    """C14: a time-out has aborted it, and the table has its rows."""
     sides, _ = decided_and_lost(history=False)
     sides.kafka.time_out()
     with halts(HaltCause.OPEN_TRANSACTION, match="no transaction is open that could end with commit"):

@@ -68,7 +68,7 @@ WAYS: dict[str, Callable[[Job, Run], None]] = {
 def test_a_row_that_is_lost_is_made_again(
     place: str, way: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
-    """C5: adopt aborted a decided transaction, and the batch was in the table twice."""
+    """C13: adopt aborted a decided transaction, and the batch was in the table twice."""
     job = killed_and_lost(make_job, kafka_each_version, place)
     WAYS[way](job, run)
     job.check()
@@ -94,7 +94,7 @@ def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, r
 def test_row_and_history_are_lost(
     place: str, word: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
-    """C5: nobody but a person, who looks into the table, can tell what the database has decided."""
+    """C14: nobody but a person, who looks into the table, can tell what the database has decided."""
     job = killed_and_lost(make_job, kafka_each_version, place, history=False)
     described = job.describe()
     assert job.fail().cause == HaltCause.ID_IN_USE
@@ -119,7 +119,7 @@ def test_row_and_history_are_lost(
 def test_row_and_history_are_lost_and_the_transaction_times_out_behind_the_word(
     kafka_each_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
-    """C5, B1: a person has said commit, and Kafka aborts it all the same: its records are sent again, its rows not."""
+    """C14, B1: a person has said commit, and Kafka aborts it all the same: its records are sent again, its rows not."""
     job = killed_and_lost(make_job, kafka_each_version, "step:DECIDE", history=False)
     with job.coordinator() as client:
         described = client.describe()

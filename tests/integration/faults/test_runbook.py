@@ -87,7 +87,8 @@ def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJo
     job = make_job(kafka)
     job.kill_at("step:DECIDE", batch=BATCH)
     job.sql("CREATE SCHEMA ops")
-    job.sql("ALTER TABLE kafka_transaction_state SET SCHEMA ops")
+    for table in ("kafka_transaction_state", "kafka_transaction_state_history"):
+        job.sql(f"ALTER TABLE {table} SET SCHEMA ops")
     refused(job, "HaltError", "if state_schema, state_table or database is another than")
     refused(job, "HaltError", "if state_schema, state_table or database is another than")
     code, text = run(job, "recover", "--take-over")
@@ -247,11 +248,12 @@ def test_the_transactional_id_is_changed_for_good(place: str, kafka: Broker, mak
     job.kill_at(place, batch=BATCH)
     assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
     renamed = replace(job, transactional_id=f"{job.transactional_id}-renamed")
-    job.sql(
-        "UPDATE kafka_transaction_state SET transactional_id = %s WHERE transactional_id = %s",
-        renamed.transactional_id,
-        job.transactional_id,
-    )
+    for table in ("kafka_transaction_state", "kafka_transaction_state_history"):
+        job.sql(
+            f"UPDATE {table} SET transactional_id = %s WHERE transactional_id = %s",
+            renamed.transactional_id,
+            job.transactional_id,
+        )
     renamed.run()
     renamed.check()
 

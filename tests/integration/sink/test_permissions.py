@@ -37,8 +37,9 @@ OPERATIONS = {"Read": 3, "Write": 4, "DescribeConfigs": 10, "TwoPhaseCommit": 15
 _ALLOW, _LITERAL, _VERSION = 3, 3, 3
 
 _COLUMNS = """
-SELECT column_name, data_type, character_maximum_length, is_nullable FROM information_schema.columns
-WHERE table_schema = '{}' AND table_name = 'kafka_transaction_state' ORDER BY column_name
+SELECT table_name, column_name, data_type, character_maximum_length, is_nullable, column_default
+FROM information_schema.columns
+WHERE table_schema = '{}' ORDER BY table_name, column_name
 """
 _CHECKS = """
 SELECT pg_get_constraintdef(oid) FROM pg_constraint
@@ -135,12 +136,12 @@ def test_the_rights_that_readme_lists_are_enough(
     assert rows(database, "SELECT * FROM orders ORDER BY 1") == [(1, "one-1"), (2, "more"), (3, "more")]
 
 
-def test_readmes_state_table_is_the_one_that_the_sink_makes(database: str) -> None:
-    """Types, lengths, what may be null, and the primary key (which the sink checks itself)."""
+def test_readmes_state_tables_are_those_that_the_sink_makes(database: str) -> None:
+    """Types, lengths, defaults, what may be null, and the primary keys (which the sink checks itself)."""
     options = SinkOptions.parse(
         transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database=database, table="t", topic="t"
     )
-    run(database, statements()[0])
+    run(database, *statements()[:2])
     run(database, ddl(StoreSettings(**{**options.store_settings(), "state_schema": "own"})))
     for query in (_COLUMNS, _CHECKS):
         assert rows(database, query.format("public")) == rows(database, query.format("own"))

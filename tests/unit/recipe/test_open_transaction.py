@@ -29,7 +29,7 @@ def answer(found: Resolution | Halt) -> Verdict | HaltCause:
     ("word", "found"), [(None, HaltCause.OPEN_TRANSACTION), (COMMIT, Verdict.TAKE_OPEN), (ABORT, Verdict.ABORT)]
 )
 def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | None, found: object) -> None:
-    """C5: adopt alone ends nothing that the database may have decided."""
+    """C14: adopt alone ends nothing that the database may have decided."""
     assert answer(heeded(TransactionState.ONGOING, word)) is found
 
 
@@ -48,7 +48,7 @@ def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | No
 def test_it_may_have_ended_otherwise_meanwhile(
     word: OpenTransactionEnd, state: TransactionState, found: object
 ) -> None:
-    """C5: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
+    """C14: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
     resolution = heeded(state, word)
     assert answer(resolution) is found
     if isinstance(resolution, Halt):

@@ -105,10 +105,6 @@ class _Findings:
     reason: str = ""
 
 
-def _by_log(resolution: Resolution | Halt, verdict: Verdict) -> bool:
-    return isinstance(resolution, Resolution) and resolution.from_log and resolution.verdict is verdict
-
-
 def view_of(row: StateRow) -> RowView:
     """The part of a state row that `resolve` decides by."""
     return RowView(
@@ -285,7 +281,8 @@ class Recovery:
             # last word on the id.
             if acted is not None:
                 row = acted
-                if row.status != RowStatus.DECIDED and not _by_log(resolution, Verdict.MARK_OWED):
+                by_log = isinstance(resolution, Resolution) and resolution.from_log
+                if row.status != RowStatus.DECIDED and not (by_log and row.status == RowStatus.OWED):
                     return row
             if deadline.passed:
                 raise InDoubtError(

@@ -18,6 +18,7 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision
+from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
 from tests.simulation.partition import Record
@@ -106,6 +107,13 @@ _ANSWERS: Final[dict[HaltCause, tuple[str, ...]]] = {
 _COMPARED: Final = (HaltCause.OUTCOME_LOST, HaltCause.TOPIC_REMADE)
 #: Where a message prints the batches to be named.
 _NAMED: Final = re.compile(r"accept[-_]loss[ =]'?([0-9.]*[0-9])")
+
+
+#: The kinds of which all pairs are run: what is lost, who goes on all the same, and how a halt is answered.
+CORE: Final = frozenset(
+    {faults.CRASH, faults.SECOND_DRIVER, faults.CHECKPOINT_BACK, DELETE_STATE, REMAKE_TOPIC, RECOVER_ADOPT}
+    | {ADOPT_LEFT_ON, f"{BACKUP}2", *(answer for answers in _ANSWERS.values() for answer in answers)}
+)
 
 
 class People:

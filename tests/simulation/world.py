@@ -61,6 +61,8 @@ class World:
         #: Which attempts began with which pair.
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
         self.traced: list[str] = []
+        #: The request at the last choice point.
+        self.request = ""
         self.next_batch = 0
         #: Of each batch how often Spark has planned it anew, because its checkpoint was set back.
         self.plans: Counter[int] = Counter()
@@ -276,6 +278,7 @@ class World:
             )
             if self.profile.people:
                 options = (*options, *self._people_options())
+        self.request = what
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
             raise StuckError(f"{REQUESTS_MAX} requests after the last fault")

@@ -235,8 +235,8 @@ def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:
     """`resolve` with one verdict for another."""
 
     def replacement(original: Any) -> Any:
-        def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
-            found: Resolution | Halt = original(row, kafka, adopt=adopt)
+        def resolve(row: Any, kafka: Any, **said: Any) -> Resolution | Halt:
+            found: Resolution | Halt = original(row, kafka, **said)
             if isinstance(found, Halt) or found.verdict is not verdict:
                 return found
             return by if isinstance(by, Halt) else Resolution(by, found.reason)
@@ -309,8 +309,8 @@ def _takes_the_row_as_it_is(original: Any) -> Any:
 
 
 def _overlooks_commits(original: Any) -> Any:
-    def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
-        found: Resolution | Halt = original(row, kafka, adopt=adopt)
+    def resolve(row: Any, kafka: Any, **said: Any) -> Resolution | Halt:
+        found: Resolution | Halt = original(row, kafka, **said)
         overlooked = isinstance(found, Halt) and row.status in (RowStatus.NONE, RowStatus.OWED)
         return Resolution(Verdict.NOTHING, found.reason) if overlooked else found
 

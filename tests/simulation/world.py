@@ -267,7 +267,8 @@ class World:
             options = faults.offered(
                 kind,
                 self._extra < EXTRA_MAX,
-                database.owned,
+                # Where people delete the row, or adopt it, another query may have it.
+                database.owned and not self.profile.people,
                 bool(self._stopped),
                 *broker.standing,
                 bool(broker.effects),

@@ -29,8 +29,8 @@ ADOPTED: Final = "adopted"
 DECIDED: Final = "decided"
 RESENT: Final = "resent"
 EMPTY: Final = "empty"
-PASSED: Final = "passed"
 ACCEPTED: Final = "accepted"
+PASSED: Final = "passed"
 NOTED: Final = "noted"
 #: What writes a line, and when.
 EVENTS: Final = {
@@ -39,8 +39,8 @@ EVENTS: Final = {
     DECIDED: "a batch was decided: its line is in the transaction that has its rows",
     RESENT: "a batch that Kafka had lost was decided once more, under another pair",
     EMPTY: "a batch without records",
-    PASSED: "a person let the sink go on without batches that Kafka has and this database lost",
     ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
+    PASSED: "a person let the sink go on without batches that Kafka has and this database lost",
     NOTED: "what became of a batch was noted, and its line was gone",
 }
 #: The operations of the store whose line is one more, and its event; ``decide`` that of a resend where Kafka is owed.

@@ -18,8 +18,7 @@ from jdbc_state.schema import StateTables
 
 DECIDE = "decide"
 _ACCEPT_OPEN = "accept_open"
-#: A repeat of one of these, after an answer that was lost, takes no number of its own.
-_REPEATED = ("take_empty_batch", "accept_loss")
+_TO_ANOTHER_BATCH = ("take_empty_batch", "accept_loss")
 _INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy keeps the columns' names for itself.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
@@ -93,7 +92,8 @@ class Moves:
         number, batch_id = self._state.c.decision, self._state.c.batch_id
         if operation in (DECIDE, _ACCEPT_OPEN):
             return {number.name: number + 1}
-        if operation in _REPEATED:
+        if operation in _TO_ANOTHER_BATCH:
+            # A repeat, after an answer that was lost, takes no number of its own.
             return {number.name: case((batch_id.is_distinct_from(new[batch_id.name]), number + 1), else_=number)}
         return {}
 

@@ -1,4 +1,4 @@
-"""What is needed of Kafka: the coordinator for recovery and the driver, the logs for the rules beside them."""
+"""What recovery and the batch driver need of Kafka; `spark_2pc_sink.producer.transaction_client` is the real one."""
 
 from __future__ import annotations
 

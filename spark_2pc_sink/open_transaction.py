@@ -91,6 +91,6 @@ def explained(halt: Halt, transactional_id: str, found: Mapping[TopicPartition, 
             *halt.remedies,
             "else read its records from there on with isolation.level=read_uncommitted: are their rows in the table?",
             f"they are: {command} commit --batch N, where N is {newest}. Spark's replay of it is then skipped",
-            f"they are not: {command} abort; then adopt=True on the sink (once)",
+            f"they are not: {command} abort; then start the job, which says how adopt=True names what came before",
         ),
     )

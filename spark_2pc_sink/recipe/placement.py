@@ -80,8 +80,8 @@ def _by_name(first: int, batch_id: int) -> str:
     """The last way out: a person names what this sink is not to write any more."""
     before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
     return (
-        f"adopt=True and accept_loss={str(before)!r} on the sink (once): batches {before} stay on both sides as they "
-        f"are, and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch "
+        f"adopt=True and accept_loss={str(before)!r} on the sink (once): what came before stays on both sides as it "
+        f"is, and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch "
         f"{batch_id} too, which is then skipped"
     )
 

@@ -43,7 +43,7 @@ def test_every_combination() -> None:
 @pytest.mark.parametrize(
     ("row_batch_id", "reason", "written"),
     [
-        (None, "knows none", "accept_loss='0..3' on the sink (once): batches 0..3 stay on both sides as they are"),
+        (None, "knows none", "accept_loss='0..3' on the sink (once): what came before stays on both sides as it is"),
         (2, "the row is older than the checkpoint", "accept_loss='3..4' where both sides have batch 4 too"),
         (7, "the checkpoint is older than the row", "a new checkpoint, with a source that begins behind what both"),
     ],

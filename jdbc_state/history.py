@@ -34,7 +34,7 @@ PASSED: Final = "passed"
 NOTED: Final = "noted"
 #: What writes a line, and when.
 EVENTS: Final = {
-    CLAIMED: "the first claim of a row that has no line: it is new, or a version without history wrote it",
+    CLAIMED: "the first claim of a row that has no line, as it is new, or older than the history, as it was put back",
     ADOPTED: "a person let another query or Kafka cluster have the row",
     DECIDED: "a batch was decided: its line is in the transaction that has its rows",
     RESENT: "a batch that Kafka had lost was decided once more, under another pair",

@@ -71,6 +71,8 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> b
         if found is None:
             _create(connection, settings, table, where=where)
             found = find_table(connection, tables, table)
+            if table is tables.history:
+                _grant_as_state(connection, tables)
         if found is not None and table is tables.state and found.version == 1 and found.owned:
             _add_columns(connection, tables)
         elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
@@ -176,7 +178,9 @@ def _grant_as_state(connection: Connection, tables: StateTables) -> list[str]:
 
 
 def _create(connection: Connection, settings: StoreSettings, table: Table, *, where: str) -> None:
-    for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             _create_once(connection, settings, table)
         except DBAPIError as error:
@@ -185,10 +189,9 @@ def _create(connection: Connection, settings: StoreSettings, table: Table, *, wh
                 raise _may_not_create(settings, table, error, where=where) from error
             if code not in _LOST_RACE or attempt == CREATE_ATTEMPTS_MAX:
                 raise
-            if connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is not None:
-                return
-        else:
-            return
+            if connection.scalar(text("SELECT to_regclass(:name)"), {"name": quoted(table)}) is None:
+                continue
+        return
 
 
 def _create_once(connection: Connection, settings: StoreSettings, table: Table) -> None:

@@ -188,7 +188,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
         return Halt(
             HaltCause.ID_IN_USE,
             "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
-            "was lost",
+            "was lost, with its history",
             (
                 "choose a transactional id that nothing else uses",
                 _CHANGED,

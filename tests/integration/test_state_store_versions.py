@@ -198,6 +198,17 @@ def test_two_starts_migrate_at_the_same_moment(database: str) -> None:
     assert sorted(generations) == [1, 2, 3, 4]
 
 
+def test_who_could_look_at_the_row_can_look_at_its_history(database: str) -> None:
+    """C15: also where a job makes it: an operator's `status` goes on."""
+    execute(database, VERSION_1)
+    with role(database) as (reader, url):
+        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}")
+        prepared(database).close()
+        looking = SqlStateStore(url, settings())
+        assert (looking.read_all(), looking.read_lost(), looking.read_history(ID, last=1)) == ([], [], [])
+        looking.close()
+
+
 def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
     with pytest.raises(StateStoreError, match=r"it does not exist\. The first start of a job makes it"):
         SqlStateStore(database, settings()).migrate()

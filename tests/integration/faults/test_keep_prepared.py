@@ -11,6 +11,7 @@ import pytest
 
 from spark_2pc_sink import PreparedTxnState, recover
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.integration.faults.conftest import MakeJob
@@ -97,4 +98,25 @@ def test_a_kept_transaction_survives_a_crash_of_the_coordinator(decided: Job, re
         assert client.end(pair, commit=True).code == Code.PRODUCER_FENCED
         assert client.end(kept, commit=True).code == Code.NONE
     decided.run()
+    decided.check()
+
+
+def test_row_and_history_are_lost_where_prepared_transactions_are_kept(decided: Job) -> None:
+    """C14: no InitProducerId, which would take the transaction over, comes before the person's word."""
+    pair = prepared_pair(decided)
+    for table in ("kafka_transaction_state", "kafka_transaction_state_history"):
+        decided.sql(f"DELETE FROM {table}")
+    for _ in range(2):
+        assert decided.fail(adopt=True).cause == HaltCause.OPEN_TRANSACTION
+    assert (decided.describe().state, decided.describe().producer) == ("Ongoing", pair)
+    report = recover(
+        transactional_id=decided.transactional_id,
+        kafka={"bootstrap.servers": decided.broker.bootstrap},
+        database=decided.database,
+        adopt=True,
+        open_transaction="commit",
+        batch=1,
+    )
+    assert report.settled
+    assert decided.run().placements[0] == (1, "SKIP")
     decided.check()

@@ -53,6 +53,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowView,
     Verdict,
     behind_kafka,
+    is_next,
     may_hide_commits,
     resolve,
 )
@@ -99,12 +100,9 @@ class _Findings:
 
     before: StateRow
     kafka_before: KafkaView | None = None
+    kafka_last: KafkaView | None = None
     actions: list[str] = field(default_factory=list)
     reason: str = ""
-
-
-def _by_log(resolution: Resolution | Halt, verdict: Verdict) -> bool:
-    return isinstance(resolution, Resolution) and resolution.from_log and resolution.verdict is verdict
 
 
 def view_of(row: StateRow) -> RowView:
@@ -214,6 +212,10 @@ class Recovery:
         if query_id is None:
             row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
+        if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
+            # Somebody was there since the look, or an answer was lost. A driver that stood still may have missed both
+            # batches and the restored backup that lacks them, and has its claim.
+            row = self._settle(row, findings)
         # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
         if query_id is not None and view_of(row).fresh:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
@@ -271,6 +273,7 @@ class Recovery:
             kafka = self._view_kafka()
             if findings.kafka_before is None:
                 findings.kafka_before = kafka
+            findings.kafka_last = kafka
             resolution = self._resolve(row, kafka)
             findings.reason = resolution.reason
             acted = self._act(row, kafka, resolution, findings)
@@ -278,7 +281,8 @@ class Recovery:
             # last word on the id.
             if acted is not None:
                 row = acted
-                if row.status != RowStatus.DECIDED and not _by_log(resolution, Verdict.MARK_OWED):
+                by_log = isinstance(resolution, Resolution) and resolution.from_log
+                if row.status != RowStatus.DECIDED and not (by_log and row.status == RowStatus.OWED):
                     return row
             if deadline.passed:
                 raise InDoubtError(

@@ -278,6 +278,20 @@ def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> 
     return quiet and not unused and row.status is not RowStatus.DECIDED and kafka.producer not in known
 
 
+def is_next(kafka: KafkaView, producer: ProducerIdAndEpoch) -> bool:
+    """Whether nobody has used the id between a look at it at rest and the InitProducerId that answered this pair.
+
+    It counts one epoch on, and begins with a new producer id where there was none, or no epoch was left. A transaction
+    that was open, or being ended, is ended by it first, and that counts too.
+    """
+    before = kafka.producer
+    if kafka.state is TransactionState.ONGOING or kafka.state in ENDING_STATES:
+        return True
+    if before is None or before.producer_id != producer.producer_id:
+        return producer.epoch == 0
+    return producer.epoch == before.epoch + 1
+
+
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
     """Whether Kafka shows the commit of a later transaction than the row's.
 

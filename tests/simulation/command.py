@@ -13,16 +13,17 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Final, TypeVar
 
-from tests.simulation import faults
+from tests.simulation import faults, people
 from tests.simulation.defects import DEFECTS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
+from tests.simulation.defects_people import DEFECTS_PEOPLE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
 from tests.simulation.mutants import Caught, hunt
-from tests.simulation.profiles import CONTINUOUS, PROFILES, PROMISED
+from tests.simulation.profiles import CONTINUOUS, PEOPLE, PROFILES, PROMISED
 from tests.simulation.schedule import Schedule, ScheduleError
 
 _T = TypeVar("_T")
-MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE
+MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
 #: Random schedules in one piece of work.
 _PIECE: Final = 200
 #: Faults of a random schedule; with more, most of them meet drivers that are only just starting.
@@ -73,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         "--pairs",
         choices=("none", "core", "all"),
         default="core",
-        help="of which kinds of faults all pairs are run; core: " + ", ".join(sorted(faults.CORE)),
+        help="of which kinds of faults all pairs are run; core: "
+        + ", ".join(sorted(faults.CORE))
+        + "; where people act: "
+        + ", ".join(sorted(people.CORE)),
     )
     parser.add_argument("--random", type=int, help="how many random schedules follow; default: 10 000, with --ci 4000")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
@@ -105,12 +109,12 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
     roots = [Schedule(profile) for profile in options.profiles or PROFILES]
     _level("no fault", pool, run_one, roots, total)
     _level("one fault", pool, run_children, roots, total)
-    deeper = options.profiles or (CONTINUOUS if options.ci else PROMISED)
+    deeper = options.profiles or (CONTINUOUS if options.ci else PROMISED + PEOPLE)
     if options.pairs != "none":
-        kinds = faults.CORE if options.pairs == "core" else frozenset[str]()
-        singles = [child for profile in deeper for child in _singles(Schedule(profile), kinds)]
-        _level(f"two faults ({options.pairs})", pool, partial(run_children, kinds=kinds), singles, total)
-    pieces = _random_pieces(deeper, options.seed)
+        core = options.pairs == "core"
+        singles = [child for profile in deeper for child in _singles(Schedule(profile), _kinds(profile, core=core))]
+        _level(f"two faults ({options.pairs})", pool, partial(run_second, core=core), singles, total)
+    pieces = _random_pieces(options.profiles or tuple(dict.fromkeys(deeper + PEOPLE)), options.seed)
     drawn = (4_000 if options.ci else 10_000) if options.random is None else options.random
     wanted = -(-drawn // _PIECE)
     _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)
@@ -126,6 +130,18 @@ def run_one(schedule: Schedule) -> Tally:
     tally = Tally()
     run_schedule(schedule, tally)
     return tally
+
+
+def run_second(schedule: Schedule, *, core: bool) -> Tally:
+    """Run all schedules with one more fault, of the core kinds of its profile or of all."""
+    return run_children(schedule, _kinds(schedule.profile, core=core))
+
+
+def _kinds(profile: str, *, core: bool) -> frozenset[str]:
+    """The kinds of faults of which pairs are run; none for all."""
+    if not core:
+        return frozenset()
+    return people.CORE if PROFILES[profile].people else faults.CORE
 
 
 def run_piece(piece: tuple[str, int]) -> Tally:

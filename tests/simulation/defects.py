@@ -10,6 +10,7 @@ from spark_2pc_sink import recovery
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
+from spark_2pc_sink.lost_commits import LostCommits
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import Placement
@@ -235,8 +236,8 @@ def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:
     """`resolve` with one verdict for another."""
 
     def replacement(original: Any) -> Any:
-        def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
-            found: Resolution | Halt = original(row, kafka, adopt=adopt)
+        def resolve(row: Any, kafka: Any, **said: Any) -> Resolution | Halt:
+            found: Resolution | Halt = original(row, kafka, **said)
             if isinstance(found, Halt) or found.verdict is not verdict:
                 return found
             return by if isinstance(by, Halt) else Resolution(by, found.reason)
@@ -309,8 +310,8 @@ def _takes_the_row_as_it_is(original: Any) -> Any:
 
 
 def _overlooks_commits(original: Any) -> Any:
-    def resolve(row: Any, kafka: Any, *, adopt: bool = False) -> Resolution | Halt:
-        found: Resolution | Halt = original(row, kafka, adopt=adopt)
+    def resolve(row: Any, kafka: Any, **said: Any) -> Resolution | Halt:
+        found: Resolution | Halt = original(row, kafka, **said)
         overlooked = isinstance(found, Halt) and row.status in (RowStatus.NONE, RowStatus.OWED)
         return Resolution(Verdict.NOTHING, found.reason) if overlooked else found
 
@@ -374,8 +375,9 @@ DEFECTS: tuple[Mutant, ...] = (
         _ALL_VERSIONS,
     ),
     Mutant(
-        "an end that is under way is not waited for",
-        ((recovery, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.NOTHING)),),
+        "an end that is under way is taken for an abort",
+        ((recovery, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.MARK_OWED)),),
+        kinds=(faults.LOSE_REPLY, faults.SLOW_MARKERS),
     ),
     Mutant(
         "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
@@ -386,6 +388,10 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("an owed batch taken for done", ((batch, "place_batch", _placed(_owed_is_done)),)),
     Mutant("an owed batch runs whole again", ((batch, "place_batch", _placed(_owed_runs_whole)),)),
     Mutant("a row that went back is taken as it is", ((BatchDriver, "_place", _takes_the_row_as_it_is),), _LOSSY),
-    Mutant("commits beside an undecided row overlooked", ((recovery, "resolve", _overlooks_commits),), _LOSSY),
+    Mutant(
+        "commits beside an undecided row overlooked",
+        ((recovery, "resolve", _overlooks_commits), (LostCommits, "shows", returning(False))),
+        _LOSSY,
+    ),
     Mutant("a superseded driver claims again", ((Recovery, "run", _claims_again),)),
 )

@@ -18,6 +18,7 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision
+from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
 from tests.simulation.partition import Record
@@ -45,11 +46,15 @@ REFILL_TOPIC: Final = "refill-topic"
 REFILLED_TO: Final = 100
 
 # With ``spark-2pc recover --take-over``, while the driver stands still.
+RECOVER_ADOPT: Final = "recover-adopt"
+RECOVER_ACCEPT_LOSS: Final = "recover-accept-loss"
+RECOVER_DROP: Final = "recover-drop"
+RECOVER_ACCEPT_REPLAY: Final = "recover-accept-replay"
 RECOVER: Final = {
-    "recover-adopt": Words(adopt=True),
-    "recover-accept-loss": Words(adopt=True, accept_loss=BatchRange(0, 0)),
-    "recover-drop": Words(decision=OperatorDecision.DROP),
-    "recover-accept-replay": Words(decision=OperatorDecision.ACCEPT_REPLAY),
+    RECOVER_ADOPT: Words(adopt=True),
+    RECOVER_ACCEPT_LOSS: Words(adopt=True, accept_loss=BatchRange(0, 0)),
+    RECOVER_DROP: Words(decision=OperatorDecision.DROP),
+    RECOVER_ACCEPT_REPLAY: Words(decision=OperatorDecision.ACCEPT_REPLAY),
 }
 
 #: The driver dies, and from here on the job is started with an option that is meant for one start.
@@ -62,6 +67,9 @@ KINDS: Final = frozenset(
     {DELETE_ROW, DELETE_STATE, SET_DONE, SET_OWED, REMAKE_TOPIC, REFILL_TOPIC, *RECOVER, *LEFT_ON}
     | {f"{BACKUP}{number}" for number in range(BACKUPS_MAX)}
 )
+
+#: What the product mends by itself: after no more than this, everything holds that holds without people.
+MENDED: Final = (DELETE_ROW,)
 
 # In answer to a halt.
 #: ``recover --adopt``, and then the job.
@@ -101,6 +109,13 @@ _COMPARED: Final = (HaltCause.OUTCOME_LOST, HaltCause.TOPIC_REMADE)
 _NAMED: Final = re.compile(r"accept[-_]loss[ =]'?([0-9.]*[0-9])")
 
 
+#: The kinds of which all pairs are run: what is lost, who goes on all the same, and how a halt is answered.
+CORE: Final = frozenset(
+    {faults.CRASH, faults.SECOND_DRIVER, faults.CHECKPOINT_BACK, DELETE_STATE, REMAKE_TOPIC, RECOVER_ADOPT}
+    | {ADOPT_LEFT_ON, f"{BACKUP}2", *(answer for answers in _ANSWERS.values() for answer in answers)}
+)
+
+
 class People:
     """Everybody who is allowed to do something here.
 
@@ -108,7 +123,7 @@ class People:
         world: where they do it.
 
     Attributes:
-        acted: whether anybody has done what no message had asked for.
+        acted: whether anybody has done what no message had asked for, and the product does not mend.
         left_on: what every start of the job says from here on.
     """
 
@@ -149,7 +164,7 @@ class People:
         Raises:
             DriverCrashedError: the driver is started again, with other options.
         """
-        self.acted = True
+        self.acted |= choice not in MENDED
         world = self._world
         if choice in RECOVER:
             words = RECOVER[choice]

@@ -61,6 +61,8 @@ class World:
         #: Which attempts began with which pair.
         self.begun: dict[str, list[tuple[int, int, int]]] = {}
         self.traced: list[str] = []
+        #: The request at the last choice point.
+        self.request = ""
         self.next_batch = 0
         #: Of each batch how often Spark has planned it anew, because its checkpoint was set back.
         self.plans: Counter[int] = Counter()
@@ -265,7 +267,8 @@ class World:
             options = faults.offered(
                 kind,
                 self._extra < EXTRA_MAX,
-                database.owned,
+                # Where people delete the row, or adopt it, another query may have it.
+                database.owned and not self.profile.people,
                 bool(self._stopped),
                 *broker.standing,
                 bool(broker.effects),
@@ -276,6 +279,7 @@ class World:
             )
             if self.profile.people:
                 options = (*options, *self._people_options())
+        self.request = what
         position = len(self.choices.offered)
         if position - self.choices.last_taken > REQUESTS_MAX:
             raise StuckError(f"{REQUESTS_MAX} requests after the last fault")

@@ -8,8 +8,9 @@ import pytest
 
 from jdbc_state import Decision, MemoryStateStore, StateRow
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
-from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch
+from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
@@ -32,6 +33,7 @@ class Sides:
         *,
         adopt: bool = False,
         accept_loss: str | None = None,
+        topics: tuple[str, ...] = (),
         decision: OperatorDecision | None = None,
         batch_id: int | None = None,
         open_transaction: OpenTransactionEnd | None = None,
@@ -45,6 +47,7 @@ class Sides:
             settle_deadline_ms=settle_deadline_ms,
             adopt=adopt,
             accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
+            topics=topics,
             decision=decision,
             batch_id=batch_id,
             open_transaction=open_transaction,
@@ -106,6 +109,28 @@ def test_the_claim_comes_before_the_look() -> None:
     sides.start()
     looked = [row for name, row in generations if name == "describe"]
     assert all(row is not None and row.generation == 1 for row in looked)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_happened_behind_a_look_is_looked_at(lost: bool) -> None:
+    """D9: a driver stands still between its look and InitProducerId, while others write and a backup is restored."""
+    sides = Sides()
+    others = iter([True])
+
+    def before(name: str) -> None:
+        if name == "init" and next(others, False):
+            sides.kafka.init_producer_id()
+            transaction = CommittedTransaction(ProducerIdAndEpoch(0, 0), 3, {TopicPartition("orders", 0): (0, 2)})
+            sides.kafka.found = FoundCommits((transaction,) if lost else ())
+
+    sides.kafka.before = before
+    if lost:
+        with halts(HaltCause.DATABASE_BEHIND, match="Kafka has at least 1 batch"):
+            sides.recovery(topics=("orders",)).run(query_id="query-1", run_id="run")
+    else:
+        sides.recovery(topics=("orders",)).run(query_id="query-1", run_id="run")
+    assert sides.kafka.calls[-3:] == ["describe", "describe", "find_commits"] or lost
+    assert sides.row().settled == ("" if lost else "0:1")
 
 
 def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
@@ -191,7 +216,7 @@ def test_a_deleted_log_halts_and_changes_nothing_in_kafka() -> None:
     ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
 )
 def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision, status: str) -> None:
-    """D3: a person's decision is carried out, named in the report, and nothing else is."""
+    """D3, D9: a person's decision is carried out, named in the report, and nothing else is."""
     sides = Sides()
     pair = sides.start()
     sides.decide(pair)

@@ -19,6 +19,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowStatus,
     RowView,
     Verdict,
+    is_next,
     may_hide_commits,
     resolve,
 )
@@ -250,3 +251,23 @@ def test_what_a_log_tells_of_a_commit_says_nothing_of_later_ones(verdict: Verdic
     row = RowView(RowStatus.DECIDED, PreparedTxnState("7:10"), NO_TRANSACTION, "here")
     kafka = KafkaView(TransactionState.EMPTY, LATER, 2, "here")
     assert may_hide_commits(row, kafka, Resolution(verdict, "", from_log=True)) is (verdict is Verdict.MARK_DONE)
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "answered", "alone"),
+    [
+        ("Unknown", None, ProducerIdAndEpoch(7, 0), True),
+        ("Unknown", None, ProducerIdAndEpoch(7, 1), False),
+        ("Empty", ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(7, 5), True),
+        ("CompleteCommit", ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(7, 6), False),
+        ("CompleteAbort", ProducerIdAndEpoch(7, 32766), ProducerIdAndEpoch(8, 0), True),
+        ("CompleteAbort", ProducerIdAndEpoch(7, 32766), ProducerIdAndEpoch(8, 1), False),
+        ("Ongoing", ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(7, 6), True),
+        ("PrepareAbort", ProducerIdAndEpoch(7, 4), ProducerIdAndEpoch(7, 6), True),
+    ],
+)
+def test_a_pair_tells_whether_somebody_was_there_since_the_look(
+    state: str, seen: ProducerIdAndEpoch | None, answered: ProducerIdAndEpoch, alone: bool
+) -> None:
+    """D9: InitProducerId counts one epoch on, or begins a new producer id (KIP-360)."""
+    assert is_next(KafkaView(TransactionState(state), seen, 2, "here"), answered) is alone

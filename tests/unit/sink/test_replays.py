@@ -40,7 +40,7 @@ def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
 def test_another_batch_under_the_same_id_is_not_skipped(
     job: Job, first: dict[str, Any], second: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A7: a checkpoint that was set back plans the batch anew, with rows that no side has.
+    """A7, D9: a checkpoint that was set back plans the batch anew, with rows that no side has.
 
     Where accept_replay was left on, the same happens to another batch, and that one halts.
     """
@@ -99,7 +99,7 @@ def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
 
 
 def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> None:
-    """D8: the option is meant for one start. Left on, it must not let an older checkpoint write batches again."""
+    """D8, D9: the option is meant for one start. Left on, it must not let an older checkpoint write batches again."""
     job.driver.write(0, job.work())
     job.driver.write(1, job.work())
     adopting = Job(sides=job, run_id="run-2", adopt=True)

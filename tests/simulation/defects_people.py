@@ -1,0 +1,196 @@
+"""Defects in what keeps people from ending green over wrong data: history, topic ids, names of batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from jdbc_state import DECIDED, history
+from jdbc_state.memory import MemoryDecidingTransaction, MemoryStateStore
+from spark_2pc_sink import kept_rule, recovery
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.lost_commits import LostCommits
+from spark_2pc_sink.recipe.lost_batches import LostBatches
+from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
+from spark_2pc_sink.recovery import Recovery, view_of
+from spark_2pc_sink.sink import batch
+from spark_2pc_sink.sink.batch import BatchDriver
+from tests.simulation import faults, people
+from tests.simulation.defects import returning
+from tests.simulation.mutants import Mutant
+
+_PEOPLE: Final = ("people-tv2",)
+_BACKUPS: Final = tuple(f"{people.BACKUP}{number}" for number in range(people.BACKUPS_MAX))
+
+
+# --- the history -------------------------------------------------------------------------------------------------
+
+
+def _no_line_of_a_decision(original: Any) -> Any:
+    def write(self: Any, row: Any, event: str) -> None:
+        before = dict(self._lines)
+        original(self, row, event)
+        if row.status == DECIDED:
+            self._lines = before
+
+    return write
+
+
+def _line_before_commit(original: Any) -> Any:
+    def decide(self: Any, decision: Any) -> None:
+        original(self, decision)
+        before = dict(self._store._rows)
+        self._store._write(self.pending, history.DECIDED)
+        self._store._rows = before
+
+    return decide
+
+
+def _only_the_row(_original: Any) -> Any:
+    def standing(self: Any, claimant: Any) -> Any:
+        return self._rows.get(claimant.transactional_id)
+
+    return standing
+
+
+def _adopt_ends_it(original: Any) -> Any:
+    def resolve(row: Any, kafka: Any, *, adopt: bool = False, **named: Any) -> Resolution | Halt:
+        found: Resolution | Halt = original(row, kafka, adopt=adopt, **named)
+        asks = isinstance(found, Halt) and found.cause is HaltCause.OPEN_TRANSACTION
+        return Resolution(Verdict.ABORT, "adopted") if asks and adopt else found
+
+    return resolve
+
+
+# --- the topics --------------------------------------------------------------------------------------------------
+
+
+def _by_offsets_alone(original: Any) -> Any:
+    def find(written: Any, logs: Any, **named: Any) -> Any:
+        return original(replace(written, topic_ids={}), logs, **named)
+
+    return find
+
+
+def _no_look_after_the_commit(_original: Any) -> Any:
+    def complete(self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any) -> Any:
+        settled = self._commit(row)
+        return None if settled is None else self._note_done(row, settled)
+
+    return complete
+
+
+# --- what a person has named -------------------------------------------------------------------------------------
+
+
+def _any_replay(original: Any) -> Any:
+    def check(row: Any, replay: Any, *, accept_replay: int | None) -> None:
+        original(row, replay, accept_replay=accept_replay if accept_replay is None else row.batch_id)
+
+    return check
+
+
+def _names_no_batch(original: Any) -> Any:
+    def decided(self: Any, row: Any, kafka: Any, halt: Any, findings: Any) -> Any:
+        self._batch_id = row.batch_id if self._batch_id is None else self._batch_id
+        return original(self, row, kafka, halt, findings)
+
+    return decided
+
+
+def _also_where_nothing_is_lost(_original: Any) -> Any:
+    def pass_over(self: Any, row: Any, actions: Any) -> Any:
+        named = self.accepted
+        return self._pass_over(row, self._look(row), named, actions) if named is not None and len(named) else row
+
+    return pass_over
+
+
+def _command_marks_a_new_row(original: Any) -> Any:
+    def run(self: Any, *, query_id: Any, run_id: Any, expected_generation: Any = None) -> Any:
+        recovered = original(self, query_id=query_id, run_id=run_id, expected_generation=expected_generation)
+        row = recovered.row
+        if view_of(row).fresh:
+            pair = str(recovered.initialized.producer)
+            row = self._store.mark_initialized(row.transactional_id, row.generation, pair)
+        return replace(recovered, row=row)
+
+    return run
+
+
+DEFECTS_PEOPLE: tuple[Mutant, ...] = (
+    Mutant(
+        "a decision leaves no line in the history",
+        ((MemoryStateStore, "_write", _no_line_of_a_decision),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.DELETE_ROW),
+    ),
+    Mutant(
+        "the line of a decision is written before COMMIT",
+        ((MemoryDecidingTransaction, "decide", _line_before_commit),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.DELETE_ROW),
+    ),
+    Mutant("a lost row is not made again", ((MemoryStateStore, "_standing", _only_the_row),), _PEOPLE),
+    Mutant(
+        "adopt aborts a transaction whose decision is lost",
+        ((recovery, "resolve", _adopt_ends_it),),
+        _PEOPLE,
+        kinds=(people.DELETE_STATE, people.ADOPT, people.ADOPT_JOB, people.ADOPT_LEFT_ON),
+    ),
+    Mutant(
+        "topic ids are not compared",
+        ((kept_rule, "find_lost_records", _by_offsets_alone), (batch, "find_lost_records", _by_offsets_alone)),
+        _PEOPLE,
+        kinds=(people.REFILL_TOPIC,),
+    ),
+    Mutant("a driver does not look for its records", ((BatchDriver, "_check_kept", returning(None)),), _PEOPLE),
+    Mutant(
+        "a recovery does not look for the records",
+        ((recovery, "check_kept", lambda _original: lambda _kafka, _row, resolution: resolution),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.REMAKE_TOPIC),
+    ),
+    Mutant(
+        "a recovery does not look again after its commit",
+        ((Recovery, "_complete", _no_look_after_the_commit),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.REMAKE_TOPIC),
+    ),
+    Mutant(
+        "the logs are not asked for what the coordinator has forgotten",
+        ((LostCommits, "shows", returning(False)),),
+        _PEOPLE,
+        kinds=(faults.CRASH, *_BACKUPS),
+    ),
+    Mutant(
+        "any range of lost batches is accepted",
+        ((LostBatches, "check", returning(None)),),
+        _PEOPLE,
+        kinds=(*_BACKUPS, people.RECOVER_ACCEPT_LOSS),
+    ),
+    Mutant(
+        "batches are passed over that nobody has",
+        ((LostCommits, "pass_over_unread", _also_where_nothing_is_lost),),
+        _PEOPLE,
+        kinds=(people.RECOVER_ACCEPT_LOSS,),
+    ),
+    Mutant(
+        "accept_replay accepts every batch",
+        ((batch, "check_skip", _any_replay),),
+        ("people-keep",),
+        kinds=(people.ACCEPT_REPLAY_LEFT_ON, faults.CHECKPOINT_BACK),
+    ),
+    Mutant(
+        "a decision over a lost outcome names no batch",
+        ((Recovery, "_decided_by_operator", _names_no_batch),),
+        _PEOPLE,
+        kinds=(people.REMAKE_TOPIC, people.REFILL_TOPIC, people.RECOVER_ACCEPT_REPLAY),
+    ),
+    Mutant(
+        "a command marks a new row as known",
+        ((Recovery, "run", _command_marks_a_new_row),),
+        _PEOPLE,
+        kinds=(people.DELETE_STATE, people.RECOVER_ADOPT),
+    ),
+)

@@ -55,7 +55,7 @@ VIEW = (
 def test_a_table_that_is_none_any_more_ends_the_query(
     stream: FileStream, target: Target, written_by: str, statements: tuple[str, ...], said: str
 ) -> None:
-    """C13: in the batch after it, which neither side has then."""
+    """C16: in the batch after it, which neither side has then."""
     del written_by
     stream.add(rows_of(0))
     stream.add(rows_of(1))

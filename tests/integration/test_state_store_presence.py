@@ -5,14 +5,17 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
+import psycopg2
 import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, StateRow
-from jdbc_state.presence import LOOK_S
+from jdbc_state.database import Database
+from jdbc_state.pooler import behind_pooler, takes_transactions
+from jdbc_state.presence import LOOK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.runbook import DRIVER_RETURN_MS
@@ -166,13 +169,13 @@ def test_a_session_is_replaced_before_it_is_old(
 def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
     """D9: a trigger may leave hours between two batches."""
     name = make_url(database).database
-    execute(database, f'ALTER DATABASE "{name}" SET idle_session_timeout = 200')
+    idle = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'"
+    longer = f"{idle} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
+    execute(database, f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '2s'")
     with sql_store(database) as driver:
         claim(driver)
-        (pid,) = execute(database, "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
-        gone = threading.Event()
-        gone.wait(0.6)
-        assert execute(database, "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'") == [pid]
+        seen_first = execute(database, idle)
+        wait_until(lambda: execute(database, longer) == seen_first, deadline_s=SOON_S, what="a session that was idle")
 
 
 def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, database: str) -> None:
@@ -237,6 +240,27 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
         wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
 
 
+def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
+    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D9: and is not left behind."""
+    asked = Presence._is_lent_to_others
+    broken: list[Any] = []
+
+    def breaks_once(presence: Presence, session: Any) -> bool:
+        if not broken:
+            broken.append(session)
+            raise psycopg2.OperationalError("server closed the connection unexpectedly")
+        return asked(presence, session)
+
+    monkeypatch.setattr(Presence, "_is_lent_to_others", breaks_once)
+    with sql_store(database) as driver:
+        claim(driver)
+        assert "no session shows that this driver lives" in caplog.text
+        assert broken[0].closed
+        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
+
+
 def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlStateStore, database: str) -> None:
     """D9: where it has no other session, as behind a pooler; told from that of another state table by its lock."""
     with sql_store(database) as driver, sql_store(database, state_schema="elsewhere") as elsewhere:
@@ -297,6 +321,16 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
             assert seen(looking).alive is True
         settings = "SELECT current_setting('idle_session_timeout'), current_setting('tcp_keepalives_idle')"
         assert execute(url, settings) == execute(database, settings)
+
+
+def test_what_takes_transactions_is_not_refused(database: str, pooled: Callable[..., str]) -> None:
+    """C6: what has failed for another reason is told as that."""
+    for url in (database, pooled(database, "session"), pooled(database, "transaction")):
+        reached = Database(url, SETTINGS)
+        with closing(reached.session("test")) as session:
+            assert behind_pooler(session) == (url != database)
+            assert takes_transactions(session)
+        reached._refuse_statement_mode("test")
 
 
 def test_a_pooler_in_statement_mode_is_refused_by_name(database: str, pooled: Callable[..., str]) -> None:

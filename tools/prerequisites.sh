@@ -1,11 +1,18 @@
 #!/bin/bash
-# prerequisites.sh python|java|maven...: makes sure that the named programs are there.
-# What is missing is installed where root and apt are at hand; else one line says what to install.
+# prerequisites.sh [--optional] python|java|maven|pgbouncer...: makes sure that the named programs are there.
+# What is missing is installed where root and apt are at hand; else one line says what to install. With --optional,
+# that is no failure: some tests are skipped without.
 set -euo pipefail
 
 java_version_min=17
 python=${PYTHON:-python3}
 log=.cache/apt.log
+
+optional=false
+if [ "${1:-}" = --optional ]; then
+    optional=true
+    shift
+fi
 
 have_python() {
     # A Debian python3 without python3-venv has venv, but not what gives the new environment its pip.
@@ -24,6 +31,8 @@ have_java() {
 
 have_maven() { command -v mvn >/dev/null; }
 
+have_pgbouncer() { PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null; }
+
 apt() { # apt COMMAND...: apt-get without a word, unless it fails
     DEBIAN_FRONTEND=noninteractive apt-get "$@" >>"$log" 2>&1 || {
         tail -n 20 "$log" >&2
@@ -36,11 +45,13 @@ declare -A what=(
     [python]="Python 3.10 or later with venv"
     [java]="Java $java_version_min or later (Spark and the Kafka broker under test run on it)"
     [maven]="Maven (it fetches the Kafka broker under test)"
+    [pgbouncer]="PgBouncer (some tests reach PostgreSQL through it)"
 )
 declare -A packages=(
     [python]="python3 python3-venv"
     [java]="openjdk-$java_version_min-jre-headless"
     [maven]="maven"
+    [pgbouncer]="pgbouncer"
 )
 
 missing=()
@@ -58,6 +69,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     for wanted in "${missing[@]}"; do
         echo "setup: missing: ${what[$wanted]}; on Debian: apt-get install ${packages[$wanted]}" >&2
     done
+    "$optional" && exit 0
     exit 1
 fi
 echo "setup: apt-get install ${wanted_packages[*]}"

@@ -1,4 +1,4 @@
-"""C13: what the target is, asked in each batch; and that as many rows arrive as were given."""
+"""C16, C17: what the target is, asked in each batch; and that as many rows arrive as were given."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
 def test_a_target_that_may_lose_rows_is_refused_by_name(
     database: str, statements: tuple[str, ...], keys: list[str], said: str
 ) -> None:
-    """C13: with what settles it."""
+    """C16: with what settles it."""
     if FOREIGN[0] in statements:
         # A foreign table has no unique key, so neither may the others.
         statements = tuple(statement.replace(" PRIMARY KEY", "") for statement in statements)
@@ -116,7 +116,7 @@ def test_a_target_that_may_lose_rows_is_refused_by_name(
 
 
 def test_the_remedy_for_a_foreign_partition_helps(database: str) -> None:
-    """C13: it is named, and what the message says can be run as it stands."""
+    """C16: it is named, and what the message says can be run as it stands."""
     run(
         database,
         *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED),
@@ -131,7 +131,7 @@ def test_the_remedy_for_a_foreign_partition_helps(database: str) -> None:
 
 
 def test_rules_do_not_concern_copy(database: str) -> None:
-    """C13: an append is not refused for a rule, which COPY passes by; nor an upsert for one that is switched off."""
+    """C16: an append is not refused for a rule, which COPY passes by; nor an upsert for one that is switched off."""
     run(database, KEYED, "CREATE RULE guard AS ON INSERT TO orders DO INSTEAD NOTHING")
     plan = plan_of(database)
     assert put(database, plan, (1, "a")) == 1
@@ -142,7 +142,7 @@ def test_rules_do_not_concern_copy(database: str) -> None:
 
 
 def test_children_of_a_plain_table_do_not_matter(database: str) -> None:
-    """C13: no row goes to what inherits from it, whatever that is."""
+    """C16: no row goes to what inherits from it, whatever that is."""
     run(database, KEYED, "CREATE UNLOGGED TABLE child () INHERITS (orders)")
     plan = plan_of(database, keys=["id"])
     assert put(database, plan, (1, "a")) == 1
@@ -150,7 +150,7 @@ def test_children_of_a_plain_table_do_not_matter(database: str) -> None:
 
 
 def test_a_temporary_table_is_refused(database: str) -> None:
-    """C13: it would be gone with the connection that made it."""
+    """C16: it would be gone with the connection that made it."""
     with transaction(database) as connection:
         connection.exec_driver_sql("CREATE TEMPORARY TABLE orders (id bigint)")
         with pytest.raises(ConfigurationError, match="gone with its session"):
@@ -175,7 +175,7 @@ VIEW = (
 def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
     database: str, way: Callable[..., int], statements: tuple[str, ...], said: str
 ) -> None:
-    """C13: it was a table when the batch was planned."""
+    """C16: it was a table when the batch was planned."""
     way((1, "a"))
     run(database, *statements)
     with pytest.raises(ConfigurationError, match=said):
@@ -187,7 +187,7 @@ def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("keys", [["id"], ["id", "item"]], ids=["upsert", "keys only"])
 def test_a_rule_that_came_later_is_refused_in_the_next_batch(database: str, keys: list[str], ordered: bool) -> None:
-    """C13: it would leave out a row, and INSERT would not say so where the batch has an order, or nothing but keys."""
+    """C16: it would leave out a row, and INSERT would not say so where the batch has an order, or nothing but keys."""
     run(database, KEYS_ONLY if len(keys) > 1 else KEYED)
     plan = plan_of(database, keys=keys, order=LONG if ordered else None)
     run(database, "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING")
@@ -199,7 +199,7 @@ def test_a_rule_that_came_later_is_refused_in_the_next_batch(database: str, keys
 @pytest.mark.parametrize("keys", [[], ["id"]], ids=["append", "upsert"])
 @pytest.mark.parametrize("early", [True, False], ids=["before the batch", "within the batch"])
 def test_a_partition_that_came_later_is_looked_at(database: str, keys: list[str], early: bool) -> None:
-    """C13: attaching one does not wait for the rows of a batch, so it is looked for after the last of them as well."""
+    """C16: attaching one does not wait for the rows of a batch, so it is looked for after the last of them as well."""
     run(database, *PARTITIONED)
     plan = plan_of(database, keys=keys)
 
@@ -214,7 +214,7 @@ def test_a_partition_that_came_later_is_looked_at(database: str, keys: list[str]
 
 
 def test_a_partition_that_is_being_altered_holds_nobody_up(database: str) -> None:
-    """C13: looking takes no lock on partitions, and rows go to the others meanwhile."""
+    """C16: looking takes no lock on partitions, and rows go to the others meanwhile."""
     run(database, *PARTITIONED, f"CREATE TABLE high PARTITION OF orders {HIGH}")
     plan = plan_of(database)
     with transaction(database) as other:
@@ -223,7 +223,7 @@ def test_a_partition_that_is_being_altered_holds_nobody_up(database: str) -> Non
 
 
 def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
-    """C13: the lock with it; partitions of partitions too."""
+    """C16: the lock with it; partitions of partitions too."""
     run(database, *PARTITIONED, "CREATE TABLE sub PARTITION OF orders DEFAULT PARTITION BY RANGE (id)")
     run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
     trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
@@ -261,7 +261,7 @@ def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
 def test_rows_that_are_given_and_do_not_arrive_are_missed(
     database: str, way: Callable[..., int], when: str, body: str, kind: str
 ) -> None:
-    """C13: whatever a trigger does with them, and whenever it does so."""
+    """C17: whatever a trigger does with them, and whenever it does so."""
     run(database, "CREATE TABLE elsewhere (id bigint, item text)")
     trigger(database, when, body, kind=kind)
     with pytest.raises(ConstraintError, match="3 rows were given to it and 2 arrived: a trigger of the table"):
@@ -270,7 +270,7 @@ def test_rows_that_are_given_and_do_not_arrive_are_missed(
 
 
 def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> None:
-    """C13: a trigger that keeps only what is new is no loss."""
+    """C17: a trigger that keeps only what is new is no loss."""
     way((1, "a"))
     trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 1; RETURN NULL;")
     assert way((2, "b"), (3, "c")) == 2
@@ -278,7 +278,7 @@ def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> No
 
 
 def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Callable[..., int]) -> None:
-    """C13: nor those that it changes."""
+    """C17: nor those that it changes."""
     trigger(
         database,
         "AFTER INSERT ON orders FOR EACH ROW WHEN (NEW.id < 100)",

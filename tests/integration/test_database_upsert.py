@@ -191,6 +191,7 @@ def swallow(url: str, *, before: str = "INSERT", table: str = "orders") -> None:
 def test_row_that_a_trigger_swallows_is_noticed(
     database: str, before: str, order: t.DataType | None, batch: list[tuple[Any, ...]]
 ) -> None:
+    """C17: also where the order passes some over, which is right."""
     plan = keyed(database, order=order)
     if before == "UPDATE":
         run(database, "INSERT INTO orders VALUES (2, 'kept')")

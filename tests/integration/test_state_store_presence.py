@@ -1,18 +1,21 @@
-"""D9: the session by which a driver is seen to live, and what others see of it."""
+"""D10: the session by which a driver is seen to live, and what others see of it."""
 
 from __future__ import annotations
 
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
+import psycopg2
 import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, StateRow
-from jdbc_state.presence import LOOK_S
+from jdbc_state.database import Database
+from jdbc_state.pooler import behind_pooler, takes_transactions
+from jdbc_state.presence import LOOK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.runbook import DRIVER_RETURN_MS
@@ -53,7 +56,7 @@ def generations(url: str) -> list[str]:
 
 
 def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, database: str) -> None:
-    """D9: at once, and in no transaction; it is named by process, host and role."""
+    """D10: at once, and in no transaction; it is named by process, host and role."""
     with sql_store(database) as driver:
         row = claim(driver)
         liveness = seen(operator)
@@ -67,7 +70,7 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
 
 
 def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore, database: str) -> None:
-    """D9: it holds its claim for as long as it runs, and nobody waits for it."""
+    """D10: it holds its claim for as long as it runs, and nobody waits for it."""
     with sql_store(database) as other:
         claim(other, query_id=None, run_id=None)
         assert named(database) == []
@@ -76,7 +79,7 @@ def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore
 
 
 def test_a_driver_that_claims_again_is_seen_by_its_new_claim(operator: SqlStateStore, database: str) -> None:
-    """D9: after a failed attempt, for instance; with one session."""
+    """D10: after a failed attempt, for instance; with one session."""
     with sql_store(database) as driver:
         for generation in ("1", "2", "3"):
             claim(driver)
@@ -86,7 +89,7 @@ def test_a_driver_that_claims_again_is_seen_by_its_new_claim(operator: SqlStateS
 
 
 def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, database: str) -> None:
-    """D1, D9: nor is its session ended; it goes when the older driver notices."""
+    """D1, D10: nor is its session ended; it goes when the older driver notices."""
     with sql_store(database) as older:
         claim(older)
         with sql_store(database) as newer:
@@ -97,7 +100,7 @@ def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, da
 
 
 def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, database: str) -> None:
-    """D9: neither the same id with another state table, nor an id that begins like it."""
+    """D10: neither the same id with another state table, nor an id that begins like it."""
     claim(operator, query_id="q", run_id=None)
     with sql_store(database, state_schema="elsewhere") as elsewhere, sql_store(database) as other:
         claim(elsewhere)
@@ -110,7 +113,7 @@ def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, databas
 
 
 def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStateStore, database: str) -> None:
-    """D9: a session in a transaction of another role would stand in its way; one by which a driver is seen does not."""
+    """D10: a session in a transaction of another role would stand in its way; one by which a driver is seen does not."""
     with monitor(database) as url:
         execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {make_url(url).username}")
         driver = SqlStateStore(url, operator._settings)
@@ -123,7 +126,7 @@ def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStat
 
 
 def test_a_session_that_was_ended_comes_back(operator: SqlStateStore, database: str) -> None:
-    """D9: and is looked after often enough that nobody takes its driver for dead meanwhile."""
+    """D10: and is looked after often enough that nobody takes its driver for dead meanwhile."""
     assert LOOK_S * 1000 <= DRIVER_RETURN_MS / 4
     with sql_store(database) as driver:
         claim(driver)
@@ -136,7 +139,7 @@ def test_a_session_that_was_ended_comes_back(operator: SqlStateStore, database: 
 
 
 def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres: Callable[..., Server]) -> None:
-    """D9: nobody has to claim again for it."""
+    """D10: nobody has to claim again for it."""
     server = start_postgres()
     url = server.create_database("shop")
     with sql_store(url) as driver, sql_store(url) as operator:
@@ -148,7 +151,7 @@ def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres:
 def test_a_session_is_replaced_before_it_is_old(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D9: after a failover it is at the new primary, as other connections are; and never is there none."""
+    """D10: after a failover it is at the new primary, as other connections are; and never is there none."""
     monkeypatch.setattr("jdbc_state.presence.KEPT_S_MAX", 0)
     pids = set()
     with sql_store(database) as driver:
@@ -164,19 +167,19 @@ def test_a_session_is_replaced_before_it_is_old(
 
 
 def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
-    """D9: a trigger may leave hours between two batches."""
+    """D10: a trigger may leave hours between two batches."""
     name = make_url(database).database
-    execute(database, f'ALTER DATABASE "{name}" SET idle_session_timeout = 200')
+    idle = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'"
+    longer = f"{idle} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
+    execute(database, f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '2s'")
     with sql_store(database) as driver:
         claim(driver)
-        (pid,) = execute(database, "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
-        gone = threading.Event()
-        gone.wait(0.6)
-        assert execute(database, "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'") == [pid]
+        seen_first = execute(database, idle)
+        wait_until(lambda: execute(database, longer) == seen_first, deadline_s=SOON_S, what="a session that was idle")
 
 
 def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, database: str) -> None:
-    """D9: the process may go on, as a notebook's does; and the next claim is seen again."""
+    """D10: the process may go on, as a notebook's does; and the next claim is seen again."""
     running = threading.Event()
     running.set()
     store = SqlStateStore(database, operator._settings, shown_while=running.is_set)
@@ -206,7 +209,7 @@ def monitor(database: str) -> Iterator[str]:
 
 
 def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, database: str) -> None:
-    """D9: and is told why it does not see where."""
+    """D10: and is told why it does not see where."""
     with sql_store(database) as driver, monitor(database) as url:
         claim(driver)
         store = SqlStateStore(url, operator._settings)
@@ -219,7 +222,7 @@ def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, 
 def test_a_claim_stands_where_no_session_is_left_for_it(
     operator: SqlStateStore, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C11, D9: it is said, and tried again."""
+    """C11, D10: it is said, and tried again."""
     with monitor(database) as url:
         name = make_url(url).username
         execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {name}")
@@ -237,8 +240,29 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
         wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
 
 
+def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
+    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D10: and is not left behind."""
+    asked = Presence._is_lent_to_others
+    broken: list[Any] = []
+
+    def breaks_twice(presence: Presence, session: Any) -> bool:
+        if len(broken) < 2:
+            broken.append(session)
+            raise psycopg2.OperationalError("server closed the connection unexpectedly")
+        return asked(presence, session)
+
+    monkeypatch.setattr(Presence, "_is_lent_to_others", breaks_twice)
+    with sql_store(database) as driver:
+        claim(driver)
+        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
+        assert caplog.text.count("no session shows that this driver lives") == 1
+        assert [session.closed != 0 for session in broken] == [True, True]
+
+
 def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlStateStore, database: str) -> None:
-    """D9: where it has no other session, as behind a pooler; told from that of another state table by its lock."""
+    """D10: where it has no other session, as behind a pooler; told from that of another state table by its lock."""
     with sql_store(database) as driver, sql_store(database, state_schema="elsewhere") as elsewhere:
         row = claim(driver)
         there = claim(elsewhere)
@@ -251,7 +275,7 @@ def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlS
 
 
 def test_a_standby_does_not_know() -> None:
-    """D9: drivers are at the primary."""
+    """D10: drivers are at the primary."""
     with PostgresServer() as primary, PostgresStandby(primary) as standby:
         with sql_store(primary.url) as driver:
             claim(driver)
@@ -268,7 +292,7 @@ def test_a_standby_does_not_know() -> None:
 def test_a_pooler_in_session_mode_shows_drivers(
     operator: SqlStateStore, database: str, pooled: Callable[..., str]
 ) -> None:
-    """C6, D9: by its own address. That none is there proves nothing to who looks through a pooler."""
+    """C6, D10: by its own address. That none is there proves nothing to who looks through a pooler."""
     url = pooled(database, "session")
     with sql_store(url) as driver, sql_store(url) as looking:
         claim(driver)
@@ -282,7 +306,7 @@ def test_a_pooler_in_session_mode_shows_drivers(
 def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
     operator: SqlStateStore, database: str, pooled: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C6, D9: the driver says so at its claim, leaves no name to the next user of a session, and works as it should."""
+    """C6, D10: the driver says so at its claim, leaves no name to the next user of a session, and works as it should."""
     url = pooled(database, "transaction")
     with sql_store(url) as driver, sql_store(url) as looking:
         row = claim(driver)
@@ -297,6 +321,16 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
             assert seen(looking).alive is True
         settings = "SELECT current_setting('idle_session_timeout'), current_setting('tcp_keepalives_idle')"
         assert execute(url, settings) == execute(database, settings)
+
+
+def test_what_takes_transactions_is_not_refused(database: str, pooled: Callable[..., str]) -> None:
+    """C6: what has failed for another reason is told as that."""
+    for url in (database, pooled(database, "session"), pooled(database, "transaction")):
+        reached = Database(url, SETTINGS)
+        with closing(reached.session("test")) as session:
+            assert behind_pooler(session) == (url != database)
+            assert takes_transactions(session)
+        reached._refuse_statement_mode("test")
 
 
 def test_a_pooler_in_statement_mode_is_refused_by_name(database: str, pooled: Callable[..., str]) -> None:

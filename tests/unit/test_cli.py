@@ -114,6 +114,20 @@ def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsy
     assert "to settle: spark-2pc recover --take-over" in printed
 
 
+@pytest.mark.parametrize(("alive", "shown"), [(True, "lives"), (False, "none"), (None, "not known")])
+def test_whether_the_driver_lives_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alive: bool | None, shown: str
+) -> None:
+    """D10: with where it is, or why that is not known."""
+    told = replace(report(settled=True), driver_alive=alive, driver="as it is")
+    monkeypatch.setattr(sinks, "status", lambda **_: [told])
+    cli.main(["status", *SIDES])
+    assert f"  driver:   {shown}: as it is\n" in capsys.readouterr().out
+    cli.main(["status", *SIDES, "--json"])
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert (printed["driver_alive"], printed["driver"]) == (alive, "as it is")
+
+
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """A list with one object per sink."""
     cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json", "--take-over", "--accept-replay"])

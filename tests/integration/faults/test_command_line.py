@@ -68,7 +68,7 @@ def test_status_and_dry_run_change_nothing(decided: Job, run: Run) -> None:
 
 
 def test_recover_goes_ahead_where_the_driver_is_dead(decided: Job, run: Run) -> None:
-    """D9: however young the row is, its driver has no session any more, so no --take-over is needed."""
+    """D10: however young the row is, its driver has no session any more, so no --take-over is needed."""
     for said in ("settled now", "nothing is in doubt"):
         code, text = run(decided, "recover")
         assert code == exits.EXIT_SETTLED

@@ -46,7 +46,7 @@ def age(job: Job) -> None:
 def test_a_driver_in_a_long_batch_is_left_alone(
     kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
 ) -> None:
-    """D9: before it has a transaction of the database, and within it. It goes on where it was."""
+    """D10: before it has a transaction of the database, and within it. It goes on where it was."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     driver = job.stop_at(place, batch=BATCH)
     age(job)
@@ -66,7 +66,7 @@ def test_a_driver_in_a_long_batch_is_left_alone(
 def test_a_driver_that_was_killed_is_not_waited_for(
     kafka_without_2pc: Broker, make_job: MakeJob, run: Run, place: str
 ) -> None:
-    """D9: however young its row is."""
+    """D10: however young its row is."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     job.kill_at(place, batch=BATCH)
     code, text = run(job, "recover")
@@ -77,7 +77,7 @@ def test_a_driver_that_was_killed_is_not_waited_for(
 
 
 def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
-    """D9: in text and in JSON; before, while and after."""
+    """D10: in text and in JSON; before, while and after."""
 
     def shown() -> tuple[Any, str]:
         (report,) = json.loads(run(job, "status", "--json")[1])
@@ -98,7 +98,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
 def test_behind_a_pooler_the_age_of_the_row_decides(
     kafka_without_2pc: Broker, make_job: MakeJob, run: Run, database: str, pooled: Callable[..., str]
 ) -> None:
-    """C6, D9: in transaction mode. It is said that it does, and what to do about a row that is young."""
+    """C6, D10: in transaction mode. It is said that it does, and what to do about a row that is young."""
     job = make_job(kafka_without_2pc, database=database)
     pooler = pooled(database, "transaction")
     job.kill_at("step:DECIDE", batch=BATCH, database=pooler)

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.spark_facts import check_environment, is_stopping
+from spark_2pc_sink.sink.spark_facts import check_environment, is_running, is_stopping
 
 MICRO_BATCH = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
 ASYNC = "org.apache.spark.sql.execution.streaming.AsyncProgressTrackingMicroBatchExecution"
@@ -55,3 +56,14 @@ def test_a_query_is_stopping_when_it_is_no_longer_active() -> None:
     assert is_stopping(SimpleNamespace(isActive=lambda: False))
     assert not is_stopping(SimpleNamespace(isActive=lambda: True))
     assert not is_stopping(None)
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("no JVM"), ConnectionRefusedError()])
+def test_a_query_whose_jvm_is_gone_does_not_run(error: Exception) -> None:
+    def ask() -> bool:
+        raise error
+
+    assert not is_running(SimpleNamespace(isActive=ask))
+    assert not is_running(SimpleNamespace(isActive=lambda: False))
+    assert is_running(SimpleNamespace(isActive=lambda: True))
+    assert is_running(None)

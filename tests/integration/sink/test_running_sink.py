@@ -1,0 +1,67 @@
+"""A streaming query while it runs: what others see of it, and what they do to its table between two batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import recover
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.testing import wait_until
+from tests.integration import database_tables
+from tests.integration.sink.targets import Target, rows_of
+from tests.support.streams import FileStream
+
+
+def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> None:
+    """D10: and no longer, although its process goes on; then nobody has to say --take-over."""
+    sides: dict[str, Any] = {
+        "transactional_id": target.transactional_id,
+        "kafka": {"bootstrap.servers": target.broker.bootstrap},
+        "database": target.database,
+        "take_over": False,
+    }
+    seen = []
+
+    def look(_: object) -> None:
+        report = recover(dry_run=True, **sides)
+        seen.append((report.driver_alive, report.driver))
+
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    stream.run(target.sink(key="id", on_batch=look))
+    assert [alive for alive, _ in seen] == [True, True]
+    wait_until(
+        lambda: recover(dry_run=True, **sides).driver_alive is False, deadline_s=30, what="the driver to be gone"
+    )
+    assert recover(**sides).settled
+    assert target.rows("generation", "kafka_transaction_state") == [(2,)]
+
+
+VIEW = (
+    "ALTER TABLE target RENAME TO old",
+    "CREATE VIEW target AS SELECT * FROM old",
+    "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+    "CREATE TRIGGER instead INSTEAD OF INSERT ON target FOR EACH ROW EXECUTE FUNCTION nothing()",
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [(VIEW, "it is a view"), (("ALTER TABLE target SET UNLOGGED",), "is unlogged")],
+    ids=["a view in its place", "unlogged"],
+)
+def test_a_table_that_is_none_any_more_ends_the_query(
+    stream: FileStream, target: Target, written_by: str, statements: tuple[str, ...], said: str
+) -> None:
+    """C16: in the batch after it, which neither side has then."""
+    del written_by
+    stream.add(rows_of(0))
+    stream.add(rows_of(1))
+    sink = target.sink(key="id", on_batch=lambda _: database_tables.run(target.database, *statements))
+    with pytest.raises(ConfigurationError, match=said):
+        stream.run(sink)
+    table = "old" if statements is VIEW else "target"
+    assert len(target.rows(table=table)) == len(rows_of(0))
+    assert len(target.records()) == len(rows_of(0))

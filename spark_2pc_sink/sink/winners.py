@@ -4,8 +4,8 @@ Of several rows with one upsert key in a batch the table keeps the one with the 
 the others, which are superseded, are sent before it or not at all (`SinkOptions.upsert_superseded`). Only a task that
 has met all rows of a key knows which is which, and that is the one that sends them: it is told by small indexes before
 it gets the records (`RowIndex`). Records are then taken out of their batches where they have to be, and the others go
-as they came. What it remembers for each row is its identity and its order, until all indexes are there, and then two
-bits; records that have to wait are kept encoded, in a file where they are many.
+as they came. Of each row it holds the identity and the order until all indexes are there, and then whether it stays;
+records that have to wait are kept encoded, in a file where they are many.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class Arrangement:
         """What of a batch is to be sent now: mostly the batch itself.
 
         Raises:
-            BatchRetryError: the indexes say nothing of its records, or sources do not come in the order of their ids.
+            BatchRetryError: the indexes say nothing of its records, sources do not come in the order of their ids, or
+                the disk is full.
         """
         if self._cut is None:
             self._cut = self._cuts()
@@ -223,7 +224,13 @@ class _Waiting:
 
     def add(self, batch: EncodedBatch) -> None:
         payload = memoryview(batch.payload).cast("B")
-        self._file.write(payload)
+        try:
+            self._file.write(payload)
+        except OSError as error:
+            raise BatchRetryError(
+                reason=f"records that wait for others cannot be put into {tempfile.gettempdir()}: {error.strerror}; "
+                "TMPDIR names another place to Python's workers, and upsert_superseded='leave_out' has none wait"
+            ) from error
         self._batches.append((replace(batch, payload=b""), len(payload)))
 
     def batches(self) -> Iterator[EncodedBatch]:

@@ -23,8 +23,8 @@ from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.pieces import RowIndex
 from spark_2pc_sink.sink.superseded import find_superseded
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, row_identities
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests
-from spark_2pc_sink.wire.record_contents import contents_of, section_of_contents
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, content_digest, without_digest
+from spark_2pc_sink.wire.record_contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,10 +174,17 @@ class Arrangement:
             yield batch
             return
         contents = contents_of(batch.payload, batch.record_count)
-        self._take_out(batch, [content for content, out in zip(contents, cut.tolist(), strict=True) if out])
-        stay = [content for content, out in zip(contents, cut.tolist(), strict=True) if not out]
-        if stay:
-            yield self._encoder.encode(batch.partition, stay)
+        taken_out = contents.filter(pa.array(cut))
+        digest = content_digest(batch.partition.topic, taken_out)
+        if self._leave_out:
+            self.left_out += len(taken_out)
+            self.left_out_digest = combine_digests(self.left_out_digest, digest)
+        else:
+            for full in self._encoder.append(batch.partition, taken_out):
+                self._waiting.add(full)
+        if len(taken_out) < len(contents):
+            stay = contents.filter(pa.array(~cut))
+            yield self._encoder.encode(batch.partition, stay, digest=without_digest(batch.digest, digest))
 
     def finish(self) -> Iterator[EncodedBatch]:
         """What had to wait for everything else.
@@ -203,15 +210,6 @@ class Arrangement:
         found = find_superseded(everything.identities, everything.orders)
         cut = found.lost if self._leave_out else found.early
         return dict(zip(made_by, np.split(cut, ends[:-1]), strict=True))
-
-    def _take_out(self, batch: EncodedBatch, contents: list[bytes]) -> None:
-        if self._leave_out:
-            digest = batch_digest(batch.partition.topic, section_of_contents(contents))
-            self.left_out += len(contents)
-            self.left_out_digest = combine_digests(self.left_out_digest, digest)
-            return
-        for full in self._encoder.append(batch.partition, contents):
-            self._waiting.add(full)
 
 
 class _Waiting:

@@ -70,7 +70,7 @@ class Session:
 
     def append_encoded(self, batch: EncodedBatch) -> None:
         self.digest = combine_digests(self.digest, batch.digest)
-        self.sent.setdefault(batch.partition, []).extend(contents_of(batch.payload, batch.record_count))
+        self.sent.setdefault(batch.partition, []).extend(contents_of(batch.payload, batch.record_count).to_pylist())
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         for batch in self._encoder.finish():

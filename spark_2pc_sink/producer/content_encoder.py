@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, printable_key, records_bytes_max
-from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.digest import content_digest
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
 from spark_2pc_sink.wire.record_contents import key_of_content, section_of_contents
 from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.producer.partition_lookup import TopicLimits
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: What a record has before its content: two varints, its attributes and its timestamp delta.
 _HEAD_BYTES_MAX = 2 * VARINT_BYTES_MAX + 2
@@ -34,26 +40,45 @@ class ContentEncoder:
         self._options = options
         self._timestamp_ms = timestamp_ms
         self._limits = limits
-        self._kept: dict[TopicPartition, list[bytes]] = {}
-        self._kept_bytes: dict[TopicPartition, int] = {}
+        self._kept: dict[TopicPartition, list[ArrowColumn]] = {}
+        self._kept_bytes: Counter[TopicPartition] = Counter()
 
-    def append(self, partition: TopicPartition, contents: Sequence[bytes]) -> Iterator[EncodedBatch]:
-        """Take records of one partition, in order; yields the batches that are full now."""
+    def append(self, partition: TopicPartition, contents: ArrowColumn) -> Iterator[EncodedBatch]:
+        """Take records of one partition, in order; yields the batches that are full now.
+
+        Args:
+            partition: where to.
+            contents: from `contents_of`.
+        """
         bytes_max = records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
-        for content in contents:
-            content_bytes = len(content) + _HEAD_BYTES_MAX
-            if self._kept.get(partition) and self._kept_bytes[partition] + content_bytes > bytes_max:
+        ends = np.cumsum(np.asarray(pc.binary_length(contents)).astype(np.int64) + _HEAD_BYTES_MAX)
+        start = begin = 0
+        while start < len(contents):
+            room = bytes_max - self._kept_bytes[partition]
+            stop = int(np.searchsorted(ends, begin + room, side="right"))
+            if stop == start and not self._kept_bytes[partition]:
+                # Larger than a batch by itself, as it was before.
+                stop = start + 1
+            if stop > start:
+                self._kept.setdefault(partition, []).append(contents.slice(start, stop - start))
+                self._kept_bytes[partition] += int(ends[stop - 1]) - begin
+                start, begin = stop, int(ends[stop - 1])
+            if start < len(contents):
                 yield self._taken(partition)
-            self._kept.setdefault(partition, []).append(content)
-            self._kept_bytes[partition] = self._kept_bytes.get(partition, 0) + content_bytes
 
     def finish(self) -> Iterator[EncodedBatch]:
         """Encode what is kept; nothing is kept afterwards."""
         for partition in list(self._kept):
             yield self._taken(partition)
 
-    def encode(self, partition: TopicPartition, contents: Sequence[bytes]) -> EncodedBatch:
-        """One batch of these records, at least one, beside what is kept: no more than another batch had."""
+    def encode(self, partition: TopicPartition, contents: ArrowColumn, *, digest: int) -> EncodedBatch:
+        """One batch of these records, at least one, beside what is kept: no more than another batch had.
+
+        Args:
+            partition: where to.
+            contents: from `contents_of`.
+            digest: of the records.
+        """
         section = section_of_contents(contents)
         payload = encode_unassigned_batch(
             section,
@@ -61,9 +86,10 @@ class ContentEncoder:
             compression=self._options.compression,
             level=self._options.compression_level,
         )
-        row_key = printable_key(key_of_content(contents[0])) if len(contents) == 1 else None
-        return EncodedBatch(partition, payload, len(contents), batch_digest(partition.topic, section), row_key)
+        row_key = printable_key(key_of_content(contents[0].as_py())) if len(contents) == 1 else None
+        return EncodedBatch(partition, payload, len(contents), digest, row_key)
 
     def _taken(self, partition: TopicPartition) -> EncodedBatch:
         del self._kept_bytes[partition]
-        return self.encode(partition, self._kept.pop(partition))
+        contents = pa.concat_arrays(self._kept.pop(partition))
+        return self.encode(partition, contents, digest=content_digest(partition.topic, contents))

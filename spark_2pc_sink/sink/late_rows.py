@@ -70,9 +70,10 @@ def order_in_table(
     Raises:
         ConfigurationError: no column holds it, or one that the database orders otherwise than Spark.
     """
-    names = [name for name, made_of in columns.items() if made_of.strip() in (order_by.strip(), quoted(order_by))]
+    spelled = (order_by.strip(), quoted(order_by))
+    names = [name for name, made_of in columns.items() if made_of.strip() in spelled and name not in upsert_keys]
     column = target.column(names[0]) if names else None
-    if column is None or column.name in upsert_keys:
+    if column is None:
         raise _refused(
             f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} but "
             "perhaps an upsert key holds that",

@@ -80,6 +80,11 @@ class RowIndex:
     def __len__(self) -> int:
         return len(self.identities)
 
+    @property
+    def nbytes(self) -> int:
+        """What it weighs."""
+        return int(self.identities.nbytes + self.orders.nbytes)
+
     @classmethod
     def joined(cls, parts: Sequence[RowIndex]) -> RowIndex:
         """Several, at least one, one behind the other."""

@@ -117,7 +117,9 @@ class _Source:
 
     def piece(self, content: EncodedBatch | RowIndex | EncodedSource, owner: int | None = None) -> pa.RecordBatch:
         """The next piece, on its way to the task ``owner``; the account goes to any one."""
-        if isinstance(content, EncodedBatch) and self._file is None:
+        if isinstance(content, RowIndex):
+            self._count(content.nbytes)
+        elif isinstance(content, EncodedBatch) and self._file is None:
             self._count(len(content.payload))
         salt = self._plan.salts[self._source % self._plan.tasks if owner is None else owner]
         number, self._pieces = self._pieces, self._pieces + 1

@@ -22,7 +22,7 @@ class Superseded:
     """Of some rows, in the order in which their records would be sent.
 
     Attributes:
-        lost: True for a row behind whose key another row has a greater order.
+        lost: True for a row where another one of its key has a greater order.
         early: True for a row with the greatest order of its key that stands before one that has lost.
     """
 

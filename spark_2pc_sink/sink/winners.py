@@ -4,8 +4,8 @@ Of several rows with one upsert key in a batch the table keeps the one with the 
 the others, which are superseded, are sent before it or not at all (`SinkOptions.upsert_superseded`). Only a task that
 has met all rows of a key knows which is which, and that is the one that sends them: it is told by small indexes before
 it gets the records (`RowIndex`). Records are then taken out of their batches where they have to be, and the others go
-as they came. What it remembers for each row is its identity and its order, until all indexes are there, and then two
-bits; records that have to wait are kept encoded, in a file where they are many.
+as they came. Of each row it holds the identity and the order until all indexes are there, and then whether it stays;
+records that have to wait are kept encoded, in a file where they are many.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.pieces import RowIndex
 from spark_2pc_sink.sink.superseded import find_superseded
 from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, row_identities
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests
-from spark_2pc_sink.wire.record_contents import contents_of, section_of_contents
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, content_digest, without_digest
+from spark_2pc_sink.wire.record_contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,8 @@ class Arrangement:
         """What of a batch is to be sent now: mostly the batch itself.
 
         Raises:
-            BatchRetryError: the indexes say nothing of its records, or sources do not come in the order of their ids.
+            BatchRetryError: the indexes say nothing of its records, sources do not come in the order of their ids, or
+                the disk is full.
         """
         if self._cut is None:
             self._cut = self._cuts()
@@ -173,10 +174,17 @@ class Arrangement:
             yield batch
             return
         contents = contents_of(batch.payload, batch.record_count)
-        self._take_out(batch, [content for content, out in zip(contents, cut.tolist(), strict=True) if out])
-        stay = [content for content, out in zip(contents, cut.tolist(), strict=True) if not out]
-        if stay:
-            yield self._encoder.encode(batch.partition, stay)
+        taken_out = contents.filter(pa.array(cut))
+        digest = content_digest(batch.partition.topic, taken_out)
+        if self._leave_out:
+            self.left_out += len(taken_out)
+            self.left_out_digest = combine_digests(self.left_out_digest, digest)
+        else:
+            for full in self._encoder.append(batch.partition, taken_out):
+                self._waiting.add(full)
+        if len(taken_out) < len(contents):
+            stay = contents.filter(pa.array(~cut))
+            yield self._encoder.encode(batch.partition, stay, digest=without_digest(batch.digest, digest))
 
     def finish(self) -> Iterator[EncodedBatch]:
         """What had to wait for everything else.
@@ -203,15 +211,6 @@ class Arrangement:
         cut = found.lost if self._leave_out else found.early
         return dict(zip(made_by, np.split(cut, ends[:-1]), strict=True))
 
-    def _take_out(self, batch: EncodedBatch, contents: list[bytes]) -> None:
-        if self._leave_out:
-            digest = batch_digest(batch.partition.topic, section_of_contents(contents))
-            self.left_out += len(contents)
-            self.left_out_digest = combine_digests(self.left_out_digest, digest)
-            return
-        for full in self._encoder.append(batch.partition, contents):
-            self._waiting.add(full)
-
 
 class _Waiting:
     """Encoded batches, in the order in which they were added."""
@@ -223,7 +222,13 @@ class _Waiting:
 
     def add(self, batch: EncodedBatch) -> None:
         payload = memoryview(batch.payload).cast("B")
-        self._file.write(payload)
+        try:
+            self._file.write(payload)
+        except OSError as error:
+            raise BatchRetryError(
+                reason=f"records that wait for others cannot be put into {tempfile.gettempdir()}: {error.strerror}; "
+                "TMPDIR names another place to Python's workers, and upsert_superseded='leave_out' has none wait"
+            ) from error
         self._batches.append((replace(batch, payload=b""), len(payload)))
 
     def batches(self) -> Iterator[EncodedBatch]:

@@ -149,7 +149,8 @@ class SparkBatchWork:
         at_once = int(spark.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         if plan.winners is not None and plan.winners.leave_out:
-            # Which records there are is known where all rows of a key are.
+            # Which records there are is known where all rows of a key are. With a bound, pieces may be of any size.
+            self._arrow.forget()
             plan = replace(plan, salts=balanced_salts(spark, at_once), piece_bytes_max=self._arrow.apply(spark))
             answers = self._exchanged(self._frame.coalesce(at_once), plan, spark_tasks.counting_function(plan))
         else:

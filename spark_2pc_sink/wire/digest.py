@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 from spark_2pc_sink.wire.arrow_records import RecordsSection
 
 #: The digest of no records at all.
@@ -34,9 +35,23 @@ _HEX_DIGITS: Final = 32
 
 def batch_digest(topic: str, section: RecordsSection) -> int:
     """The digest of the records of ``section`` when they are sent to ``topic``: 0 to 2^128 - 1."""
+    return _digest(topic, _contents(section))
+
+
+def content_digest(topic: str, contents: ArrowColumn) -> int:
+    """The digest of records that say this when they are sent to ``topic``.
+
+    Args:
+        topic: its name.
+        contents: from `spark_2pc_sink.wire.record_contents.contents_of`.
+    """
+    return _digest(topic, contents.to_numpy(zero_copy_only=False).tolist())
+
+
+def _digest(topic: str, contents: list[bytes]) -> int:
     seed = xxhash.xxh3_64_intdigest(topic.encode())
     # The only loop over records in this layer. It stays in C: the hash is called by map().
-    hashes = b"".join(map(xxhash.xxh3_128_digest, _contents(section), repeat(seed)))
+    hashes = b"".join(map(xxhash.xxh3_128_digest, contents, repeat(seed)))
     halves = np.frombuffer(hashes, ">u8").reshape(-1, 2)
     return ((_sum(halves[:, 0]) << _HALF_BITS) + _sum(halves[:, 1])) % _MODULUS
 
@@ -67,6 +82,11 @@ def _sum(numbers: npt.NDArray[np.uint64]) -> int:
 def combine_digests(*digests: int) -> int:
     """The digest of all records of several digests together; of none, `EMPTY_DIGEST`."""
     return reduce(lambda left, right: (left + right) % _MODULUS, digests, EMPTY_DIGEST)
+
+
+def without_digest(digest: int, part: int) -> int:
+    """The digest of the records that are left of several when those of ``part`` are taken out."""
+    return (digest - part) % _MODULUS
 
 
 def format_digest(digest: int) -> str:

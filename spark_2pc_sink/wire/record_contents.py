@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_2pc_sink.wire.arrow_layout import data_of, join_rows, offsets_of
 from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection, with_header_room
 from spark_2pc_sink.wire.compression import Compression, decompress
 from spark_2pc_sink.wire.record_batch import read_varint
 from spark_2pc_sink.wire.record_rows import ZERO_BYTES
-from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, Varints, encode_varint_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+    from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn, Int64Array
     from spark_2pc_sink.wire.messages import RecordBytes
 
 _ATTRIBUTES: Final = struct.Struct(">h")
@@ -32,25 +31,28 @@ _ATTRIBUTES_POSITION: Final = 21
 _COMPRESSION_BITS: Final = 0x07
 
 
-def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> list[bytes]:
+def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowColumn:
     """What each record of a batch says: key, value and headers, each behind its length.
 
     Args:
         batch: from `encode_unassigned_batch`.
         record_count: how many records it has.
+
+    Returns:
+        a binary array without nulls.
     """
     view = memoryview(batch).cast("B")
     (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_POSITION)
     section = decompress(view[BATCH_HEADER_BYTES:], Compression(attributes & _COMPRESSION_BITS))
+    bodies, ends = _bounds(section, record_count)
     # Attributes, timestamp delta and offset delta stand between a record's length and its content.
-    skipped = (ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes).tolist()
-    contents = []
-    stop = 0
-    for skip in skipped:
-        length, body = read_varint(section, stop)
-        stop = body + length
-        contents.append(section[body + skip : stop])
-    return contents
+    starts = bodies + ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes
+    bounds = np.zeros(2 * record_count + 1, np.int32)
+    bounds[1::2], bounds[2::2] = starts, ends
+    # Every other row is what stands before a content.
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(section)]
+    rows = pa.Array.from_buffers(pa.binary(), 2 * record_count, buffers)
+    return rows.take(pa.array(np.arange(1, 2 * record_count, 2)))
 
 
 def key_of_content(content: bytes) -> bytes | None:
@@ -59,23 +61,45 @@ def key_of_content(content: bytes) -> bytes | None:
     return None if length < 0 else content[start : start + length]
 
 
-def section_of_contents(contents: Sequence[bytes]) -> RecordsSection:
+def section_of_contents(contents: ArrowColumn) -> RecordsSection:
     """The records of a new batch, in this order.
 
     Args:
         contents: from `contents_of`, at least one.
     """
     count = len(contents)
-    lengths = np.fromiter(map(len, contents), np.int64, count)
+    lengths = np.asarray(pc.binary_length(contents)).astype(np.int64)
     deltas = Varints.of(np.arange(count, dtype=np.int64))
     bodies = lengths + ZERO_BYTES + deltas.sizes
     sizes = Varints.of(bodies)
     bounds = offsets_of(bodies + sizes.sizes)
     heads = with_header_room(*encode_varint_rows([sizes, None, None, deltas], count), np.array([count]))
-    buffer = data_of(join_rows([heads, pa.array(contents, pa.binary())], count))
+    buffer = data_of(join_rows([heads, contents], count))
     return RecordsSection(
         buffer=buffer.slice(BATCH_HEADER_BYTES, int(bounds[-1])),
         ends=bounds[1:],
         content_starts=bounds[1:] - lengths,
         frame=memoryview(buffer).cast("B")[: BATCH_HEADER_BYTES + int(bounds[-1])],
     )
+
+
+def _bounds(section: bytes, record_count: int) -> tuple[Int64Array, Int64Array]:
+    """Where each record begins behind its own length, and where it ends.
+
+    The only loop over records beside that of the digest: where one begins is known when the one before is read.
+    """
+    bodies, ends = [], []
+    position = 0
+    for _ in range(record_count):
+        byte = section[position]
+        position += 1
+        zigzag, shift = byte & LOW_BITS, BITS
+        while byte & MORE_FOLLOW:
+            byte = section[position]
+            position += 1
+            zigzag |= (byte & LOW_BITS) << shift
+            shift += BITS
+        bodies.append(position)
+        position += zigzag >> 1
+        ends.append(position)
+    return np.array(bodies, np.int64), np.array(ends, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tempfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +70,7 @@ class Session:
 
     def append_encoded(self, batch: EncodedBatch) -> None:
         self.digest = combine_digests(self.digest, batch.digest)
-        self.sent.setdefault(batch.partition, []).extend(contents_of(batch.payload, batch.record_count))
+        self.sent.setdefault(batch.partition, []).extend(contents_of(batch.payload, batch.record_count).to_pylist())
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
         for batch in self._encoder.finish():
@@ -299,6 +300,19 @@ def test_sources_in_another_order_throw_the_attempt_away() -> None:
     error = sent_in(plan, [*indexes, *by_source])
     assert isinstance(error, BatchRetryError)
     assert "came late" in str(error)
+
+
+def test_a_full_disk_throws_the_attempt_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the records that wait."""
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
+    rows: list[Row] = [(1, 500 - number, number) for number in range(50)]
+    plan = plan_of(leave_out=False)
+    with pytest.raises(BatchRetryError, match="No space left"):
+        exchange(plan, [[batch_of(rows)]])
 
 
 def test_an_index_crosses_the_shuffle() -> None:

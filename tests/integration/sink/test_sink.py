@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 from sqlalchemy import make_url
 
-from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
+from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
@@ -320,6 +320,16 @@ def test_a_topic_column_below_transaction_version_two(
     records = [record for name in names for record in replace(target, topic=name).records()]
     assert_same_multiset(record_rows(records), rows_of(0), what="records of both topics")
     assert_same_multiset(target.rows(), rows_of(0), what="rows")
+
+
+def test_an_unknown_topic_below_transaction_version_two(stream: FileStream, target_of_each_version: Target) -> None:
+    """A25: the driver adds partitions before a row is read; it is the row that is named all the same."""
+    stream.add(rows_of(0, 5))
+    frame = stream.frame().withColumn("topic", F.expr("IF(id = 3, 'no-such-topic', 'no such topic')"))
+    sink = target_of_each_version.sink(topic=None, key="id", columns={"id": "id"})
+    with pytest.raises(UnstorableValueError, match=r"column 'topic' of the row with key='[0-4]': 'no.such.topic'"):
+        stream.run(sink, frame)
+    assert target_of_each_version.rows("count(*)") == [(0,)]
 
 
 @pytest.mark.parametrize("column", ["id", "amount / 3D AS third"], ids=["built by the sink", "left to Spark"])

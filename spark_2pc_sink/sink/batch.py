@@ -10,7 +10,7 @@ that would abort.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
@@ -35,12 +35,13 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.dual_write import Observer, Step
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord, missing_batches, place_beyond
+from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
-from spark_2pc_sink.recipe.placement import Placement, place_batch
-from spark_2pc_sink.recipe.resolve import Halt, RowStatus
+from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.sink.deciding_scope import DecidingScope
+from spark_2pc_sink.sink.placing import Placing
 from spark_2pc_sink.sink.replays import check_resend, check_skip
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class BatchDriver:
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
-        self._look_back = look_back
+        self._placing = Placing(store, recovery.losses, look_back)
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
@@ -172,8 +173,6 @@ class BatchDriver:
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
         self._told_of_ids = False
-        # The last batch with which `write` has returned: those after it are all of this run.
-        self._written: int | None = None
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
@@ -214,7 +213,7 @@ class BatchDriver:
                 raise named from error
             raise
         self._unfinished = False
-        self._written = batch_id
+        self._placing.written = batch_id
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
@@ -287,40 +286,8 @@ class BatchDriver:
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        placed = _place_beside(row, batch_id)
-        if isinstance(placed, Halt):
-            placed = self._place_beyond_missing(row, batch_id, placed)
-        if isinstance(placed, Halt) and placed.lacking:
-            row = self._row = self._recovery.losses.pass_gap(row, batch_id, self._halted(row, placed))
-            placed = _place_beside(row, batch_id)
-        if isinstance(placed, Halt):
-            raise self._halted(row, placed)
+        self._row, placed = self._placing.place(row, batch_id)
         self._observer(Step.PLACE)
-        return placed
-
-    def _halted(self, row: StateRow, halt: Halt) -> HaltError:
-        return HaltError(
-            transactional_id=self._transactional_id,
-            cause=halt.cause,
-            database_side=f"batch {row.batch_id}, {row.status}",
-            kafka_side="nothing in doubt",
-            reason=halt.reason,
-            remedies=halt.remedies,
-        )
-
-    def _place_beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> Placement | Halt:
-        """Where only batches without rows are missing before this one, it is the next."""
-        missing = missing_batches(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
-        # With a row older than what this driver has written, the database has lost something.
-        if not missing or (self._written is not None and self._written != row.batch_id):
-            return halt
-        record = self._look_back(missing)
-        if self._written is not None:
-            record = replace(record, finished=frozenset(missing))
-        placed = place_beyond(missing, record, halt)
-        if not isinstance(placed, Halt):
-            left_out = f"batches {missing[0]} to {missing[-1]} were not handed over, and had no rows"
-            _log.info("%s: %s: batch %d is the next", self._transactional_id, left_out, batch_id)
         return placed
 
     def _look_at_row(self, generation: int) -> StateRow:
@@ -501,7 +468,3 @@ def _not_recovered() -> LocalProtocolError:
     return LocalProtocolError(
         operation="write", state="not recovered", rule="recover() comes first in each run of a query"
     )
-
-
-def _place_beside(row: StateRow, batch_id: int) -> Placement | Halt:
-    return place_batch(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)

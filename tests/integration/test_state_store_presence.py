@@ -113,7 +113,7 @@ def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, databas
 
 
 def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStateStore, database: str) -> None:
-    """D10: a session in a transaction of another role would stand in its way; one by which a driver is seen does not."""
+    """D10: a session in a transaction of another role would stand in its way; a presence session does not."""
     with monitor(database) as url:
         execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {make_url(url).username}")
         driver = SqlStateStore(url, operator._settings)
@@ -306,7 +306,7 @@ def test_a_pooler_in_session_mode_shows_drivers(
 def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
     operator: SqlStateStore, database: str, pooled: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C6, D10: the driver says so at its claim, leaves no name to the next user of a session, and works as it should."""
+    """C6, D10: the driver says so at its claim, leaves no name to the next user of a session, and works."""
     url = pooled(database, "transaction")
     with sql_store(url) as driver, sql_store(url) as looking:
         row = claim(driver)

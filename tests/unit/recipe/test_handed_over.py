@@ -51,7 +51,7 @@ def test_every_combination(finished: frozenset[int], empty: frozenset[int]) -> N
     if finished == {3, 4}:
         assert placed.cause is HaltCause.NOT_HANDED_OVER
         assert placed.reason.startswith("your function did not call the sink for batch")
-        assert 'accept_loss="3..4"' in placed.remedies[-1]
+        assert "accept_loss='3..4'" in placed.remedies[-1]
     else:
         assert (placed.cause, placed.remedies) == (HALT.cause, HALT.remedies)
         assert placed.reason.startswith(HALT.reason)

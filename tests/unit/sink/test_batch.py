@@ -427,6 +427,18 @@ def test_batches_without_rows_are_no_gap() -> None:
     assert job.row().batch_id == 5
 
 
+def test_what_spark_shows_of_this_run_holds_for_the_next_one() -> None:
+    """A22: the driver dies in the batch behind those without rows, and the next run knows nothing of them."""
+    first = Job(look_back=lambda missing: RunRecord(empty=frozenset(missing)))
+    first.driver.recover()
+    first.driver.write(0, first.work())
+    with pytest.raises(LocalProtocolError):
+        first.driver.write(2, first.work(fail=[LocalProtocolError(operation="write", state="dead", rule="it lives")]))
+    second = Job(sides=first, run_id="run 2")
+    second.driver.recover()
+    assert second.driver.write(2, second.work()).placement is Placement.RUN
+
+
 def test_a_row_that_went_back_is_no_fault_of_the_job(job: Job) -> None:
     """C5: the note of an empty batch is lost with the database's last commits, and the pair does not tell."""
     job.driver.write(0, job.work())

@@ -192,7 +192,7 @@ class Arrangement:
         Raises:
             BatchRetryError: the indexes tell of records that have not come.
         """
-        if self._cut is not None and any(map(len, self._cut.values())):
+        if self._indexes or any(map(len, (self._cut or {}).values())):
             raise BatchRetryError(reason="sources have made fewer records than their indexes tell of")
         for batch in self._encoder.finish():
             self._waiting.add(batch)

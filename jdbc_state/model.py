@@ -373,9 +373,9 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
             what=f"a decided batch {row.batch_id} that is not settled in Kafka cluster",
             expected=cluster_id,
             found=str(row.cluster_id),
-            remedy="Run spark-2pc recover against that cluster first. When it is gone for good, decide by hand and set "
-            f"the row's status in the database: '{OWED}' to send the Kafka half again, '{DONE}' to leave it; then "
-            "adopt the row",
+            remedy="Run spark-2pc recover against that cluster first. When it is gone for good, look whether the "
+            f"topic here has the batch's records, and set the row's status in the database: '{DONE}' where it has them "
+            f"or is to go without, '{OWED}' where they are to be sent; then adopt the row",
         )
     if other_query and not adopt:
         return ClaimRefusedError(

@@ -10,5 +10,8 @@ the points at which something else was chosen (`schedule`). `explore` runs all s
 two, and then random ones with more. `checkers` judge what is left when nothing runs any more. `mutants` breaks the
 product in known ways, each of which a checker must notice.
 
-Reading order: `world`, `drivers`, `faults`, `broker`, `database`, `checkers`, `explore`.
+In some profiles `people` act, too, at any point and in answer to a halt; the `ledger` says what they have accepted, and
+what ends without an error must be right but for that.
+
+Reading order: `world`, `drivers`, `faults`, `people`, `ledger`, `broker`, `database`, `checkers`, `explore`.
 """

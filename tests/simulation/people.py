@@ -111,7 +111,7 @@ _NAMED: Final = re.compile(r"accept[-_]loss[ =]'?([0-9.]*[0-9])")
 
 #: The kinds of which all pairs are run: what is lost, who goes on all the same, and how a halt is answered.
 CORE: Final = frozenset(
-    {faults.CRASH, faults.SECOND_DRIVER, faults.CHECKPOINT_BACK, DELETE_STATE, REMAKE_TOPIC, RECOVER_ADOPT}
+    {faults.CRASH, faults.CHECKPOINT_BACK, DELETE_STATE, REMAKE_TOPIC, RECOVER_ADOPT}
     | {ADOPT_LEFT_ON, f"{BACKUP}2", *(answer for answers in _ANSWERS.values() for answer in answers)}
 )
 

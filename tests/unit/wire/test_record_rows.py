@@ -139,4 +139,4 @@ def test_a_header_without_a_key_is_refused_with_its_row(broken: Any, key: Any) -
     headers = pa.array([[good], [good, broken], []], HEADERS_TYPE)
     with pytest.raises(UnstorableValueError) as raised:
         Rows.of(key, pa.array([b"v"] * 3), headers)
-    assert raised.value.row_key == ("in row 1" if key is None else "b'k1'")
+    assert raised.value.row_key == ("number 1 of its Arrow batch" if key is None else "key=b'k1'")

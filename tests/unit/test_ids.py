@@ -8,7 +8,14 @@ import pytest
 
 from spark_2pc_sink import PreparedTxnState
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import EPOCH_MAX, ProducerIdAndEpoch, TopicPartition, check_transactional_id
+from spark_2pc_sink.ids import (
+    EPOCH_MAX,
+    NO_BATCHES,
+    BatchRange,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    check_transactional_id,
+)
 
 
 def test_the_text_of_a_prepared_state_is_that_of_java() -> None:
@@ -51,3 +58,25 @@ def test_good_names_pass() -> None:
     assert check_transactional_id("orders: Łódź") == "orders: Łódź"
     assert str(TopicPartition("a-b", 3)) == "a-b-3"
     assert TopicPartition.parse("a-b-3") == TopicPartition("a-b", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last", "count"), [("41..43", 41, 43, 3), ("41", 41, 41, 1), (" 0..0 ", 0, 0, 1)]
+)
+def test_batches_are_named_by_their_ids(text: str, first: int, last: int, count: int) -> None:
+    """C5: what a person names as lost."""
+    named = BatchRange.parse(text)
+    assert (named.first, named.last, len(named)) == (first, last, count)
+    assert BatchRange.parse(str(named)) == named
+    assert BatchRange.parse(named) is named
+
+
+def test_no_batch_has_a_name_too() -> None:
+    assert BatchRange.parse("none") == NO_BATCHES
+    assert (len(NO_BATCHES), str(NO_BATCHES)) == (0, "none")
+
+
+@pytest.mark.parametrize("given", ["", "43..41", "41..", "..41", "-1", "a..b", "41...43", 41, None, True])
+def test_what_names_no_batches_is_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"accept_loss=.*write '41\.\.43'"):
+        BatchRange.parse(given)

@@ -208,6 +208,16 @@ def test_the_store_gets_every_setting() -> None:
     assert {item.name for item in fields(StoreSettings)} == set(options.store_settings())
 
 
+def test_what_is_named_as_lost_is_a_part_of_adopting() -> None:
+    """C5: alone it would say nothing."""
+    assert str(sink(adopt=True, accept_loss="41..43").accept_loss) == "41..43"
+    assert sink(adopt=True).accept_loss is None
+    with pytest.raises(ConfigurationError, match=r"accept_loss='41\.\.43': it names what adopt goes on without"):
+        sink(accept_loss="41..43")
+    with pytest.raises(ConfigurationError, match="accept_loss='all'"):
+        sink(adopt=True, accept_loss="all")
+
+
 def test_recovery_takes_its_own_options_only() -> None:
     recovery = {name: value for name, value in REQUIRED.items() if name != "table"}
     assert RecoveryOptions.parse(**recovery, adopt=True).adopt

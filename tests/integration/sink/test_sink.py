@@ -285,7 +285,10 @@ def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
 
 @pytest.mark.usefixtures("written_by")
 def test_topic_and_partition_columns_override(stream: FileStream, target: Target, topic: MakeTopic) -> None:
-    """The conventions of Spark's Kafka sink: columns named topic and partition, row by row."""
+    """The conventions of Spark's Kafka sink: columns named topic and partition, row by row.
+
+    B18: the state row has the id of every topic that the batch wrote.
+    """
     other = topic(partitions=2)
     stream.add(rows_of(0))
     frame = stream.frame().selectExpr(
@@ -301,6 +304,9 @@ def test_topic_and_partition_columns_override(stream: FileStream, target: Target
     assert all(record.partition == json.loads(record.value or b"")["id"] % 4 // 2 for record in records)
     assert_same_multiset(record_rows(target.records()), odd, what="the sink's topic")
     assert_same_multiset(target.rows(), rows_of(0), what="rows")
+    ((ids,),) = target.rows("topic_ids", "kafka_transaction_state")
+    assert set(ids) == {other, target.topic}
+    assert len(set(ids.values())) == 2
 
 
 def test_a_topic_column_below_transaction_version_two(
@@ -320,6 +326,8 @@ def test_a_topic_column_below_transaction_version_two(
     records = [record for name in names for record in replace(target, topic=name).records()]
     assert_same_multiset(record_rows(records), rows_of(0), what="records of both topics")
     assert_same_multiset(target.rows(), rows_of(0), what="rows")
+    ((ids,),) = target.rows("topic_ids", "kafka_transaction_state")
+    assert set(ids) == set(names)
 
 
 @pytest.mark.parametrize("column", ["id", "amount / 3D AS third"], ids=["built by the sink", "left to Spark"])

@@ -476,3 +476,51 @@ def test_writing_without_recovery_is_refused() -> None:
     """Step 0 comes first."""
     with pytest.raises(LocalProtocolError, match="recover"):
         Job().driver.write(0, FakeWork(FakeKafka()))
+
+
+@pytest.mark.parametrize("lose", ["anew", "gone", "truncated"])
+def test_records_that_are_gone_after_end_txn_are_not_noted_as_done(lose: str) -> None:
+    """B18: EndTxn asks no log. The driver looks before it notes; recovery, which looks again, is what halts."""
+    job = Job()
+    job.kafka.topic_ids = {PARTITION.topic: "old"}
+    job.driver.recover()
+
+    def change(step: Step) -> None:
+        if step is Step.COMPLETE:
+            job.kafka.topic_ids = {PARTITION.topic: "new" if lose == "anew" else "old"}
+            job.kafka.gone = {PARTITION.topic} if lose == "gone" else set()
+            job.kafka.ends = {PARTITION: 2} if lose == "truncated" else {}
+
+    job.on_step = change
+    with halts(HaltCause.TOPIC_REMADE, match="batch 0"):
+        job.driver.write(0, job.work())
+    assert job.row().status == "decided"
+    assert job.kafka.calls.count("view_logs") == 2
+    job.on_step = lambda _: None
+    with halts(HaltCause.TOPIC_REMADE):
+        job.driver.write(0, job.work())
+
+
+def test_a_broker_that_is_behind_the_others_raises_no_alarm() -> None:
+    """B18: the second look has the topic as it was, so the batch is done, and was written once."""
+    job = Job()
+    job.kafka.topic_ids = {PARTITION.topic: "id"}
+    job.driver.recover()
+    seen: list[str] = []
+
+    def answer(name: str) -> None:
+        if name == "view_logs":
+            seen.append(name)
+            job.kafka.topic_ids = {PARTITION.topic: "stale" if len(seen) == 1 else "id"}
+
+    job.kafka.before = answer
+    job.driver.write(0, job.work())
+    assert (job.row().status, len(job.kafka.committed), len(seen)) == ("done", 1, 2)
+
+
+def test_a_topic_without_an_id_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """B18, KIP-516: the broker has none."""
+    job = started()
+    for batch_id in range(3):
+        job.driver.write(batch_id, job.work())
+    assert caplog.text.count("Kafka gives topic orders no id") == 1

@@ -138,3 +138,21 @@ def test_sources_that_saw_different_numbers_of_partitions_are_refused() -> None:
             sent(0, EncodedSource(0, partition_counts=one), EncodedSource(1, partition_counts=other), taken={}),
             tasks_expected=1,
         )
+
+
+def test_the_ids_of_topics_are_those_that_have_records_of_the_batch() -> None:
+    """B18: what the state row remembers; a topic without an id, and one without records, is left out."""
+    ids = {"t": "id-of-t", "other": "unused", "old": ""}
+    written = {TopicPartition(topic, 0): PartitionReceipt(1, 5, 5) for topic in ("t", "old")}
+    one = TaskReceipt(task=0, sources=(EncodedSource(0, topic_ids=ids),), written=written)
+    assert read(one.to_result(), tasks_expected=1).topic_ids == {"t": "id-of-t"}
+
+
+def test_a_topic_that_was_made_anew_during_the_batch_is_refused() -> None:
+    """B18: its records would be in two topics."""
+    one, other = ({"t": "old"}, {"t": "new"})
+    with pytest.raises(BatchRetryError, match="'t' was deleted and made anew"):
+        read(
+            sent(0, EncodedSource(0, topic_ids=one), EncodedSource(1, topic_ids=other), taken={}),
+            tasks_expected=1,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -297,6 +298,9 @@ def test_read_api_versions_refused() -> None:
     assert messages.read_api_versions(answered(response)) == replies.ApiVersionsReply(35, {})
 
 
+ID = uuid.UUID(int=7)
+
+
 @pytest.mark.parametrize("version", versions(Api.METADATA))
 def test_read_metadata(version: int) -> None:
     topic = MetadataResponse.MetadataResponseTopic
@@ -314,10 +318,12 @@ def test_read_metadata(version: int) -> None:
         cluster_id="cluster",
         controller_id=3,
         topics=[
-            topic(version=version, error_code=0, name="orders", is_internal=False, partitions=parts),
+            topic(version=version, error_code=0, name="orders", topic_id=ID, is_internal=False, partitions=parts),
             topic(version=version, error_code=3, name="gone", is_internal=False, partitions=[]),
         ],
     )
+    # As Kafka's tools print it (KIP-516); version 9 has none.
+    topic_id = "AAAAAAAAAAAAAAAAAAAABw" if version >= 10 else ""
     assert messages.read_metadata(answered(response)) == replies.MetadataReply(
         error_code=0,
         cluster_id="cluster",
@@ -325,7 +331,10 @@ def test_read_metadata(version: int) -> None:
         brokers=(replies.Broker(3, "h", 9092, None),),
         topics=(
             replies.TopicMetadata(
-                0, "orders", (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,)))
+                0,
+                "orders",
+                (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,))),
+                topic_id,
             ),
             replies.TopicMetadata(3, "gone", ()),
         ),

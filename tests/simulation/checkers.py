@@ -172,5 +172,5 @@ def check(world: World) -> list[tuple[str, str]]:
         return []
     names: Iterable[str] = CHECKERS
     if world.people.acted:
-        names = GREEN if green(world) else ()
+        names = GREEN if green(world) and not world.people.nothing_is_left else ()
     return [(name, text) for name in names for text in CHECKERS[name](world)]

@@ -134,6 +134,17 @@ class People:
         #: The batch that was in doubt when its row and history were deleted.
         self._forgotten: int | None = None
 
+    @property
+    def nothing_is_left(self) -> bool:
+        """Whether neither side can show what both had: state lost or set back, and its traces in Kafka deleted.
+
+        Those are in the topic, and in what the coordinator keeps of the id for a week. Nobody can tell then, and what
+        comes of it is not promised.
+        """
+        taken = {fault for _, fault in self._world.choices.taken}
+        lost = DELETE_STATE in taken or any(fault.startswith(BACKUP) for fault in taken)
+        return lost and not taken.isdisjoint({REMAKE_TOPIC, REFILL_TOPIC, faults.EXPIRY})
+
     # --- at any point ------------------------------------------------------------------------------------------
 
     def offered(self, *, more_drivers: bool, others_stopped: bool) -> tuple[str, ...]:

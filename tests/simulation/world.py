@@ -217,7 +217,7 @@ class World:
 
     def _last_look(self) -> JobDriver | None:
         """The job is through. What the database has lost since then, the next start notices, without more faults."""
-        if self.looked or (self.halts and not self.people.acted):
+        if self.looked or (self.halts and not self.profile.people):
             return None
         self.looked = True
         return self.start(NextStart)

@@ -146,17 +146,3 @@ def test_row_and_history_are_lost_and_the_transaction_times_out_behind_the_word(
     restarted = job.run()
     assert restarted.placements[0] == (BATCH, "RESEND")
     job.check()
-
-
-@pytest.mark.parametrize("place", ["step:PREPARE", "step:DECIDE", "step:NOTE"])
-def test_a_row_of_version_1_is_recovered_after_its_migration(place: str, kafka: Broker, make_job: MakeJob) -> None:
-    """C15: what the old package has decided, or left open, this one settles, and from then on there is a history."""
-    job = make_job(kafka, primary_key=False)
-    job.kill_at(place, batch=BATCH)
-    job.sql("ALTER TABLE kafka_transaction_state DROP COLUMN topic_ids, DROP COLUMN decision")
-    job.sql("DROP TABLE kafka_transaction_state_history")
-    job.run()
-    job.check()
-    job.sql("DELETE FROM kafka_transaction_state")
-    job.run()
-    job.check()

@@ -115,7 +115,7 @@ def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, databas
 def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStateStore, database: str) -> None:
     """D10: a session in a transaction of another role would stand in its way; a presence session does not."""
     with monitor(database) as url:
-        execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {make_url(url).username}")
+        grant_writing(database, str(make_url(url).username))
         driver = SqlStateStore(url, operator._settings)
         try:
             claim(driver)
@@ -208,6 +208,12 @@ def monitor(database: str) -> Iterator[str]:
         execute(database, f"DROP ROLE {name}")
 
 
+def grant_writing(database: str, role: str) -> None:
+    """Let a role that may read the state table claim rows, too."""
+    execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {role}")
+    execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {role}")
+
+
 def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, database: str) -> None:
     """D10: and is told why it does not see where."""
     with sql_store(database) as driver, monitor(database) as url:
@@ -224,8 +230,8 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
 ) -> None:
     """C11, D10: it is said, and tried again."""
     with monitor(database) as url:
-        name = make_url(url).username
-        execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        name = str(make_url(url).username)
+        grant_writing(database, name)
         execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
         driver = SqlStateStore(url, operator._settings)
         try:

@@ -16,7 +16,7 @@ from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import Recovery
-from spark_2pc_sink.sink import batch
+from spark_2pc_sink.sink import batch, placing
 from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import faults
 from tests.simulation.mutants import Mutant, Replacement
@@ -341,7 +341,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
     Mutant("resend without digest check", ((batch, "check_resend", returning(None)),), ("tv2-drift",)),
     Mutant("a batch of the same id is skipped unseen", ((batch, "check_skip", returning(None)),)),
-    Mutant("a batch that the row has left behind runs again", ((batch, "place_batch", _placed(_older_runs)),)),
+    Mutant("a batch that the row has left behind runs again", ((placing, "place_batch", _placed(_older_runs)),)),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
@@ -383,10 +383,12 @@ DEFECTS: tuple[Mutant, ...] = (
         "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
     ),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
-    Mutant("replay check off by one: the next batch is skipped", ((batch, "place_batch", _placed(_next_is_a_replay)),)),
-    Mutant("replay check off by one: a replay runs again", ((batch, "place_batch", _placed(_replay_runs)),)),
-    Mutant("an owed batch taken for done", ((batch, "place_batch", _placed(_owed_is_done)),)),
-    Mutant("an owed batch runs whole again", ((batch, "place_batch", _placed(_owed_runs_whole)),)),
+    Mutant(
+        "replay check off by one: the next batch is skipped", ((placing, "place_batch", _placed(_next_is_a_replay)),)
+    ),
+    Mutant("replay check off by one: a replay runs again", ((placing, "place_batch", _placed(_replay_runs)),)),
+    Mutant("an owed batch taken for done", ((placing, "place_batch", _placed(_owed_is_done)),)),
+    Mutant("an owed batch runs whole again", ((placing, "place_batch", _placed(_owed_runs_whole)),)),
     Mutant("a row that went back is taken as it is", ((BatchDriver, "_place", _takes_the_row_as_it_is),), _LOSSY),
     Mutant(
         "commits beside an undecided row overlooked",

@@ -30,7 +30,7 @@ from tests.integration.database_tables import ORDERS, create, orders, plan_of, r
 from tests.integration.staging_places import LARGE, TICKET, copying, stage, tables
 from tests.integration.state_stores import ID, claim, settings, sql_store
 
-IDLE_TIMEOUT_S = 0.6
+IDLE_TIMEOUT_S = 1.2
 STATEMENT_TIMEOUT_MS = 1_500
 #: After this a stopped server goes on whatever happens, so that a wait without a bound ends too, and is noticed.
 STOPPED_S = 20.0

@@ -75,10 +75,10 @@ def test_a_row_that_is_lost_is_made_again(
 
 
 def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, run: Run) -> None:
-    """D2: and looking at it changes nothing."""
+    """D2: and looking at it changes nothing. Its driver is dead, so recovery makes it again and settles it."""
     job = killed_and_lost(make_job, kafka, "step:DECIDE")
     described = job.describe()
-    for command in (["status"], ["recover", "--dry-run"], ["recover"]):
+    for command in (["status"], ["recover", "--dry-run"]):
         code, text = run(job, *command)
         assert code == exits.EXIT_IN_DOUBT
         assert "no state row; decided" in text
@@ -86,6 +86,9 @@ def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, r
     assert cli.main(every) == exits.EXIT_IN_DOUBT
     assert job.sql("SELECT count(*) FROM kafka_transaction_state") == [(0,)]
     assert job.describe() == described
+    code, text = run(job, "recover")
+    assert code == exits.EXIT_SETTLED
+    assert "made the lost state row again" in text
     job.run()
     job.check()
 

@@ -64,7 +64,9 @@ WAYS: dict[str, Callable[[Job, Run], None]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("place", ["step:DECIDE", "step:PREPARE", "step:COMPLETE"])
+@pytest.mark.parametrize(
+    "place", ["step:DECIDE", pytest.param("step:PREPARE", marks=pytest.mark.thorough), "step:COMPLETE"]
+)
 def test_a_row_that_is_lost_is_made_again(
     place: str, way: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
 ) -> None:

@@ -79,7 +79,7 @@ def settle(job: Job, decision: OperatorDecision) -> None:
 
 
 @DECISIONS
-@pytest.mark.parametrize("place", ["step:DECIDE", "end", "step:COMPLETE"])
+@pytest.mark.parametrize("place", ["step:DECIDE", pytest.param("end", marks=pytest.mark.thorough), "step:COMPLETE"])
 def test_the_topic_is_made_anew_behind_a_driver_that_died(
     place: str, decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
 ) -> None:
@@ -102,7 +102,9 @@ def test_the_topic_is_made_anew_behind_a_driver_that_died(
 
 
 @DECISIONS
-@pytest.mark.parametrize("place", ["step:PREPARE", "step:DECIDE", "end", "step:COMPLETE"])
+@pytest.mark.parametrize(
+    "place", ["step:PREPARE", "step:DECIDE", pytest.param("end", marks=pytest.mark.thorough), "step:COMPLETE"]
+)
 def test_the_topic_is_made_anew_under_a_driver_that_lives(
     place: str, decision: OperatorDecision, kafka_without_2pc: Broker, make_job: MakeJob
 ) -> None:

@@ -1,16 +1,20 @@
-"""Fixtures of the fault tests: a nursery of drivers, and jobs."""
+"""Fixtures of the fault tests: a nursery of drivers, jobs, and the command beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from spark_2pc_sink import cli
 from tests.support.driver_job import SMALL_INPUT, Job
 from tests.support.driver_process import Nursery
 from tests.support.providers import Broker
+
+#: The type of the fixture run.
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +77,17 @@ def make_job(
         job.close()
         for recovered in (recovered for driver in job.drivers[1:] for recovered in driver.recoveries[:1]):
             request.node.user_properties.append(("recovery_ms", round(recovered["took_ms"], 1)))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed."""
+
+    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
+        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return call

@@ -10,26 +10,11 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
-from tests.integration.faults.conftest import MakeJob
+from tests.integration.faults.conftest import MakeJob, Run
 from tests.support.driver_job import Job
 from tests.support.providers import Broker
 
 BATCH = 1
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed."""
-
-    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
-        capsys.readouterr()
-        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
-        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return call
 
 
 def killed_and_lost(make_job: MakeJob, broker: Broker, place: str, *, history: bool = True) -> Job:

@@ -5,7 +5,6 @@ Each test does what README.md and the messages say, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import make_url
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.testing import wait_until
-from tests.integration.faults.conftest import MakeJob
+from tests.integration.faults.conftest import MakeJob, Run
 from tests.support.driver_job import Job, make_rows
 from tests.support.driver_process import Outcome
 from tests.support.providers import Broker, Database
@@ -24,22 +23,6 @@ from tests.support.providers import Broker, Database
 BATCH = 1
 #: Where a driver dies: nothing is decided; Kafka has not followed; both sides have the batch, and Spark knows nothing.
 PLACES = ["step:PREPARE", "step:DECIDE", "step:NOTE"]
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command of this program against a job's sides; returns its exit code and all that it printed."""
-
-    def call(job: Job, command: str, *options: str) -> tuple[int, str]:
-        capsys.readouterr()
-        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
-        code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return call
 
 
 def refused(job: Job, error: str, *texts: str, **sink: Any) -> Outcome:

@@ -3,7 +3,7 @@
     python examples/_killed_job.py DECIDE 2 --events … (the job's own arguments)
 
 dies when the sink reaches the step ``DECIDE`` for the second time: the second batch is committed in the database, and
-not yet in Kafka. The steps are those of ``spark_2pc_sink.recipe.dual_write``. This is for orders_demo.py, and reaches
+not yet in Kafka. The steps are those of ``spark_2pc_sink.recipe.steps``. This is for orders_demo.py, and reaches
 into the sink as no job should. It kills its whole process group, so that Spark's Java process dies in the same moment,
 as it does when a machine is lost: start it in a group of its own.
 """
@@ -15,7 +15,7 @@ import signal
 import sys
 
 import orders_stream
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer
 
 

@@ -49,7 +49,7 @@ class Kill:
     """A place to kill the job at.
 
     Attributes:
-        step: right after this step of `spark_2pc_sink.recipe.dual_write`.
+        step: right after this step of `spark_2pc_sink.recipe.steps`.
         situation: how things are then.
     """
 

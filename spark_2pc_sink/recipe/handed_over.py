@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.placement import Placement, pass_over_by_name
+from spark_2pc_sink.recipe.replay_decision import Placement, pass_over_by_name
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 

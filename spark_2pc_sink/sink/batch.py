@@ -34,11 +34,11 @@ from spark_2pc_sink.errors import (
     TransactionExpiredError,
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.recipe.dual_write import Observer, Step
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.sink.deciding_scope import DecidingScope
 from spark_2pc_sink.sink.placing import Placing

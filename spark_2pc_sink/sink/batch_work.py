@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.recipe.placement import Placement
+    from spark_2pc_sink.recipe.replay_decision import Placement
 
 
 @dataclass(frozen=True)

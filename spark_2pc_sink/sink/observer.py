@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.recipe.dual_write import Step
+    from spark_2pc_sink.recipe.steps import Step
 
 _log = logging.getLogger(__name__)
 

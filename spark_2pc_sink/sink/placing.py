@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import HaltError
 from spark_2pc_sink.recipe.handed_over import missing_batches, place_beyond
-from spark_2pc_sink.recipe.placement import Placement, place_batch
+from spark_2pc_sink.recipe.replay_decision import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 if TYPE_CHECKING:

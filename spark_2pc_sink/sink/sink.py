@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_2pc_sink.recipe.dual_write import Step
+    from spark_2pc_sink.recipe.steps import Step
     from spark_2pc_sink.sink.batch_work import BatchReport
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.recipe.dual_write import Step
+    from spark_2pc_sink.recipe.steps import Step
 
 
 class StepTimes:

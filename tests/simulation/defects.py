@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
 from spark_2pc_sink.lost_commits import LostCommits
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import Recovery
 from spark_2pc_sink.sink import batch, placing

@@ -26,7 +26,7 @@ class Fault:
     """What a driver does to itself at one place.
 
     Args:
-        at: the place: ``step:NAME`` of `spark_2pc_sink.recipe.dual_write.Step`, right after that step; ``copy``,
+        at: the place: ``step:NAME`` of `spark_2pc_sink.recipe.steps.Step`, right after that step; ``copy``,
             inside COPY, with a part of the rows sent; ``commit``, ``end`` and ``init``, right before COMMIT of the
             decision, EndTxn(commit) and InitProducerId are sent; ``acknowledged``, right before an acknowledged record
             batch is counted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import StartKafka
 from tests.integration.faults.conftest import MakeJob

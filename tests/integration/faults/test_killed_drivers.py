@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job, make_rows
 from tests.support.providers import Broker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.transactions import TransactionTool
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job

@@ -13,7 +13,7 @@ import pytest
 
 from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import StartKafka
 from tests.integration.faults.conftest import MakeJob

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob

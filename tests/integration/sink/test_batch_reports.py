@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import BatchReport
-from spark_2pc_sink.recipe.dual_write import Step
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer
 from tests.integration import database_tables
 from tests.integration.sink.targets import Target, rows_of

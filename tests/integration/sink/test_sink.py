@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.integration import database_tables

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
 from tests.integration.sink.targets import Row, Target, record_rows

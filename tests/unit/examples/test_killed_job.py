@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from _killed_job import KillAt
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 
 
 def test_it_kills_its_process_group_at_the_nth_time_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import orders_demo
 from orders_demo import KILLS, directory_of, kill_session, session_ended
-from spark_2pc_sink.recipe.dual_write import STEPS, Step
+from spark_2pc_sink.recipe.steps import STEPS, Step
 from spark_2pc_sink.testing import wait_until
 
 

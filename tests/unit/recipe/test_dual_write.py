@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_2pc_sink.recipe.dual_write import STEPS, Step
+from spark_2pc_sink.recipe.steps import STEPS, Step
 
 README = Path(__file__).parents[3] / "README.md"
 

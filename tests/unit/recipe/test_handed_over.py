@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord, missing_batches, place_beyond
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 HALT = Halt(HaltCause.GAP, "batch 5 follows batch 2", ("restore",))

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.placement import Placement, place_batch
+from spark_2pc_sink.recipe.replay_decision import Placement, place_batch
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 ROW_IDS = (None, 0, 1, 5)

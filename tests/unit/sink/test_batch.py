@@ -23,9 +23,9 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.recipe.dual_write import Step
 from spark_2pc_sink.recipe.handed_over import RunRecord
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.batch import DecidedBatch
 from tests.support.fake_kafka import FakeKafka
 from tests.support.halts import halts

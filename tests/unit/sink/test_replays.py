@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.recipe.dual_write import Step
-from spark_2pc_sink.recipe.placement import Placement
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket
 from tests.support.halts import halts
 from tests.unit.sink.batch_jobs import ID, FakeWork, Job, started

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.recipe.dual_write import Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.step_times import StepTimes
 from tests.support.fake_kafka import FakeClock
 

@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError
     from spark_2pc_sink.ids import PreparedTxnState
-    from spark_2pc_sink.recovery import OperatorDecision
-    from spark_2pc_sink.recovery_report import RecoveryReport
-    from spark_2pc_sink.runbook import recover, status
+    from spark_2pc_sink.recovery.api import recover, status
+    from spark_2pc_sink.recovery.recovery import OperatorDecision
+    from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.sink.batch_work import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
 

@@ -72,7 +72,7 @@ def test_imports_go_down_only() -> None:
     ("module", "unloaded"),
     [
         ("jdbc_state", {"pyspark", "kafka", "confluent_kafka", "pyarrow"}),
-        ("spark_2pc_sink.recovery", {"pyspark"}),
+        ("spark_2pc_sink.recovery.recovery", {"pyspark"}),
         ("spark_2pc_sink.producer.writer", {"pyspark", "sqlalchemy", "psycopg2"}),
         ("spark_2pc_sink.cli.coordinator", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
         ("spark_2pc_sink.testing", {"pyspark", "kafka", "sqlalchemy"}),

@@ -12,9 +12,9 @@ from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.errors import HaltError
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT
-from spark_2pc_sink.recovery import OperatorDecision
-from spark_2pc_sink.recovery_report import RecoveryReport
-from spark_2pc_sink.runbook import recover, status
+from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.recovery import OperatorDecision
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.kafka_side import KafkaSide
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
-    from spark_2pc_sink.recovery import Recovered, Recovery
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.recovery import Recovered, Recovery
     from spark_2pc_sink.sink.batch_work import BatchWork, ProducedBatch
 
 _log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class BatchDriver:
         self._unfinished = False
 
     def recover(self) -> Recovered:
-        """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery`)."""
+        """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery.recovery`)."""
         expected = None if self._row is None else self._row.generation
         self._producer = None
         recovered = self._recovery.run(query_id=self._query_id, run_id=self._run_id, expected_generation=expected)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.lost_commits import LostCommits
     from spark_2pc_sink.recipe.handed_over import RunRecord
+    from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound

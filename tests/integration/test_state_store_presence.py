@@ -18,7 +18,7 @@ from jdbc_state.pooler import behind_pooler, takes_transactions
 from jdbc_state.presence import LOOK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.runbook import DRIVER_RETURN_MS
+from spark_2pc_sink.recovery.api import DRIVER_RETURN_MS
 from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
 from tests.integration.state_stores import ID, SETTINGS, claim, decide, execute, sql_store
 from tests.support.providers import Database as Server

@@ -6,16 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from spark_2pc_sink import recovery
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
-from spark_2pc_sink.lost_commits import LostCommits
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
-from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.recovery import Recovery, recovery
 from spark_2pc_sink.sink import batch, placing
 from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import faults

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from jdbc_state import DECIDED, history
 from jdbc_state.memory import MemoryDecidingTransaction, MemoryStateStore
-from spark_2pc_sink import kept_rule, recovery
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.lost_commits import LostCommits
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
-from spark_2pc_sink.recovery import Recovery, view_of
+from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.recovery import Recovery, recovery, view_of
+from spark_2pc_sink.recovery.recovery import kept_batches as kept_rule
 from spark_2pc_sink.sink import batch
 from spark_2pc_sink.sink.batch import BatchDriver
 from tests.simulation import faults, people

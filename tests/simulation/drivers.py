@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery import OperatorDecision, Recovery, standing_row
+from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.simulation import faults
@@ -274,7 +274,7 @@ class Operator(JobDriver):
 
 
 class Person(Operator):
-    """A person who runs ``spark-2pc recover --take-over`` with further words; see `spark_2pc_sink.runbook.recover`."""
+    """A person who runs ``spark-2pc recover --take-over`` with further words; see `spark_2pc_sink.recovery.api.recover`."""
 
     def __str__(self) -> str:
         return f"person {self.number}"

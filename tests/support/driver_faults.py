@@ -20,7 +20,7 @@ from jdbc_state.deciding import SqlDecidingTransaction
 from spark_2pc_sink.producer.partition_queue import PartitionQueue
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.recovery import Recovered, Recovery
+from spark_2pc_sink.recovery.recovery import Recovered, Recovery
 from spark_2pc_sink.sink import observer
 from tests.support.driver_config import KILL, STOP, Fault, Journal
 

@@ -28,7 +28,7 @@ from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.testing import wait_until

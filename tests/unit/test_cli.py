@@ -12,8 +12,8 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.errors import DatabaseUnreachableError, HaltCause, HaltError, RemoteProtocolError
-from spark_2pc_sink.recovery import OperatorDecision
-from spark_2pc_sink.recovery_report import RecoveryReport
+from spark_2pc_sink.recovery.recovery import OperatorDecision
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
 

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
 from tests.support.fake_kafka import FakeClock, FakeKafka
 from tests.support.halts import halts
 

@@ -9,7 +9,7 @@ from typing import Any
 from jdbc_state import MemoryStateStore, StateRow
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
 from tests.support.fake_kafka import FakeClock, FakeKafka

@@ -14,8 +14,8 @@ from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.producer.connection import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT, OpenTransactionEnd
-from spark_2pc_sink.recovery import OperatorDecision, Recovery, standing_row
-from spark_2pc_sink.recovery_report import RecoveryReport
+from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

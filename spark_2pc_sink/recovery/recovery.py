@@ -40,10 +40,6 @@ from spark_2pc_sink.ids import (
     ProducerIdAndEpoch,
     TransactionState,
 )
-from spark_2pc_sink.kept_rule import check_kept, explain_outcome_lost
-from spark_2pc_sink.log_rule import ask_the_log
-from spark_2pc_sink.lost_commits import LostCommits
-from spark_2pc_sink.open_transaction import began_at, explained, note_decision
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.resolve import (
     Halt,
@@ -57,14 +53,18 @@ from spark_2pc_sink.recipe.resolve import (
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery_report import RecoveryReport
+from spark_2pc_sink.recovery.control_marker import ask_the_log
+from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
+from spark_2pc_sink.recovery.lost_commits import LostCommits
+from spark_2pc_sink.recovery.open_transaction import began_at, explained, note_decision
+from spark_2pc_sink.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.kafka_side import KafkaSide
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 _log = logging.getLogger(__name__)
 

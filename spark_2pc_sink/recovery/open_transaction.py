@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Deadline
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.log_rule import LogSide
     from spark_2pc_sink.recipe.resolve import Halt
+    from spark_2pc_sink.recovery.control_marker import LogSide
 
 #: Of the partitions, how many a message names.
 SHOWN_PARTITIONS_MAX: Final = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from spark_2pc_sink.kept_rule import RecordsSide
-from spark_2pc_sink.log_rule import LogSide
-from spark_2pc_sink.lost_commits import CommitsSide
+from spark_2pc_sink.recovery.control_marker import LogSide
+from spark_2pc_sink.recovery.kept_batches import RecordsSide
+from spark_2pc_sink.recovery.lost_commits import CommitsSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

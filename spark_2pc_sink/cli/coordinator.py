@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.properties_file import read_properties_file
+from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.server.command import serve
 from spark_2pc_sink.server.properties import BrokerProperties, parse_assignments
 

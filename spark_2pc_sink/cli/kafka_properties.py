@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.properties_file import read_properties_file
+from spark_2pc_sink.options.properties_file import read_properties_file
 
 _BOOTSTRAP: Final = "bootstrap.servers"
 #: What it is called where it may be said: the second is librdkafka's.

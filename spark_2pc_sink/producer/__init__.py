@@ -10,7 +10,7 @@ Nothing here knows of Spark or of a database. Every call that waits has a deadli
 `spark_2pc_sink.options.KafkaOptions`.
 """
 
-from spark_2pc_sink.producer.connection import BrokerFeatures, Cluster
+from spark_2pc_sink.producer.cluster import BrokerFeatures, Cluster
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession

@@ -20,8 +20,8 @@ from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPart
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, LEADER_MOVED
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
-from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.producer.produce_answers import RETRIED, check_ours, refusal
 from spark_2pc_sink.wire import messages

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import end_offset
 from spark_2pc_sink.producer.log_reader import read_log
-from spark_2pc_sink.producer.partition_lookup import end_offset
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.producer.partition_lookup import TopicLimits
+    from spark_2pc_sink.producer.leader_lookup import TopicLimits
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: What a record has before its content: two varints, its attributes and its timestamp delta.

@@ -16,8 +16,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import ask_leader, end_offset
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind, decode_record_batches

@@ -8,7 +8,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, BatchRetryError, ConfigurationError, RecordTooLargeError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.replies import ProducedPartition

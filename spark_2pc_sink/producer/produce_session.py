@@ -20,8 +20,8 @@ from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
-from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests

@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_answers import record_too_large
 from spark_2pc_sink.producer.row_buffer import RowBuffer
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer

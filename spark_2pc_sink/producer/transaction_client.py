@@ -31,8 +31,8 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
+from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
-from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.written_logs import view_logs

@@ -44,10 +44,10 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, Router
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.routing import ArrowRows, Router
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 

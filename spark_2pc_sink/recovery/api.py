@@ -11,7 +11,7 @@ from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT, OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.routing import runs_of
+from spark_2pc_sink.producer.arrow_partitioner import runs_of
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
 from spark_2pc_sink.sink.topics import name_fault

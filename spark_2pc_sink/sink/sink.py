@@ -11,7 +11,7 @@ from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink import frame as frames

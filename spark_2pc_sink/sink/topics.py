@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError, UnknownTopicError
 from spark_2pc_sink.options.names import check_topic
-from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import TopicLimits, topic_limits
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import TopicLimits, topic_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.answers import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.transactions.asking import NotYetError, until_answered
 from spark_2pc_sink.transactions.values import ListFilter, TransactionDetails, TransactionListing

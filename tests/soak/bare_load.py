@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.batch_work import ProducedBatch, TransactionTicket

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from sqlalchemy import make_url
 
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.connection import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient, TransactionDescription
 from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
 from tests.support.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from jdbc_state.database import driver_connection
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.connection import Cluster
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket

@@ -7,7 +7,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.content_encoder import ContentEncoder
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.wire.record_contents import contents_of
 from tests.support.record_batches import section_of

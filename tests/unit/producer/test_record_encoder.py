@@ -7,7 +7,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.record_encoder import TOGETHER_BYTES_MAX, EncodedBatch, RecordEncoder
 from spark_2pc_sink.wire.record_rows import Rows
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.producer.partition_lookup import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink import frame as names

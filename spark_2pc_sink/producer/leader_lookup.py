@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
-from spark_2pc_sink.producer.connection import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
+from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.reasons import Reasons
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.connection import Cluster, unknown_topic
+from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, as_one_array
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows

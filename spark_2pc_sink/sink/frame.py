@@ -14,8 +14,8 @@ from spark_2pc_sink.sink.attempts import ATTEMPT_SQL
 from spark_2pc_sink.sink.json_values import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.record_keys import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.spark_sql import literal, quoted
-from spark_2pc_sink.sink.text_guards import guarded_sql
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.text_guards import guarded_sql
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.target import TargetTable
+    from spark_2pc_sink.sink.table.catalog import TargetTable
 
 TOPIC = "_2pc_topic"
 PARTITION = "_2pc_partition"

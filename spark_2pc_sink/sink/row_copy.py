@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.database import TableRows
     from spark_2pc_sink.sink.receipts import EncodedSource
     from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
     from spark_2pc_sink.sink.staging import StagedParts
+    from spark_2pc_sink.sink.table.table_writer import TableRows
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.

@@ -15,13 +15,6 @@ from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink import frame as frames
-from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
-from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.late_rows import order_in_table
-from spark_2pc_sink.sink.privileges import check_privileges
 from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
@@ -33,9 +26,16 @@ from spark_2pc_sink.sink.staging_tables import (
     drop_ended_staging,
     owner_of,
 )
-from spark_2pc_sink.sink.target import driver_connection, read_target
-from spark_2pc_sink.sink.text_guards import guarded_sql
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.table.create_table import create_table_ddl
+from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.late_rows import order_in_table
+from spark_2pc_sink.sink.table.privileges import check_privileges
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
+from spark_2pc_sink.sink.table.text_guards import guarded_sql
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER, Stream
+from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

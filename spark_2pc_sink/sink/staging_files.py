@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.local_folder import unusable
 from spark_2pc_sink.sink.staging import StagedParts
-from spark_2pc_sink.sink.target import driver_connection
+from spark_2pc_sink.sink.table.catalog import driver_connection
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.copy_stream import Stream
+    from spark_2pc_sink.sink.table.copy_stream import Stream
 
 _UNFINISHED: Final = "unfinished"
 

@@ -14,8 +14,8 @@ from spark_2pc_sink.sink.json_values import json_values
 from spark_2pc_sink.sink.piece_files import PieceFiles
 from spark_2pc_sink.sink.record_keys import key_values
 from spark_2pc_sink.sink.row_router import describe_row
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_keys
-from spark_2pc_sink.sink.value_checks import ValidText
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
+from spark_2pc_sink.sink.table.value_checks import ValidText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,7 +22,7 @@ from spark_2pc_sink.producer.content_encoder import ContentEncoder
 from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink.pieces import RowIndex
 from spark_2pc_sink.sink.superseded import find_superseded
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, row_identities
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, row_identities
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, content_digest, without_digest
 from spark_2pc_sink.wire.record_contents import contents_of
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.copy_stream import Stream
-from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.database import AppendedRows, TableRows, UpsertedRows
-from spark_2pc_sink.sink.target import driver_connection, read_target
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.table.copy_stream import Stream
+from spark_2pc_sink.sink.table.create_table import create_table_ddl
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.create_table import create_table_ddl
-from spark_2pc_sink.sink.target import read_target
+from spark_2pc_sink.sink.table.catalog import read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from tests.integration.database_tables import append, rows, run, transaction
 from tests.support.session import session_settings
 

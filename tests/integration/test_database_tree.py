@@ -12,12 +12,12 @@ from pyspark.sql import types as t
 
 from jdbc_state.failures import READ_ONLY
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
-from spark_2pc_sink.sink.database_errors import refused_rows
-from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.table_tree import read_tree
-from spark_2pc_sink.sink.target import driver_connection, read_target
+from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.row_errors import refused_rows
+from spark_2pc_sink.sink.table.table_tree import read_tree
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
 from tests.integration.database_tables import append, orders, plan_of, rows, run, transaction, upsert
 
 LONG = t.LongType()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.database import SHOWN_KEYS_MAX
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.table_writer import SHOWN_KEYS_MAX
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, stream, transaction, upsert
 
 LONG = t.LongType()

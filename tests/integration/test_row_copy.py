@@ -16,15 +16,15 @@ from jdbc_state import SqlStateStore
 from jdbc_state.database import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.copy_stream import CopyReader
-from spark_2pc_sink.sink.database import UpsertedRows
 from spark_2pc_sink.sink.receipts import EncodedSource
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.staging import Staging
 from spark_2pc_sink.sink.staging_files import FileStaging
 from spark_2pc_sink.sink.staging_tables import StagedTables
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.copy_stream import CopyReader
+from spark_2pc_sink.sink.table.table_writer import UpsertedRows
 from spark_2pc_sink.testing import wait_until
 from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
 from tests.integration.staging_places import LARGE, TICKET, copying, stage, tables

@@ -11,8 +11,6 @@ import pytest
 from jdbc_state.database import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.database import AppendedRows, UpsertedRows
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
@@ -23,6 +21,8 @@ from spark_2pc_sink.sink.staging_tables import (
     StagingName,
     drop_ended_staging,
 )
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction
@@ -45,7 +45,7 @@ from tests.integration.state_stores import settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_2pc_sink.sink.columns import ColumnPlan
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
     from tests.support.providers import Database as Server
 
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '2pc:my sink:3'"

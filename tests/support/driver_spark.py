@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.sink.copy_stream import CopyReader
+from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.testing.spark import start_spark
 from tests.support.driver_config import DriverConfig, Journal
 from tests.support.driver_faults import Faults

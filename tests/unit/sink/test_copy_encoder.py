@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.sink.columns import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.copy_encoder import SHOWN_CHARACTERS_MAX, CopyEncoder
-from spark_2pc_sink.sink.copy_stream import HEADER, READ_BYTES, TRAILER, CopyReader, rows_only
-from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.target import TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.copy_encoder import SHOWN_CHARACTERS_MAX, CopyEncoder
+from spark_2pc_sink.sink.table.copy_stream import HEADER, READ_BYTES, TRAILER, CopyReader, rows_only
+from spark_2pc_sink.sink.table.identifiers import TableName
 
 ID = TargetColumn(name="id", type_name="bigint", base_type="int8", nullable=False)
 

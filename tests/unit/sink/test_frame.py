@@ -20,9 +20,9 @@ from spark_2pc_sink.sink.frame import (
     winner_columns,
     with_json,
 )
-from spark_2pc_sink.sink.identifiers import TableName
 from spark_2pc_sink.sink.json_values import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
-from spark_2pc_sink.sink.target import TargetColumn, TargetTable
+from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
+from spark_2pc_sink.sink.table.identifiers import TableName
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.upsert_order import order_column, order_keys, row_identities
+from spark_2pc_sink.sink.table.upsert_order import order_column, order_keys, row_identities
 
 
 def spark_double(number: float) -> tuple[bool, float]:

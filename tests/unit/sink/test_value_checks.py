@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.value_checks import (
+from spark_2pc_sink.sink.table.value_checks import (
     Check,
     DecimalRange,
     JsonWithoutNul,

@@ -25,9 +25,9 @@ from spark_2pc_sink.sink.pieces import INDEX_KIND, SALT, RowIndex
 from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.sending_task import run_counting, run_sending
 from spark_2pc_sink.sink.source_task import run_source
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.winners import WinnerPlan
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_contents import contents_of

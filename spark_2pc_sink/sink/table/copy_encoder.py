@@ -15,10 +15,10 @@ from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.sink.columns import OWN_PREFIX, ColumnPlan, PlannedColumn
-from spark_2pc_sink.sink.copy_stream import HEADER, TRAILER
-from spark_2pc_sink.sink.payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
-from spark_2pc_sink.sink.type_rules import Encoding
+from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX, ColumnPlan, PlannedColumn
+from spark_2pc_sink.sink.table.copy_payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
+from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
+from spark_2pc_sink.sink.table.type_mapping import Encoding
 
 #: Of a value or key in an error message; messages travel to the driver and into logs.
 SHOWN_CHARACTERS_MAX = 80

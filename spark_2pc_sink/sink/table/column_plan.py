@@ -17,14 +17,14 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.late_rows import LateRows
-from spark_2pc_sink.sink.refusals import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.target import TargetColumn, TargetTable
-from spark_2pc_sink.sink.text_guards import guarded
-from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN, order_column
+from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
+from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.late_rows import LateRows
+from spark_2pc_sink.sink.table.text_guards import guarded
+from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible, unsupported
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
 
 #: What the names of columns begin with that are the sink's own and not the table's.
 OWN_PREFIX = "_2pc_"

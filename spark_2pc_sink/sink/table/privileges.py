@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import quote_identifier
-from spark_2pc_sink.sink.target import driver_connection
+from spark_2pc_sink.sink.table.catalog import driver_connection
+from spark_2pc_sink.sink.table.identifiers import quote_identifier
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.columns import ColumnPlan
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 
 # INSERT on single columns is not enough: LOCK TABLE wants the table's. An upsert reads the columns that it stages and
 # compares, and writes those that are not its keys; for both, rights on these columns would do.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import quote_identifier
 from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.table.identifiers import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_2pc_sink.sink.target import TargetTable
+    from spark_2pc_sink.sink.table.catalog import TargetTable
 
 _TEXTS: Final = ("text", "varchar")
 #: pg_type.typname of the types that PostgreSQL orders as Spark orders what is stored in them. Not char(n), which

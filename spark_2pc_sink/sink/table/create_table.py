@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
-from spark_2pc_sink.sink.refusals import unsupported
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
+from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.type_errors import unsupported
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
 
 #: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
 SCALAR_TYPES = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 
 if TYPE_CHECKING:
     import psycopg2.extensions

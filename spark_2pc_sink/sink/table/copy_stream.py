@@ -15,7 +15,7 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.identifiers import TableName, identifiers
+from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 #: Signature, flags 0, header extension of 0 bytes.
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
-from spark_2pc_sink.sink.target import TargetColumn
-from spark_2pc_sink.sink.value_checks import (
+from spark_2pc_sink.sink.table.catalog import TargetColumn
+from spark_2pc_sink.sink.table.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
     TIMESTAMP_MICROSECONDS_MIN,

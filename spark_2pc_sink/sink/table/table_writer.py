@@ -18,13 +18,13 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.columns import ColumnPlan
-from spark_2pc_sink.sink.copy_stream import Stream, copy_streams
-from spark_2pc_sink.sink.database_errors import refused_rows
-from spark_2pc_sink.sink.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.table_tree import TableTree, read_tree, refuse_unfit
-from spark_2pc_sink.sink.target import changed_column, driver_connection
-from spark_2pc_sink.sink.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.catalog import changed_column, driver_connection
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.copy_stream import Stream, copy_streams
+from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
+from spark_2pc_sink.sink.table.row_errors import refused_rows
+from spark_2pc_sink.sink.table.table_tree import TableTree, read_tree, refuse_unfit
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

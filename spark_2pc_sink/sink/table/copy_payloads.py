@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.sink.value_checks import text_bytes
+from spark_2pc_sink.sink.table.value_checks import text_bytes
 
 #: Element types (pg_type.oid) that pgpq names in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
 #: time, timestamp, interval, numeric.

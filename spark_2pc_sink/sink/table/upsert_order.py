@@ -18,8 +18,8 @@ import xxhash
 from pyspark.sql.types import DataType, DecimalType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.target import TargetColumn
-from spark_2pc_sink.sink.type_rules import arrow_type
+from spark_2pc_sink.sink.table.catalog import TargetColumn
+from spark_2pc_sink.sink.table.type_mapping import arrow_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import psycopg2
 
 from jdbc_state.failures import INSUFFICIENT_PRIVILEGE, is_retriable
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.identifiers import TableName
+from spark_2pc_sink.sink.table.identifiers import TableName
 
 # SQLSTATE classes of what is wrong with a row, or with a trigger that it meets. Deterministic: the same rows would be
 # refused again. 22: data exception (JSON that is none, a character the database's encoding has not). 23: integrity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql.types import DataType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.target import TargetColumn
-from spark_2pc_sink.sink.type_rules import COMPLEX_TYPES
+from spark_2pc_sink.sink.table.catalog import TargetColumn
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
 
 # Spark SQL types whose values go into a column of the given pg_type.typname as they are.
 _CASTS = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.identifiers import TableName
-from spark_2pc_sink.sink.table_tree import read_tree, refuse_unfit
+from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.table_tree import read_tree, refuse_unfit
 
 if TYPE_CHECKING:
     import psycopg2.extensions

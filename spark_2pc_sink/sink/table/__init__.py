@@ -1,0 +1,1 @@
+"""The target table: its catalog, the plan of its columns, and the writing of rows inside the deciding transaction."""

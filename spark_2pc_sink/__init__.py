@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.recovery import OperatorDecision
     from spark_2pc_sink.recovery.report import RecoveryReport
-    from spark_2pc_sink.sink.batch_work import BatchReport
+    from spark_2pc_sink.sink.contract.batch_work import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.sink.receipts import TaskResults
+    from spark_2pc_sink.sink.contract.receipts import TaskResults
 
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"

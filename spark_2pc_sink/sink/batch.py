@@ -39,7 +39,7 @@ from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Observer, Step
-from spark_2pc_sink.sink.batch_work import BatchReport, Replay, TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import BatchReport, Replay, TransactionTicket
 from spark_2pc_sink.sink.deciding_scope import DecidingScope
 from spark_2pc_sink.sink.placing import Placing
 from spark_2pc_sink.sink.replays import check_resend, check_skip
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered, Recovery
-    from spark_2pc_sink.sink.batch_work import BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.json_values import SETTINGS
+from spark_2pc_sink.sink.contract.record_json import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

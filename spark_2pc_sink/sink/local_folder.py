@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.errors import BatchRetryError
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 
 _PREFIX: Final = "spark-2pc-sink-"
 #: Of a folder that nobody has locked yet.

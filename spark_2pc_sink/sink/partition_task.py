@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.sink.receipts import TaskReceipt
+from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.routing import owned_partitions
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows

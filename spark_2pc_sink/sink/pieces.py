@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.wire.messages import RecordBytes
 
 if TYPE_CHECKING:

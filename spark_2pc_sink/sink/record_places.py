@@ -11,14 +11,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.frame import same_semantics
+from spark_2pc_sink.sink.contract.record_expressions import same_semantics
 from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import HaltCause, HaltError
-from spark_2pc_sink.sink.batch_work import Replay
+from spark_2pc_sink.sink.contract.batch_work import Replay
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.receipts import EncodedSource
+    from spark_2pc_sink.sink.contract.receipts import EncodedSource
     from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
     from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.table.table_writer import TableRows

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.arrow_partitioner import runs_of
-from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.routing import check_partitions, spread
 from spark_2pc_sink.sink.topics import name_fault
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys

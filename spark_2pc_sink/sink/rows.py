@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
-from spark_2pc_sink.sink import frame as frames
+from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.staging import PartWriter, Staging
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from jdbc_state.database import Database
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.row_feed import RowChannel
 
 #: What all tasks that run at one time may send through the driver's memory, unless the user says otherwise.

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
+from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.pieces import Piece, RowIndex, partitions_of, read_pieces
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.winners import Arrangement
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests

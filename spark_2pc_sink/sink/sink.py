@@ -14,10 +14,10 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.json_settings import JsonSettings
 from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.sink.batch_work import BatchReport
+    from spark_2pc_sink.sink.contract.batch_work import BatchReport
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
+from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.piece_files import PieceFile
 from spark_2pc_sink.sink.pieces import Piece, RowIndex
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt
 from spark_2pc_sink.sink.routing import owner_of
 from spark_2pc_sink.sink.row_router import RowRouter
 from spark_2pc_sink.sink.task_rows import TaskRows

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 
 #: Tables that one call drops or tries to: somebody waits for it, and each is a transaction.
 LEFTOVERS_MAX = 500

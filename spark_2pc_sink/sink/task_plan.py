@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, UnstorableValueError
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink.attempts import parse_thread_name
-from spark_2pc_sink.sink.json_values import json_values
+from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract.record_json import json_values
+from spark_2pc_sink.sink.contract.record_key import key_values
+from spark_2pc_sink.sink.contract.stage_attempt import parse_thread_name
 from spark_2pc_sink.sink.piece_files import PieceFiles
-from spark_2pc_sink.sink.record_keys import key_values
 from spark_2pc_sink.sink.row_router import describe_row
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.json_values import JsonField
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.rows import RowPlan
     from spark_2pc_sink.sink.topics import Topics
     from spark_2pc_sink.sink.winners import WinnerPlan

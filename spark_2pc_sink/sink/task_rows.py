@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.rows import RowWriter
 
 if TYPE_CHECKING:

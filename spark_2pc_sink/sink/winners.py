@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.content_encoder import ContentEncoder
-from spark_2pc_sink.sink import frame as names
+from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.pieces import RowIndex
 from spark_2pc_sink.sink.superseded import find_superseded
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, row_identities

@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink import frame as frames
 from spark_2pc_sink.sink import spark_tasks
-from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay
+from spark_2pc_sink.sink.contract import record_expressions as frames
+from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
+from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.job_shape import JobShape, shape_of
 from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.pieces import INDEXES_FIRST, PIECE_DDL, SALT
-from spark_2pc_sink.sink.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.task_plan import TaskPlan
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.arrow_bound import ArrowBound
-    from spark_2pc_sink.sink.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.frame import RecordExpressions
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.local_folder import LocalFolder
     from spark_2pc_sink.sink.pace import Pace
     from spark_2pc_sink.sink.row_feed import RowFeed

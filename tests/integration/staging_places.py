@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.sink.batch_work import TransactionTicket
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.row_feed import RowFeed
 from spark_2pc_sink.sink.staging import PartWriter

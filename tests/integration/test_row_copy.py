@@ -16,7 +16,7 @@ from jdbc_state import SqlStateStore
 from jdbc_state.database import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.staging import Staging

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 from spark_2pc_sink.sink.staging_files import FileStaging
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.receipts import EncodedSource
+    from spark_2pc_sink.sink.contract.receipts import EncodedSource
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000

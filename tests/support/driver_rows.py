@@ -16,7 +16,7 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
-from spark_2pc_sink.sink.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.support.driver_config import Row

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, make_url
 
 from spark_2pc_sink.errors import AbortableError, FencedError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import LARGE_INPUT, Job, make_rows

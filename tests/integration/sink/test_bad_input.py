@@ -26,7 +26,7 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.frame import analyze, choose_expressions
+from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.integration.database_tables import rows

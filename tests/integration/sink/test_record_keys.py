@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.sink.frame import RecordExpressions, analyze, record_sql, shared_columns, with_key_column
-from spark_2pc_sink.sink.record_keys import key_values
+from spark_2pc_sink.sink.contract.record_expressions import (
+    RecordExpressions,
+    analyze,
+    record_sql,
+    shared_columns,
+    with_key_column,
+)
+from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.spark_sql import quoted
 from tests.support.session import session_settings
 

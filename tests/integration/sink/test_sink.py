@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_2pc_sink.sink.receipts import TaskReceipt
+    from spark_2pc_sink.sink.contract.receipts import TaskReceipt
     from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.task_plan import TaskPlan
     from tests.conftest import MakeTopic

@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.arrow_bound import (
     ArrowBound,
     ArrowBounds,
 )
-from spark_2pc_sink.sink.receipts import EncodedSource, TaskReceipt, TaskResults
+from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"

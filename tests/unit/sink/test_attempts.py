@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.sink.attempts import ATTEMPT_SQL, TaskAttempt, parse_thread_name
+from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL, TaskAttempt, parse_thread_name
 
 
 @pytest.mark.parametrize(

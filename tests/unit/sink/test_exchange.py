@@ -22,11 +22,11 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.partition_task import run_task, write_alone
 from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
-from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.sending_task import run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.task_plan import TaskPlan

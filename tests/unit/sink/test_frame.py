@@ -10,7 +10,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.frame import (
+from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     check_taken,
     choose_expressions,
@@ -20,7 +20,7 @@ from spark_2pc_sink.sink.frame import (
     winner_columns,
     with_json,
 )
-from spark_2pc_sink.sink.json_values import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
+from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.identifiers import TableName
 

@@ -12,10 +12,10 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.sink import frame as names
-from spark_2pc_sink.sink.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.partition_task import run_task
-from spark_2pc_sink.sink.receipts import TaskReceipt
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
-from spark_2pc_sink.sink.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
 from spark_2pc_sink.testing import wait_until

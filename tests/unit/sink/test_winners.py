@@ -17,12 +17,12 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
-from spark_2pc_sink.sink import frame as names
 from spark_2pc_sink.sink import winners
-from spark_2pc_sink.sink.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.pieces import INDEX_KIND, SALT, RowIndex
-from spark_2pc_sink.sink.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.sending_task import run_counting, run_sending
 from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN

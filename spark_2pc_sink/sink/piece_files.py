@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.sink.local_folder import unusable
+from spark_2pc_sink.sink.transfer.local_folder import unusable
 
 if TYPE_CHECKING:
     from io import FileIO

@@ -19,12 +19,9 @@ from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.json_settings import JsonSettings
-from spark_2pc_sink.sink.local_folder import LocalFolder
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.record_places import check_places
 from spark_2pc_sink.sink.repeatability import Repeatability
-from spark_2pc_sink.sink.row_feed import RowFeed
-from spark_2pc_sink.sink.rows import RowLoader
 from spark_2pc_sink.sink.run_record import run_record
 from spark_2pc_sink.sink.sinks_of_runs import sinks_of_runs
 from spark_2pc_sink.sink.spark_facts import (
@@ -40,6 +37,9 @@ from spark_2pc_sink.sink.spark_facts import (
 )
 from spark_2pc_sink.sink.step_times import StepTimes
 from spark_2pc_sink.sink.topics import Connections, TopicFacts
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+from spark_2pc_sink.sink.transfer.table_loader import RowLoader
 from spark_2pc_sink.sink.waves import cut_files
 from spark_2pc_sink.sink.work import SparkBatchWork
 

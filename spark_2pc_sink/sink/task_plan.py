@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_json import JsonField
-    from spark_2pc_sink.sink.rows import RowPlan
     from spark_2pc_sink.sink.topics import Topics
+    from spark_2pc_sink.sink.transfer.table_loader import RowPlan
     from spark_2pc_sink.sink.winners import WinnerPlan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.rows import RowWriter
+from spark_2pc_sink.sink.transfer.table_loader import RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

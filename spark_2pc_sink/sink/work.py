@@ -25,9 +25,9 @@ from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.pieces import INDEXES_FIRST, PIECE_DDL, SALT
 from spark_2pc_sink.sink.routing import balanced_salts
-from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.task_plan import TaskPlan
 from spark_2pc_sink.sink.topics import Topics
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
 from spark_2pc_sink.sink.winners import WinnerPlan
 from spark_2pc_sink.wire.digest import format_digest
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.arrow_bound import ArrowBound
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.local_folder import LocalFolder
     from spark_2pc_sink.sink.pace import Pace
-    from spark_2pc_sink.sink.row_feed import RowFeed
-    from spark_2pc_sink.sink.rows import RowLoader, RowPlan
     from spark_2pc_sink.sink.spark_tasks import TaskFunction
     from spark_2pc_sink.sink.topics import Connections, TopicFacts
+    from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+    from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+    from spark_2pc_sink.sink.transfer.table_loader import RowLoader, RowPlan
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.

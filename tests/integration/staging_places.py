@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.row_copy import RowCopy
-from spark_2pc_sink.sink.row_feed import RowFeed
-from spark_2pc_sink.sink.staging import PartWriter
-from spark_2pc_sink.sink.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.transfer.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from tests.integration.database_tables import orders, rows
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from spark_2pc_sink.sink.staging import Staging
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
     from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.transfer.staging import Staging
 
 ID = "my sink"
 RUN = 2**40

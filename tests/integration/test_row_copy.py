@@ -17,14 +17,14 @@ from jdbc_state.database import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
-from spark_2pc_sink.sink.rows import RowLoader
-from spark_2pc_sink.sink.staging import Staging
-from spark_2pc_sink.sink.staging_files import FileStaging
-from spark_2pc_sink.sink.staging_tables import StagedTables
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.sink.table.table_writer import UpsertedRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.staging import Staging
+from spark_2pc_sink.sink.transfer.staging_files import FileStaging
+from spark_2pc_sink.sink.transfer.staging_tables import StagedTables
+from spark_2pc_sink.sink.transfer.table_loader import RowLoader
 from spark_2pc_sink.testing import wait_until
 from tests.integration.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
 from tests.integration.staging_places import LARGE, TICKET, copying, stage, tables
@@ -116,7 +116,7 @@ class Stopper:
 @pytest.fixture
 def stopper(start_postgres: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Stopper:
     """Of a server of its own."""
-    for module in ("jdbc_state.deciding", "jdbc_state.database", "spark_2pc_sink.sink.staging_tables"):
+    for module in ("jdbc_state.deciding", "jdbc_state.database", "spark_2pc_sink.sink.transfer.staging_tables"):
         monkeypatch.setattr(f"{module}.ANSWER_GRACE_MS", 0)
     return Stopper(start_postgres())
 

@@ -10,10 +10,10 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
-from spark_2pc_sink.sink.staging_files import FileStaging
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.database_tables import (
     ORDERS,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from spark_2pc_sink.sink.staging import PartWriter, Staging
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.transfer.staging import PartWriter, Staging
 
 
 @pytest.fixture(params=["tables", "files"])

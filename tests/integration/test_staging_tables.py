@@ -11,8 +11,9 @@ import pytest
 from jdbc_state.database import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.rows import RowLoader
-from spark_2pc_sink.sink.staging_tables import (
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.transfer.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
     LEFTOVERS_MAX,
     LOCKED_MAX,
@@ -21,8 +22,7 @@ from spark_2pc_sink.sink.staging_tables import (
     StagingName,
     drop_ended_staging,
 )
-from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.transfer.table_loader import RowLoader
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction

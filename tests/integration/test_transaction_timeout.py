@@ -9,7 +9,7 @@ from sqlalchemy import make_url, text
 
 from jdbc_state import SqlStateStore
 from jdbc_state.database import Database, driver_connection
-from spark_2pc_sink.sink.staging_tables import StagingSession
+from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 from tests.integration.state_stores import FIRST, ID, SETTINGS, claim, execute, sql_store
 
 #: Of the database; and what takes longer.

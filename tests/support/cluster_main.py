@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.row_copy import RowCopy
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
 from spark_2pc_sink.testing.spark import start_spark
 from tests.support.one_batch import write_one_batch
 

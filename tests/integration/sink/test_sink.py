@@ -18,10 +18,10 @@ from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.partition_task import write_alone
 from spark_2pc_sink.sink.routing import balanced_salts
-from spark_2pc_sink.sink.row_copy import RowCopy
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.staging_files import StagedFiles
-from spark_2pc_sink.sink.staging_tables import StagedTables, StagingName
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
+from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.integration import database_tables
 from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-    from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.transfer.staging import StagedParts
     from tests.conftest import MakeTopic
 
 STAGING_TABLES = "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'"

@@ -12,8 +12,8 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.row_copy import RowCopy
-from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
 from spark_2pc_sink.testing import wait_until
 
 ATTEMPT = ("orders", 1, 1)

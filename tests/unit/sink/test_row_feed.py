@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
-from spark_2pc_sink.sink.row_feed import RowFeed, RowsEnd, SourceRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, RowsEnd, SourceRows
 
 ATTEMPT = ("orders", 1, 1)
 #: No accumulator of a running Spark has it.

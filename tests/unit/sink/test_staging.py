@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.sink.staging import PartWriter
-from spark_2pc_sink.sink.staging_files import FileStaging
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
+from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,17 +15,7 @@ from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions as frames
-from spark_2pc_sink.sink.row_feed import SourceRows
 from spark_2pc_sink.sink.spark_sql import quoted
-from spark_2pc_sink.sink.staging import PartWriter, Staging
-from spark_2pc_sink.sink.staging_files import FileStaging
-from spark_2pc_sink.sink.staging_tables import (
-    DROP_LOCK_TIMEOUT_MS,
-    StagingSession,
-    TableStaging,
-    drop_ended_staging,
-    owner_of,
-)
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
@@ -36,6 +26,16 @@ from spark_2pc_sink.sink.table.privileges import check_privileges
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.transfer.copy_channel import SourceRows
+from spark_2pc_sink.sink.transfer.staging import PartWriter, Staging
+from spark_2pc_sink.sink.transfer.staging_files import FileStaging
+from spark_2pc_sink.sink.transfer.staging_tables import (
+    DROP_LOCK_TIMEOUT_MS,
+    StagingSession,
+    TableStaging,
+    drop_ended_staging,
+    owner_of,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.row_feed import RowChannel
+    from spark_2pc_sink.sink.transfer.copy_channel import RowChannel
 
 #: What all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
 INLINE_BYTES_MAX: Final = 128 * 1024 * 1024

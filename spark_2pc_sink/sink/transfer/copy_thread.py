@@ -11,7 +11,7 @@ import psycopg2
 from jdbc_state.database import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.sink.row_feed import RowsEnd
+from spark_2pc_sink.sink.transfer.copy_channel import RowsEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.contract.receipts import EncodedSource
-    from spark_2pc_sink.sink.row_feed import RowFeed, SourceRows
-    from spark_2pc_sink.sink.staging import StagedParts
     from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+    from spark_2pc_sink.sink.transfer.staging import StagedParts
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.

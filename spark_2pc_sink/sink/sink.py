@@ -36,7 +36,7 @@ from spark_2pc_sink.sink.spark_facts import (
     stream_execution,
 )
 from spark_2pc_sink.sink.step_times import StepTimes
-from spark_2pc_sink.sink.topics import Connections, TopicFacts
+from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
 from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 from spark_2pc_sink.sink.transfer.table_loader import RowLoader

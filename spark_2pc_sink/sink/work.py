@@ -16,19 +16,19 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink import spark_tasks
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.job_shape import JobShape, shape_of
 from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
-from spark_2pc_sink.sink.partition_task import write_alone
-from spark_2pc_sink.sink.pieces import INDEXES_FIRST, PIECE_DDL, SALT
-from spark_2pc_sink.sink.routing import balanced_salts
-from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Topics
+from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
+from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
+from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
+from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, PIECE_DDL, SALT
+from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.topic_metadata import Topics
+from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
 from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
-from spark_2pc_sink.sink.winners import WinnerPlan
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.pace import Pace
-    from spark_2pc_sink.sink.spark_tasks import TaskFunction
-    from spark_2pc_sink.sink.topics import Connections, TopicFacts
+    from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
+    from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
     from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
     from spark_2pc_sink.sink.transfer.table_loader import RowLoader, RowPlan

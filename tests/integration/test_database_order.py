@@ -21,11 +21,11 @@ from pyspark.sql import types as t
 from sqlalchemy.exc import DBAPIError
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.superseded import find_superseded
 from spark_2pc_sink.sink.table.catalog import read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
+from spark_2pc_sink.sink.tasks.superseded_rows import find_superseded
 from tests.integration.database_tables import ORDERS, create, plan_of, rows, run, stream, transaction, upsert
 
 if TYPE_CHECKING:

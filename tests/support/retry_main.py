@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink import spark_tasks
+from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
 from spark_2pc_sink.testing.spark import start_spark
 from tests.support.one_batch import write_one_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000

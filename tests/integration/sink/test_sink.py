@@ -16,9 +16,9 @@ from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, Unstora
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink import observer, pace, work
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
-from spark_2pc_sink.sink.partition_task import write_alone
-from spark_2pc_sink.sink.routing import balanced_salts
 from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
+from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
 from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
 from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
     from spark_2pc_sink.sink.transfer.staging import StagedParts
     from tests.conftest import MakeTopic
 

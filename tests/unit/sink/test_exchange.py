@@ -25,12 +25,12 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.partition_task import run_task, write_alone
-from spark_2pc_sink.sink.pieces import PIECE_DDL, SALT
-from spark_2pc_sink.sink.sending_task import run_sending
-from spark_2pc_sink.sink.source_task import run_source
-from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Connections, Topics, worker_connections
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task, write_alone
+from spark_2pc_sink.sink.tasks.encode_task import run_source
+from spark_2pc_sink.sink.tasks.send_task import run_sending
+from spark_2pc_sink.sink.tasks.shuffle_batches import PIECE_DDL, SALT
+from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.topic_metadata import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys

@@ -15,9 +15,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.partition_task import run_task
-from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Topics, worker_connections
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task
+from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
 from tests.unit.producer.support import options_for

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import UnstorableValueError
-from spark_2pc_sink.sink.routing import check_partitions, owned_partitions, owner_of, spread
+from spark_2pc_sink.sink.tasks.partition_ownership import check_partitions, owned_partitions, owner_of, spread
 
 
 @given(topic=st.text(min_size=1, max_size=20), count=st.integers(1, 200), tasks=st.integers(1, 50))

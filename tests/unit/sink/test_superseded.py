@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.superseded import Superseded, find_superseded
+from spark_2pc_sink.sink.tasks.superseded_rows import Superseded, find_superseded
 
 ROWS = st.lists(st.tuples(st.none() | st.integers(0, 4), st.none() | st.integers(0, 3)), max_size=25)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from spark_2pc_sink.producer import Cluster
-from spark_2pc_sink.sink.topics import TopicFacts
+from spark_2pc_sink.sink.tasks.topic_metadata import TopicFacts
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import fake_cluster
 from tests.unit.producer.support import options_for
@@ -18,7 +18,9 @@ def test_limits_are_asked_again_when_they_are_old_and_partitions_always(monkeypa
         facts = TopicFacts(cluster)
         now_s = time.monotonic()
         for later_s, asked in ((0, 1), (4, 1), (6, 2), (10, 2)):
-            monkeypatch.setattr("spark_2pc_sink.sink.topics.time.monotonic", lambda later=later_s: now_s + later)
+            monkeypatch.setattr(
+                "spark_2pc_sink.sink.tasks.topic_metadata.time.monotonic", lambda later=later_s: now_s + later
+            )
             facts.limits("t")
             assert len(fake.of(Api.DESCRIBE_CONFIGS)) == asked
         before = len(fake.of(Api.METADATA))

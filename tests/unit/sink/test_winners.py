@@ -17,18 +17,18 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
-from spark_2pc_sink.sink import winners
 from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.partition_task import write_alone
-from spark_2pc_sink.sink.pieces import INDEX_KIND, SALT, RowIndex
-from spark_2pc_sink.sink.sending_task import run_counting, run_sending
-from spark_2pc_sink.sink.source_task import run_source
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.task_plan import TaskPlan
-from spark_2pc_sink.sink.topics import Topics
-from spark_2pc_sink.sink.winners import WinnerPlan
+from spark_2pc_sink.sink.tasks import upsert_records as winners
+from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
+from spark_2pc_sink.sink.tasks.encode_task import run_source
+from spark_2pc_sink.sink.tasks.send_task import run_counting, run_sending
+from spark_2pc_sink.sink.tasks.shuffle_batches import INDEX_KIND, SALT, RowIndex
+from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.topic_metadata import Topics
+from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_contents import contents_of
 from tests.unit.producer.support import PAIR, options_for

@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.worker_process import Collector
+from spark_2pc_sink.sink.tasks.worker_process import Collector
 
 if TYPE_CHECKING:
     import pytest

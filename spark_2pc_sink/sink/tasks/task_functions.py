@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.partition_task import run_task
-from spark_2pc_sink.sink.sending_task import run_counting, run_sending
-from spark_2pc_sink.sink.source_task import run_rereading, run_source
-from spark_2pc_sink.sink.worker_process import COLLECTOR
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task
+from spark_2pc_sink.sink.tasks.encode_task import run_rereading, run_source
+from spark_2pc_sink.sink.tasks.send_task import run_counting, run_sending
+from spark_2pc_sink.sink.tasks.worker_process import COLLECTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark import TaskContext
 
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -12,10 +12,10 @@ from spark_2pc_sink.sink.contract import record_expressions as names
 from spark_2pc_sink.sink.contract.record_json import json_values
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.contract.stage_attempt import parse_thread_name
-from spark_2pc_sink.sink.piece_files import PieceFiles
-from spark_2pc_sink.sink.row_router import describe_row
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
+from spark_2pc_sink.sink.tasks.row_partitioner import describe_row
+from spark_2pc_sink.sink.tasks.shuffle_files import PieceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_json import JsonField
-    from spark_2pc_sink.sink.topics import Topics
+    from spark_2pc_sink.sink.tasks.topic_metadata import Topics
+    from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
     from spark_2pc_sink.sink.transfer.table_loader import RowPlan
-    from spark_2pc_sink.sink.winners import WinnerPlan
 
 
 @dataclass(frozen=True)

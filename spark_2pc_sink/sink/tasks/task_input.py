@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
 class TaskRows:

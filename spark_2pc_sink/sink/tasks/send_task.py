@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
-from spark_2pc_sink.sink.pieces import Piece, RowIndex, partitions_of, read_pieces
-from spark_2pc_sink.sink.routing import owner_of
-from spark_2pc_sink.sink.winners import Arrangement
+from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
+from spark_2pc_sink.sink.tasks.shuffle_batches import Piece, RowIndex, partitions_of, read_pieces
+from spark_2pc_sink.sink.tasks.upsert_records import Arrangement
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.partition_queue import PartitionReceipt
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.piece_files import PieceFiles
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.shuffle_files import PieceFiles
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
 def run_sending(

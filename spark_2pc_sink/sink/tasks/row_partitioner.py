@@ -13,8 +13,8 @@ from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.arrow_partitioner import runs_of
 from spark_2pc_sink.sink.contract import record_expressions as names
-from spark_2pc_sink.sink.routing import check_partitions, spread
-from spark_2pc_sink.sink.topics import name_fault
+from spark_2pc_sink.sink.tasks.partition_ownership import check_partitions, spread
+from spark_2pc_sink.sink.tasks.topic_metadata import name_fault
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.content_encoder import ContentEncoder
 from spark_2pc_sink.sink.contract import record_expressions as names
-from spark_2pc_sink.sink.pieces import RowIndex
-from spark_2pc_sink.sink.superseded import find_superseded
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, row_identities
+from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex
+from spark_2pc_sink.sink.tasks.superseded_rows import find_superseded
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, content_digest, without_digest
 from spark_2pc_sink.wire.record_contents import contents_of
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.row_router import RoutedRows
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.row_partitioner import RoutedRows
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: Bytes of batches that wait in memory for those before them; more go to a file.

@@ -26,7 +26,7 @@ from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.wire.messages import RecordBytes
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.sink.piece_files import PieceFile, PieceFiles
+    from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile, PieceFiles
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
 
 RECORDS_KIND: Final = "records"
@@ -35,7 +35,7 @@ FILED_KIND: Final = "filed"
 SOURCE_KIND: Final = "source"
 INDEX_KIND: Final = "index"
 
-#: The shuffle is by this column: see `spark_2pc_sink.sink.routing.balanced_salts`.
+#: The shuffle is by this column: see `spark_2pc_sink.sink.tasks.partition_ownership.balanced_salts`.
 SALT: Final = "salt"
 _SCHEMA: Final = pa.schema(
     [

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
-from spark_2pc_sink.sink.piece_files import PieceFile
-from spark_2pc_sink.sink.pieces import Piece, RowIndex
-from spark_2pc_sink.sink.routing import owner_of
-from spark_2pc_sink.sink.row_router import RowRouter
-from spark_2pc_sink.sink.task_rows import TaskRows
-from spark_2pc_sink.sink.winners import RoutedIndex, SourceIndex
+from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
+from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
+from spark_2pc_sink.sink.tasks.shuffle_batches import Piece, RowIndex
+from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile
+from spark_2pc_sink.sink.tasks.task_input import TaskRows
+from spark_2pc_sink.sink.tasks.upsert_records import RoutedIndex, SourceIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
 def run_source(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.pieces`.
+    """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.tasks.shuffle_batches`.
 
     Args:
         batches: the rows, with the columns that `frame` names.

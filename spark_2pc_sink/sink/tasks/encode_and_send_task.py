@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.routing import owned_partitions
-from spark_2pc_sink.sink.row_router import RowRouter
-from spark_2pc_sink.sink.task_rows import TaskRows
+from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions
+from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
+from spark_2pc_sink.sink.tasks.task_input import TaskRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
 def run_task(

@@ -16,7 +16,7 @@ import sys
 
 import orders_stream
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 
 
 class KillAt:

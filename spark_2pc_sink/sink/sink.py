@@ -14,10 +14,11 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink import observer
 from spark_2pc_sink.sink.arrow_bound import ArrowBound
-from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.contract import record_expressions as frames
+from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.step_times import StepTimes
 from spark_2pc_sink.sink.json_settings import JsonSettings
 from spark_2pc_sink.sink.pace import Pace
 from spark_2pc_sink.sink.record_places import check_places
@@ -35,7 +36,6 @@ from spark_2pc_sink.sink.spark_facts import (
     runs_here,
     stream_execution,
 )
-from spark_2pc_sink.sink.step_times import StepTimes
 from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
 from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder

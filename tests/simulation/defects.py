@@ -15,8 +15,9 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery, recovery
-from spark_2pc_sink.sink import batch, placing
-from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.driver import batch_driver as batch
+from spark_2pc_sink.sink.driver import missing_batches as placing
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults
 from tests.simulation.mutants import Mutant, Replacement
 

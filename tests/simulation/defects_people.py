@@ -13,8 +13,8 @@ from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery, recovery, view_of
 from spark_2pc_sink.recovery.recovery import kept_batches as kept_rule
-from spark_2pc_sink.sink import batch
-from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.driver import batch_driver as batch
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
 from tests.simulation.mutants import Mutant

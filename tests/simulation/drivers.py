@@ -10,8 +10,8 @@ from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteE
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row
-from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TOPIC, TRANSACTIONAL_ID

@@ -14,7 +14,7 @@ import pytest
 
 from jdbc_state.claim import Claimant
 from spark_2pc_sink.errors import CommitUnknownError, HaltCause, StateStoreError
-from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import command, faults, people
 from tests.simulation.actors import Actor
 from tests.simulation.broker import TRANSACTIONAL_ID

@@ -22,8 +22,8 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
 from tests.support.driver_config import DriverConfig, Row
 from tests.support.driver_main import batch_driver

@@ -21,7 +21,7 @@ from spark_2pc_sink.producer.partition_queue import PartitionQueue
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovered, Recovery
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 from tests.support.driver_config import KILL, STOP, Fault, Journal
 
 

@@ -29,8 +29,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink import observer
-from spark_2pc_sink.sink.batch import BatchDriver
+from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.testing import wait_until
 from tests.support.driver_config import END, DriverConfig, Journal, batch_file
 from tests.support.driver_faults import Faults

@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import wait_until
 from tests.integration.faults.conftest import MakeJob
 from tests.support.driver_job import Job

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 from tests.integration import database_tables
 from tests.integration.sink.targets import Target, rows_of
 from tests.support.driver_job import terminate

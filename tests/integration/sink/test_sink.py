@@ -14,7 +14,8 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer, pace, work
+from spark_2pc_sink.sink import pace, work
+from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.integration import database_tables
 from tests.integration.sink.targets import Target, record_rows, rows_of

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import observer
+from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
 from tests.integration.sink.targets import Row, Target, record_rows
 from tests.support.driver_job import terminate

@@ -10,8 +10,8 @@ from jdbc_state import MemoryStateStore, StateRow
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.batch import BatchDriver
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.support.fake_kafka import FakeClock, FakeKafka
 
 ID = "orders"

@@ -26,7 +26,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.batch import DecidedBatch
+from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
 from tests.support.fake_kafka import FakeKafka
 from tests.support.halts import halts
 from tests.unit.sink.batch_jobs import ID, PARTITION, FakeWork, Job, started

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.step_times import StepTimes
+from spark_2pc_sink.sink.driver.step_times import StepTimes
 from tests.support.fake_kafka import FakeClock
 
 

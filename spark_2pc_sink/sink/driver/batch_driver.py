@@ -40,9 +40,9 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.contract.batch_work import BatchReport, Replay, TransactionTicket
-from spark_2pc_sink.sink.deciding_scope import DecidingScope
-from spark_2pc_sink.sink.placing import Placing
-from spark_2pc_sink.sink.replays import check_resend, check_skip
+from spark_2pc_sink.sink.driver.decision_scope import DecidingScope
+from spark_2pc_sink.sink.driver.missing_batches import Placing
+from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""The recipe of one micro-batch on the driver, without Spark."""

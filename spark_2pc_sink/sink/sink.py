@@ -14,18 +14,13 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.arrow_bound import ArrowBound
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_times import StepTimes
-from spark_2pc_sink.sink.json_settings import JsonSettings
-from spark_2pc_sink.sink.pace import Pace
-from spark_2pc_sink.sink.record_places import check_places
-from spark_2pc_sink.sink.repeatability import Repeatability
-from spark_2pc_sink.sink.run_record import run_record
-from spark_2pc_sink.sink.sinks_of_runs import sinks_of_runs
-from spark_2pc_sink.sink.spark_facts import (
+from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
+from spark_2pc_sink.sink.job.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.query_checks import (
     QueryRun,
     check_environment,
     current_query,
@@ -36,12 +31,17 @@ from spark_2pc_sink.sink.spark_facts import (
     runs_here,
     stream_execution,
 )
+from spark_2pc_sink.sink.job.record_places import check_places
+from spark_2pc_sink.sink.job.repeatability import Repeatability
+from spark_2pc_sink.sink.job.run_record import run_record
+from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
+from spark_2pc_sink.sink.job.small_batches import Pace
+from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
+from spark_2pc_sink.sink.job.waves import cut_files
 from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
 from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 from spark_2pc_sink.sink.transfer.table_loader import RowLoader
-from spark_2pc_sink.sink.waves import cut_files
-from spark_2pc_sink.sink.work import SparkBatchWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ import pytest
 
 from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions, with_json
 from spark_2pc_sink.sink.contract.record_json import SETTINGS, TIME_ZONE, WHOLE_ROW, JsonField, json_values
-from spark_2pc_sink.sink.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.spark_sql import quoted
 from tests.support.session import session_settings
 

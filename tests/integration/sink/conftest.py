@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.job.small_batches import Pace
 from tests.integration.sink.one_batch import OneBatch
 from tests.integration.sink.targets import SCHEMA, Target
 from tests.support.streams import FileStream

@@ -27,7 +27,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
-from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.job.small_batches import Pace
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.integration.database_tables import rows
 from tests.support.streams import FileStream, make_sink, sink_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.errors import HaltCause, UnstorableValueError
-from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.job.small_batches import Pace
 from tests.integration.sink.targets import Row, rows_of
 from tests.support.halts import halts
 

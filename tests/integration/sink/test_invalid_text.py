@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract.record_json import TIME_ZONE
-from spark_2pc_sink.sink.pace import Pace
+from spark_2pc_sink.sink.job.small_batches import Pace
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.integration import database_tables
 from tests.integration.sink.targets import rows_of

@@ -14,9 +14,10 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink import pace, work
 from spark_2pc_sink.sink.driver import step_observer as observer
-from spark_2pc_sink.sink.pace import SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job import small_batches as pace
+from spark_2pc_sink.sink.job import spark_batch as work
+from spark_2pc_sink.sink.job.small_batches import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts

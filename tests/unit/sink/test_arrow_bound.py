@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.arrow_bound import (
+from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt, TaskResults
+from spark_2pc_sink.sink.job.arrow_batch_size import (
     AIMED_BYTES,
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
@@ -17,7 +18,6 @@ from spark_2pc_sink.sink.arrow_bound import (
     ArrowBound,
     ArrowBounds,
 )
-from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.sink.job_shape import JobShape, shape_of
-from spark_2pc_sink.sink.waves import WAVES
+from spark_2pc_sink.sink.job.job_shape import JobShape, shape_of
+from spark_2pc_sink.sink.job.waves import WAVES
 
 
 @pytest.mark.parametrize(

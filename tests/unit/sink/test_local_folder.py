@@ -14,7 +14,7 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.spark_facts import local_directory, runs_here
+from spark_2pc_sink.sink.job.query_checks import local_directory, runs_here
 from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile, PieceFiles
 from spark_2pc_sink.sink.transfer import local_folder
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.sink.pace import PATIENCE_BATCHES, SMALL_BYTES_MAX, SMALL_ROWS_MAX, SMALL_S_MAX, Pace
+from spark_2pc_sink.sink.job.small_batches import PATIENCE_BATCHES, SMALL_BYTES_MAX, SMALL_ROWS_MAX, SMALL_S_MAX, Pace
 
 
 def note_small(pace: Pace) -> None:

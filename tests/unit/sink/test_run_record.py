@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
-from spark_2pc_sink.sink.run_record import Action, Node, run_record, shows_no_rows
+from spark_2pc_sink.sink.job.run_record import Action, Node, run_record, shows_no_rows
 
 STREAM = (Node("Filter", frozenset({1}), None), Node("MicroBatchScan", frozenset({2}), "10"))
 SCAN, CACHE = "Scan ExistingRDD", "InMemoryTableScan"

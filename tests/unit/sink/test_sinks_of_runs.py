@@ -11,8 +11,8 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.sinks_of_runs import _HOW, SinksOfRuns, what_is_written
-from spark_2pc_sink.sink.spark_facts import QueryRun
+from spark_2pc_sink.sink.job.query_checks import QueryRun
+from spark_2pc_sink.sink.job.sinks_of_runs import _HOW, SinksOfRuns, what_is_written
 
 RUN = QueryRun("query", "run")
 

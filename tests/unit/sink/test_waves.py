@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.waves import WAVES, cut_files
+from spark_2pc_sink.sink.job.waves import WAVES, cut_files
 
 
 class Settings(dict[str, str]):

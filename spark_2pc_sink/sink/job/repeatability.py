@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.spark_facts import elements_of
+from spark_2pc_sink.sink.job.query_checks import elements_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

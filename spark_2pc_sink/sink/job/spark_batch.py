@@ -19,8 +19,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.job_shape import JobShape, shape_of
-from spark_2pc_sink.sink.pace import SMALL_BYTES_MAX, SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job.job_shape import JobShape, shape_of
+from spark_2pc_sink.sink.job.small_batches import SMALL_BYTES_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.arrow_bound import ArrowBound
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.pace import Pace
+    from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
+    from spark_2pc_sink.sink.job.small_batches import Pace
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
     from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
     from spark_2pc_sink.sink.transfer.copy_channel import RowFeed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_2pc_sink.sink.waves import WAVES
+from spark_2pc_sink.sink.job.waves import WAVES
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
-from spark_2pc_sink.sink.spark_facts import elements_of
+from spark_2pc_sink.sink.job.query_checks import elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

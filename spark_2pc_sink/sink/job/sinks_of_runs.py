@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.spark_facts import QueryRun
+    from spark_2pc_sink.sink.job.query_checks import QueryRun
 
 #: Options that say how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
 _HOW: Final = frozenset(

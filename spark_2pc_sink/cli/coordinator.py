@@ -9,8 +9,8 @@ from pathlib import Path
 from spark_2pc_sink.cli.exits import EXIT_FAILED
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.properties_file import read_properties_file
-from spark_2pc_sink.server.command import serve
-from spark_2pc_sink.server.properties import BrokerProperties, parse_assignments
+from spark_2pc_sink.reference.command import serve
+from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
 
 _HELP = """\
 Starts a single Kafka node without Java: real Kafka clients use it as they use Apache Kafka 4.4.0, transactions,

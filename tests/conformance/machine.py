@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from spark_2pc_sink.coordinator import events
-from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
-from spark_2pc_sink.coordinator.memory import ProducerIdBlock, Settings
-from spark_2pc_sink.coordinator.plans import (
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import events
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
     DescribeTransactionsReply,
@@ -18,9 +19,8 @@ from spark_2pc_sink.coordinator.plans import (
     Reply,
     TransactionDescription,
 )
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.coordinator.states import TransactionMetadata
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
 from tests.conformance.brief import brief
 from tests.conformance.cases import NO_TOPIC, Case, Step
 from tests.conformance.names import Names

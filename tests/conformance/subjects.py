@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.testing import wait_until
 from tests.conformance.batches import batch
 from tests.conformance.brief import brief

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
-from spark_2pc_sink.coordinator.housekeeping import due_expirations, due_timeouts
-from spark_2pc_sink.coordinator.machine import step
-from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIdBlock
-from spark_2pc_sink.coordinator.plans import (
+from spark_2pc_sink.ids import EPOCH_LIMIT, TIMEOUT_NEVER_MS, TopicPartition
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
+from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.machine import step
+from spark_2pc_sink.reference.coordinator.plans import (
     AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
@@ -31,9 +32,9 @@ from spark_2pc_sink.coordinator.plans import (
     SendMarkers,
     StepNext,
 )
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.coordinator.replay import replay
-from spark_2pc_sink.coordinator.states import (
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.replay import replay
+from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,
     NO_EPOCH,
@@ -43,7 +44,6 @@ from spark_2pc_sink.coordinator.states import (
     TransactionMetadata,
     TransactionState,
 )
-from spark_2pc_sink.ids import EPOCH_LIMIT, TIMEOUT_NEVER_MS, TopicPartition
 from tests.unit.coordinator.driver import KEEPING, START_MS, Driver, answered, metadata
 
 NAMES = ("alpha", "beta")

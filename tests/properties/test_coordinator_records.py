@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.coordinator.states import TransactionState
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 
 values = st.builds(
     TransactionLogValue,

@@ -11,7 +11,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from spark_2pc_sink.coordinator import (
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.commit_scan import CommitQuery
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
+from spark_2pc_sink.reference.coordinator import (
     AddPartitionsToTxn,
     AllocateProducerIdBlock,
     Code,
@@ -36,8 +41,8 @@ from spark_2pc_sink.coordinator import (
     settle,
     step,
 )
-from spark_2pc_sink.coordinator.leader_answers import Question, produce_code, produce_question
-from spark_2pc_sink.coordinator.plans import (
+from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
+from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     DescribeTransactionsReply,
     Effect,
@@ -46,14 +51,9 @@ from spark_2pc_sink.coordinator.plans import (
     Reply,
     TransactionDescription,
 )
-from spark_2pc_sink.coordinator.records import TransactionLogValue
-from spark_2pc_sink.coordinator.states import AT_REST
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.commit_scan import CommitQuery
-from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.recipe.kept_records import LogsView
-from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.server.producer_state import EndMarker, NeedsCoordinator, Refused
+from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import AT_REST
+from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Refused
 from tests.simulation.partition import Record, SimPartition, header_of
 from tests.simulation.profiles import Profile
 

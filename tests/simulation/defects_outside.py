@@ -7,8 +7,8 @@ from typing import Any
 
 from jdbc_state import memory
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator import init_producer_id
-from spark_2pc_sink.server.producer_state import ProducerStates, Refused, Verified
+from spark_2pc_sink.reference.coordinator import init_producer_id
+from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
 from tests.simulation import broker
 from tests.simulation.broker import SimBroker
 from tests.simulation.defects import TWO_DRIVERS, returning

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_2pc_sink.coordinator import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.server.guards import Guard
-from spark_2pc_sink.server.producer_state import (
+from spark_2pc_sink.reference.coordinator import Code
+from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
     NeedsCoordinator,
     ProducerStates,
     Refused,
     Standing,
 )
-from spark_2pc_sink.server.storage.batches import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.reference.log.verification_guards import Guard
+from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 
 
 @dataclass(frozen=True)

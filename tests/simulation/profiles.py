@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_2pc_sink.coordinator import Profile as BrokerProfile
-from spark_2pc_sink.coordinator import Settings
 from spark_2pc_sink.ids import EPOCH_MAX
+from spark_2pc_sink.reference.coordinator import Profile as BrokerProfile
+from spark_2pc_sink.reference.coordinator import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

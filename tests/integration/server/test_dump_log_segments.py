@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.coordinator.states import TransactionState
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import EndMarker
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.java import find_java_home
 from tests.unit.server.batches import NOW_MS, append, append_in_transaction, client_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_2pc_sink.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_2pc_sink.coordinator.events import (
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
     EndTxn,
     Event,
@@ -14,9 +16,8 @@ from spark_2pc_sink.coordinator.events import (
     MarkersAnswered,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.coordinator.machine import apply, reserve, settle, step
-from spark_2pc_sink.coordinator.memory import CoordinatorState, ProducerIdBlock, Profile, Settings
-from spark_2pc_sink.coordinator.plans import (
+from spark_2pc_sink.reference.coordinator.machine import apply, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
     Effect,
@@ -27,10 +28,9 @@ from spark_2pc_sink.coordinator.plans import (
     SendMarkers,
     StepNext,
 )
-from spark_2pc_sink.coordinator.records import LogRecord
-from spark_2pc_sink.coordinator.replay import finish_loading
-from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.records import LogRecord
+from spark_2pc_sink.reference.coordinator.replay import finish_loading
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 
 TID = "orders"
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))

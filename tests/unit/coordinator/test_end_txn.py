@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.end_txn import Epoch, classify
-from spark_2pc_sink.coordinator.events import AbortTimedOut, InitProducerId, Operation, Resource
-from spark_2pc_sink.coordinator.memory import NO_BLOCK
-from spark_2pc_sink.coordinator.plans import AllocateProducerIdBlock, EndTxnReply, SendMarkers
-from spark_2pc_sink.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK
+from spark_2pc_sink.reference.coordinator.end_txn import Epoch, classify
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, InitProducerId, Operation, Resource
+from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, EndTxnReply, SendMarkers
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
 
 from .access import denied
 from .driver import KEEPING, RELEASED, T0, TID, Driver, end, metadata

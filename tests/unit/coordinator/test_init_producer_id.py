@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
-from spark_2pc_sink.coordinator.init_producer_id import INIT_GRID, Claim, Standing
-from spark_2pc_sink.coordinator.memory import NO_BLOCK, ProducerIdBlock, Settings
-from spark_2pc_sink.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
-from spark_2pc_sink.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
+from spark_2pc_sink.reference.coordinator.init_producer_id import INIT_GRID, Claim, Standing
+from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
 
 from .access import denied
 from .driver import START_MS, TID, Driver, metadata

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import AbortTimedOut, AddPartitionsToTxn, InitProducerId
-from spark_2pc_sink.coordinator.memory import NO_BLOCK, ProducerIdBlock
-from spark_2pc_sink.coordinator.plans import (
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, AddPartitionsToTxn, InitProducerId
+from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
     EndTxnReply,
     InitProducerIdReply,
 )
-from spark_2pc_sink.coordinator.states import NO_PAIR, Pair, TransactionState
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair, TransactionState
 
 from .driver import KEEPING, RELEASED, START_MS, T0, T1, TID, Driver, end, metadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.coordinator.leader_answers import (
+from spark_2pc_sink.reference.coordinator.leader_answers import (
     Question,
     offsets_code,
     offsets_question,

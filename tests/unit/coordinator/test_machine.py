@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator import events
-from spark_2pc_sink.coordinator.events import (
+from spark_2pc_sink.reference.coordinator import events
+from spark_2pc_sink.reference.coordinator.events import (
     AbortTimedOut,
     AddPartitionsToTxn,
     InitProducerId,
     ListTransactions,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.coordinator.machine import HANDLERS, reserve, settle, step
-from spark_2pc_sink.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, change
-from spark_2pc_sink.coordinator.replay import finish_loading, resign, start_loading
-from spark_2pc_sink.coordinator.states import NO_PAIR, TransactionState
+from spark_2pc_sink.reference.coordinator.machine import HANDLERS, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, change
+from spark_2pc_sink.reference.coordinator.replay import finish_loading, resign, start_loading
+from spark_2pc_sink.reference.coordinator.states import NO_PAIR, TransactionState
 
 from .driver import START_MS, T0, TID, Driver, end, metadata
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import CompleteTransaction, MarkersAnswered
-from spark_2pc_sink.coordinator.plans import EndTxnReply, SendMarkers, StepNext
-from spark_2pc_sink.coordinator.states import Marking, TransactionState
+from spark_2pc_sink.reference.coordinator.events import CompleteTransaction, MarkersAnswered
+from spark_2pc_sink.reference.coordinator.plans import EndTxnReply, SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.states import Marking, TransactionState
 
 from .driver import T0, T1, T2, TID, Driver, answered, end, metadata
 

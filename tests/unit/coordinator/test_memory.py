@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_2pc_sink.coordinator.memory import (
+from spark_2pc_sink.reference.coordinator.coordinator_state import (
     NO_BLOCK,
     CoordinatorState,
     ProducerIdBlock,
@@ -15,7 +15,7 @@ from spark_2pc_sink.coordinator.memory import (
     Settings,
     partition_for,
 )
-from spark_2pc_sink.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 
 from .driver import RELEASED, metadata
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import (
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
+from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
     FULL_ACCESS,
     AddOffsetsToTxn,
@@ -16,11 +18,9 @@ from spark_2pc_sink.coordinator.events import (
     Operation,
     Resource,
 )
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.coordinator.partitions import batch_allowed
-from spark_2pc_sink.coordinator.plans import AddOffsetsReply, AddPartitionsReply
-from spark_2pc_sink.coordinator.states import STATES_BY_LABEL, TransactionState
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply
+from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .access import denied
 from .driver import RELEASED, T0, T1, T2, TID, Driver, metadata

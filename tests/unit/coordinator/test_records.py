@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.fields import Reader, encode_string, encode_varint
-from spark_2pc_sink.coordinator.records import (
+from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
+from spark_2pc_sink.reference.coordinator.fields import Reader, encode_string, encode_varint
+from spark_2pc_sink.reference.coordinator.records import (
     KEY_VERSION,
     LogRecord,
     TransactionLogValue,
@@ -16,9 +18,7 @@ from spark_2pc_sink.coordinator.records import (
     encode_key,
     key_version,
 )
-from spark_2pc_sink.coordinator.states import TransactionState
-from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, TopicPartition
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 
 from .driver import metadata
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.memory import CoordinatorState, Leadership
-from spark_2pc_sink.coordinator.plans import SendMarkers, StepNext
-from spark_2pc_sink.coordinator.replay import finish_loading, redrive, replay, start_loading
-from spark_2pc_sink.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership
+from spark_2pc_sink.reference.coordinator.plans import SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.replay import finish_loading, redrive, replay, start_loading
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 
 from .driver import RELEASED, T0, T1, TID, Driver, answered, end, in_log_order, metadata
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.coordinator.states import (
+from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,
     PREDECESSORS,

@@ -8,13 +8,13 @@ from typing import Any
 
 from kafka.protocol import admin, metadata
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.server.api import Api
-from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.handlers.cluster import ClusterHandlers
-from spark_2pc_sink.server.handlers.configs import ConfigHandlers
-from spark_2pc_sink.server.handlers.topics import TopicHandlers
-from spark_2pc_sink.server.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
+from spark_2pc_sink.reference.handlers.topics import TopicHandlers
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.protocol.api import Api
 from tests.unit.server.node import exchange
 
 _RESPONSES = {

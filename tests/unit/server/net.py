@@ -12,14 +12,14 @@ from typing import Any
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS
-from spark_2pc_sink.server.api import Api, Handler, HandlerFunction, Handlers, RequestContext
-from spark_2pc_sink.server.dispatch import Dispatcher, join
-from spark_2pc_sink.server.handlers.api_versions import ApiVersionsHandlers
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.sasl import SaslHandlers
-from spark_2pc_sink.server.session import AccessOf
-from spark_2pc_sink.server.tcp import TcpServer
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
+from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.network.request_channel import AccessOf
+from spark_2pc_sink.reference.network.sasl import SaslHandlers
+from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.dispatch import Dispatcher, join
 from tests.unit.server.waiting import within
 
 METADATA_VERSION = 9

@@ -27,24 +27,24 @@ from kafka.protocol.producer import (
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from spark_2pc_sink.coordinator import LogRecord, Settings, TransactionState
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
-from spark_2pc_sink.server.api import HandlerFunction, RequestContext
-from spark_2pc_sink.server.catalog import ProducerIds
-from spark_2pc_sink.server.catalog_state import Topic
-from spark_2pc_sink.server.end_markers import MarkerWriter
-from spark_2pc_sink.server.handlers.fetch import FetchHandlers
-from spark_2pc_sink.server.handlers.list_offsets import OffsetHandlers
-from spark_2pc_sink.server.handlers.produce import ProduceHandlers
-from spark_2pc_sink.server.handlers.producers import ProducerHandlers
-from spark_2pc_sink.server.handlers.transactions import TransactionHandlers
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.storage.files import MemoryFile
-from spark_2pc_sink.server.storage.group_sync import INLINE_SECONDS_MAX
-from spark_2pc_sink.server.transaction_service import Intervals, TransactionService
-from spark_2pc_sink.server.verification import Verification, VerificationSettings
+from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
+from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
+from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
+from spark_2pc_sink.reference.handlers.producers import ProducerHandlers
+from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog import ProducerIds
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
+from spark_2pc_sink.reference.storage.files import MemoryFile
+from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
+from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
+from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService
+from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
 from tests.unit.server.waiting import DEADLINE_S, until
 
 TID = "orders"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_2pc_sink.coordinator import LogRecord, TransactionMetadata, TransactionState
-from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
-from spark_2pc_sink.coordinator.memory import partition_for
-from spark_2pc_sink.coordinator.records import TransactionLogValue
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.producer_state import NeedsCoordinator
-from spark_2pc_sink.server.storage.batches import inspect
+from spark_2pc_sink.reference.coordinator import LogRecord, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
+from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
+from spark_2pc_sink.reference.storage.batches import inspect
 from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import START_MS, Disk, FakeCluster, batch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations_with_replacement
 
-from spark_2pc_sink.server.aborted_index import AbortedIndex
-from spark_2pc_sink.server.producer_state import EndedTransaction
+from spark_2pc_sink.reference.log.aborted_index import AbortedIndex
+from spark_2pc_sink.reference.log.producer_state import EndedTransaction
 
 #: Producer id, first offset, offset of the marker: one after the other, side by side, and one inside another.
 ABORTED = [(1, 0, 2), (3, 4, 6), (2, 3, 7), (4, 8, 9), (6, 12, 13), (5, 11, 16), (7, 17, 18)]

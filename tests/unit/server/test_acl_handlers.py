@@ -15,11 +15,11 @@ from kafka.protocol.admin import (
     DescribeAclsResponse,
 )
 
-from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.server.api import Api, RequestContext
-from spark_2pc_sink.server.handlers.acls import AclHandlers
-from spark_2pc_sink.server.security import AclStore
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.handlers.acls import AclHandlers
+from spark_2pc_sink.reference.metadata.acls import AclStore
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from tests.unit.server.test_security import Rows
 
 VERSIONS = (1, 2, 3)

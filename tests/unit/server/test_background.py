@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from spark_2pc_sink.server import background
-from spark_2pc_sink.server.background import Background
+from spark_2pc_sink.reference.transactions import background
+from spark_2pc_sink.reference.transactions.background import Background
 from tests.unit.server.waiting import until
 
 

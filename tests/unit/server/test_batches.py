@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.storage.batches import (
+from spark_2pc_sink.reference.storage.batches import (
     CONTROL_BIT,
     HEADER_BYTES,
     TRANSACTIONAL_BIT,
@@ -25,8 +25,8 @@ from spark_2pc_sink.server.storage.batches import (
     stamp_batch,
     whole,
 )
-from spark_2pc_sink.server.storage.errors import BatchError
-from spark_2pc_sink.server.storage.records import (
+from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.records import (
     StoredMarker,
     build_marker,
     decode_records,
@@ -220,6 +220,6 @@ def test_a_checksum_in_pieces_is_the_checksum(data: bytes) -> None:
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    script = "import spark_2pc_sink.server.partition_log, sys; print(*{'pyarrow', 'numpy', 'kafka'} & set(sys.modules))"
+    script = "import spark_2pc_sink.reference.log.partition_log, sys; print(*{'pyarrow', 'numpy', 'kafka'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from tests.unit.server.cluster_node import ClusterNode, Denying, with_node
 
 NO_ID = uuid.UUID(int=0)

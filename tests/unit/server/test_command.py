@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import coordinator, exits
-from spark_2pc_sink.server import command
-from spark_2pc_sink.server.properties import BrokerProperties
+from spark_2pc_sink.reference import command
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
 
 DEADLINE_S = 30

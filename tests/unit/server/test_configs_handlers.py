@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.server.handlers.configs import config_fault
-from spark_2pc_sink.server.topic_configs import check_topic_config
+from spark_2pc_sink.reference.config.topic_configs import check_topic_config
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.configs import config_fault
 from tests.unit.server.cluster_node import ClusterNode, Denying, with_node
 
 TOPIC, BROKER = 2, 4

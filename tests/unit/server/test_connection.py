@@ -13,9 +13,9 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.server import connection as connections
-from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.server.framing import SCRATCH_BYTES
+from spark_2pc_sink.reference.network import connection as connections
+from spark_2pc_sink.reference.network.framing import SCRATCH_BYTES
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from tests.unit.server.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,

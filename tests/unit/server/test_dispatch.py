@@ -10,9 +10,9 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.server.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.server.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
-from spark_2pc_sink.server.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
 from tests.unit.server.net import (
     PRODUCE_VERSION,
     dispatcher,

@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from spark_2pc_sink.coordinator import Code
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.server.api import Api, RequestContext
+from spark_2pc_sink.reference.coordinator import Code
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from tests.unit.coordinator.access import denied
 from tests.unit.server.node import TOPIC_IDS, Node, batch, committed, exchange, run
 from tests.unit.server.seeds import known

@@ -12,9 +12,9 @@ from kafka.protocol.consumer import (
     OffsetForLeaderEpochResponse,
 )
 
-from spark_2pc_sink.coordinator import Code
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.server.api import Api
+from spark_2pc_sink.reference.coordinator import Code
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.protocol.api import Api
 from tests.unit.coordinator.access import denied
 from tests.unit.server.node import START_MS, Node, batch, exchange, run
 from tests.unit.server.seeds import known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.server.listeners import (
+from spark_2pc_sink.reference.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Endpoint,
     Listener,

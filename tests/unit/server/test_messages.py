@@ -15,7 +15,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnResponse, ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.server.messages import ENTRIES_MAX, REQUESTS, read_head, read_request, write_response
+from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, REQUESTS, read_head, read_request, write_response
 from tests.unit.server.net import metadata_request, metadata_response, produce_request
 
 

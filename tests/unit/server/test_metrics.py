@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_2pc_sink.coordinator.memory import CoordinatorState, Settings
-from spark_2pc_sink.coordinator.states import TransactionMetadata, TransactionState
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.metrics import LATE_PADDING_MS, Snapshot, take_snapshot
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import EndMarker
-from spark_2pc_sink.server.prometheus import MetricsServer, render
-from spark_2pc_sink.server.session import NetworkMetrics
-from spark_2pc_sink.server.storage.batches import read_header
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metrics.figures import LATE_PADDING_MS, Snapshot, take_snapshot
+from spark_2pc_sink.reference.metrics.prometheus import MetricsServer, render
+from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
+from spark_2pc_sink.reference.storage.batches import read_header
 from tests.unit.server.node import START_MS, batch
 
 TIMEOUT_MS = 900_000

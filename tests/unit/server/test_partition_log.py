@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.leader_epochs import EpochEnd
-from spark_2pc_sink.server.log_values import NOWHERE, FoundOffset, Isolation, LogSettings, ProducerDescription
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import EndMarker, NeedsCoordinator, Writer
-from spark_2pc_sink.server.storage.batches import inspect
-from spark_2pc_sink.server.storage.errors import LogFailedError, OffsetOutOfRangeError
-from spark_2pc_sink.server.storage.files import MemoryStore, SegmentStore
+from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
+from spark_2pc_sink.reference.log.log_values import NOWHERE, FoundOffset, Isolation, LogSettings, ProducerDescription
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
+from spark_2pc_sink.reference.storage.batches import inspect
+from spark_2pc_sink.reference.storage.errors import LogFailedError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
 from tests.unit.server.batches import NOW_MS, append, append_in_transaction, client_batch, seen
 
 UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED

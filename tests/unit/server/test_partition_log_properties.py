@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.log_values import Isolation, LogSettings
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import EndMarker
-from spark_2pc_sink.server.storage.files import MemoryStore
+from spark_2pc_sink.reference.log.log_values import Isolation, LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.storage.files import MemoryStore
 from tests.unit.server.batches import NOW_MS, append, append_in_transaction, client_batch, read_back
 
 #: So small that a handful of batches fills one.

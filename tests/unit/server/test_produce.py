@@ -8,13 +8,13 @@ from unittest import mock
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_2pc_sink.coordinator import Code, TransactionState
-from spark_2pc_sink.coordinator.events import Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.api import Api, RequestContext
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.verification import VerificationSettings
+from spark_2pc_sink.reference.coordinator import Code, TransactionState
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.transactions.verification import VerificationSettings
 from tests.unit.coordinator.access import denied
 from tests.unit.server.node import START_MS, TID, Node, batch, batch_of_times, run
 from tests.unit.server.seeds import known

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.guards import Guard
-from spark_2pc_sink.server.producer_state import (
+from spark_2pc_sink.reference.log.producer_state import (
     BATCHES_KEPT_MAX,
     EndedTransaction,
     EndMarker,
@@ -20,7 +19,8 @@ from spark_2pc_sink.server.producer_state import (
     Verified,
     Writer,
 )
-from spark_2pc_sink.server.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.reference.log.verification_guards import Guard
+from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7
 SEQUENCE_LAST = 2**31 - 1

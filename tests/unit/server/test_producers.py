@@ -7,9 +7,9 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResponse
 
-from spark_2pc_sink.coordinator import Code, TransactionState
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.server.api import Api
+from spark_2pc_sink.reference.coordinator import Code, TransactionState
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.protocol.api import Api
 from tests.unit.coordinator.access import denied
 from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import START_MS, Node, exchange, node

@@ -8,14 +8,14 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import setting_of
-from spark_2pc_sink.server.properties import (
+from spark_2pc_sink.reference.config.properties import (
     ROWS,
     STANDARD_AUTHORIZER,
     BrokerProperties,
     parse_assignments,
 )
-from spark_2pc_sink.server.property_entries import Kind, Source, property_entries
-from spark_2pc_sink.server.property_rules import FIXED
+from spark_2pc_sink.reference.config.property_entries import Kind, Source, property_entries
+from spark_2pc_sink.reference.config.property_rules import FIXED
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 

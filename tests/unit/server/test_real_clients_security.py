@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS
-from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.handlers.cluster import ClusterHandlers
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.tcp import TcpServer
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
+from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.network.socket_server import TcpServer
 from tests.unit.server.net import dispatcher
 from tests.unit.server.waiting import DEADLINE_S
 

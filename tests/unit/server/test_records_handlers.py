@@ -10,14 +10,14 @@ import pytest
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.server.api import Api
-from spark_2pc_sink.server.catalog import Catalog
-from spark_2pc_sink.server.handlers.records import RecordHandlers
-from spark_2pc_sink.server.log_values import Isolation
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.storage.errors import OffsetOutOfRangeError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.handlers.records import RecordHandlers
+from spark_2pc_sink.reference.log.log_values import Isolation
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
 from tests.unit.server.cluster_node import Denying
 from tests.unit.server.node import exchange
 

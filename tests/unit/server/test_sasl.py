@@ -16,8 +16,8 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from spark_2pc_sink.server import connection as connections
-from spark_2pc_sink.server.api import RequestContext
+from spark_2pc_sink.reference.network import connection as connections
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.server.net import METADATA_VERSION, Client, metadata, metadata_request, metadata_response, serving
 from tests.unit.server.waiting import until
 

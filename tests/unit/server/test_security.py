@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Operation, Resource
-from spark_2pc_sink.server.properties import STANDARD_AUTHORIZER, BrokerProperties
-from spark_2pc_sink.server.security import Acl, AclFilter, AclStore, access_by_acls
+from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER, BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
+from spark_2pc_sink.reference.metadata.acls import Acl, AclFilter, AclStore, access_by_acls
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
 LITERAL, PREFIXED = 3, 4

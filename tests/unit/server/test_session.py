@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from spark_2pc_sink.server.api import RequestContext
-from spark_2pc_sink.server.session import PRODUCES_AHEAD_MAX
+from spark_2pc_sink.reference.network.request_channel import PRODUCES_AHEAD_MAX
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.server.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,

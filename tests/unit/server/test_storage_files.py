@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.server.storage.files import (
+from spark_2pc_sink.reference.storage.files import (
     DiskFile,
     DiskStore,
     MemoryStore,

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.server.storage.batches import build_batch, read_header, stamp_batch
-from spark_2pc_sink.server.storage.files import DiskFile, DiskStore, MemoryStore
-from spark_2pc_sink.server.storage.group_sync import (
+from spark_2pc_sink.reference.storage.batches import build_batch, read_header, stamp_batch
+from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemoryStore
+from spark_2pc_sink.reference.storage.group_sync import (
     INLINE_BYTES_MAX,
     INLINE_SECONDS_MAX,
     GroupSync,
 )
-from spark_2pc_sink.server.storage.records import encode_records
-from spark_2pc_sink.server.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.reference.storage.records import encode_records
+from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 
 DEADLINE_S = 20
 
@@ -31,7 +31,7 @@ class WatchedDisk:
         self.seconds, self.takes_s = 0.0, INLINE_SECONDS_MAX / 5
         self._loop_thread = threading.get_ident()
         monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
-        monkeypatch.setattr("spark_2pc_sink.server.storage.group_sync.time.perf_counter", lambda: self.seconds)
+        monkeypatch.setattr("spark_2pc_sink.reference.storage.group_sync.time.perf_counter", lambda: self.seconds)
 
     def _sync(self) -> None:
         self.on_loop.append(threading.get_ident() == self._loop_thread)
@@ -49,7 +49,9 @@ class SlowDisk:
         self.count = 0
         self.error: OSError | None = None
         monkeypatch.setattr(DiskFile, "sync", lambda _file: self._sync())
-        monkeypatch.setattr("spark_2pc_sink.server.storage.group_sync.INLINE_SECONDS_MAX", -1.0)  # always in a thread
+        monkeypatch.setattr(
+            "spark_2pc_sink.reference.storage.group_sync.INLINE_SECONDS_MAX", -1.0
+        )  # always in a thread
 
     def _sync(self) -> None:
         self.count += 1

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.server.api import RequestContext
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.tcp import TcpServer
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.server.net import (
     METADATA_VERSION,
     Client,
@@ -132,6 +132,6 @@ def test_who_was_accepted_just_before_a_stop_is_refused() -> None:
 def test_the_server_loads_no_data_frames() -> None:
     """Start to ready in under a second: nothing of what the sink needs is imported."""
     heavy = {"pyarrow", "numpy", "pandas", "pyspark"}
-    script = f"import sys, spark_2pc_sink.server.tcp; print(*sorted({heavy!r} & set(sys.modules)))"
+    script = f"import sys, spark_2pc_sink.reference.network.socket_server; print(*sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

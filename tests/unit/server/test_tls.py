@@ -13,10 +13,10 @@ import trustme
 from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.server import tcp
-from spark_2pc_sink.server.api import RequestContext
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.tls import certificate_principal, server_context
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.network import socket_server as tcp
+from spark_2pc_sink.reference.network.tls import certificate_principal, server_context
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.server.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,

@@ -6,13 +6,11 @@ import logging
 
 import pytest
 
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.property_entries import Kind, Source
-from spark_2pc_sink.server.topic_config_table import TOPIC_CONFIGS, Use
-from spark_2pc_sink.server.topic_configs import (
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.property_entries import Kind, Source
+from spark_2pc_sink.reference.config.topic_config_table import TOPIC_CONFIGS, Use
+from spark_2pc_sink.reference.config.topic_configs import (
     check_topic_config,
     check_topic_configs,
     internal_topics,
@@ -21,7 +19,9 @@ from spark_2pc_sink.server.topic_configs import (
     note_topic_configs,
     topic_entries,
 )
-from spark_2pc_sink.server.topic_names import colliding, name_fault
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.metadata.topic_names import colliding, name_fault
 
 #: Names, types and defaults as DescribeConfigs of Kafka 4.4.0 gives them for a new topic.
 KAFKA = {

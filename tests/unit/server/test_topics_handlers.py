@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from tests.unit.server.cluster_node import ClusterNode, Denying, with_node
 
 _Topic = CreateTopicsRequest.CreatableTopic

@@ -10,7 +10,10 @@ from unittest import mock
 
 import pytest
 
-from spark_2pc_sink.coordinator import (
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator import (
     AddPartitionsToTxn,
     Code,
     DescribeTransactions,
@@ -20,13 +23,10 @@ from spark_2pc_sink.coordinator import (
     Settings,
     TransactionState,
 )
-from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
-from spark_2pc_sink.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
-from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.log_values import Appended
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.transaction_service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
+from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
+from spark_2pc_sink.reference.log.log_values import Appended
+from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
 from tests.unit.coordinator.driver import RELEASED, metadata
 from tests.unit.server.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
 from tests.unit.server.seeds import seeded

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from spark_2pc_sink.coordinator import Code, TransactionMetadata, TransactionState
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import Code, TransactionMetadata, TransactionState
 from tests.unit.coordinator.driver import KEEPING, metadata
 from tests.unit.server.node import Disk, Node, committed, node, run
 from tests.unit.server.seeds import seeded

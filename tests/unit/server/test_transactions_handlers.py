@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kafka.protocol import admin, producer
 
-from spark_2pc_sink.coordinator import Code, Settings, TransactionState
-from spark_2pc_sink.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.api import Api
-from spark_2pc_sink.server.catalog_state import Topic
-from spark_2pc_sink.server.dispatch import join
+from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.dispatch import join
 from tests.unit.coordinator.access import denied
 from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import START_MS, TID, Node, batch, exchange, run

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from spark_2pc_sink.coordinator import Code, Settings, TransactionState
-from spark_2pc_sink.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
 from tests.unit.coordinator.driver import T0, T1, metadata
 from tests.unit.server.node import TID, Node, batch, committed, node, run
 from tests.unit.server.seeds import seeded

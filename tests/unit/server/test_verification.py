@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from spark_2pc_sink.coordinator import TransactionState
-from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.verification import VerificationSettings
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator import TransactionState
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.transactions.verification import VerificationSettings
 from tests.unit.coordinator.driver import metadata
 from tests.unit.server.node import TID, node
 from tests.unit.server.seeds import seeded

@@ -12,21 +12,21 @@ from uuid import UUID
 from kafka.protocol import admin, consumer, producer
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.coordinator.states import Pair
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.server.api import RequestContext
-from spark_2pc_sink.server.catalog_state import Topic
-from spark_2pc_sink.server.groups.members import GroupSettings
-from spark_2pc_sink.server.groups.offset_service import OffsetService
-from spark_2pc_sink.server.groups.service import GroupService
-from spark_2pc_sink.server.groups.store import GroupStore
-from spark_2pc_sink.server.handlers.groups import GroupHandlers
-from spark_2pc_sink.server.handlers.offsets import GroupOffsetHandlers
-from spark_2pc_sink.server.log_values import LogSettings
-from spark_2pc_sink.server.messages import REQUESTS
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.producer_state import EndMarker
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.offset_service import OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers
+from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import RequestContext
+from spark_2pc_sink.reference.protocol.codec import REQUESTS
 from tests.unit.server.waiting import within
 
 TOPIC = Topic("orders", UUID(int=7), 3)

@@ -6,9 +6,9 @@ from itertools import count
 from typing import Any
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.groups import machine
-from spark_2pc_sink.server.groups.members import Group, GroupSettings
-from spark_2pc_sink.server.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.members import Group, GroupSettings
+from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
 
 CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
 

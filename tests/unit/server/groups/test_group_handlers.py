@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.events import Operation, Resource
-from spark_2pc_sink.server.groups.members import GroupSettings
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.groups.members import GroupSettings
 from tests.unit.server.groups import messages
 from tests.unit.server.groups.group_rig import GroupRig, run
 

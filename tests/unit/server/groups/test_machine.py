@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.groups import machine
-from spark_2pc_sink.server.groups.members import GroupSettings
-from spark_2pc_sink.server.groups.rebalance import group_value
-from spark_2pc_sink.server.groups.states import GroupState
+from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.states import GroupState
 from tests.unit.server.groups.group_script import CONSUMER, GroupScript
 from tests.unit.server.groups.messages import SUBSCRIPTION
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.server.groups import machine
-from spark_2pc_sink.server.groups.members import GroupSettings, Protocols
-from spark_2pc_sink.server.groups.rebalance import group_value
-from spark_2pc_sink.server.groups.records import GroupValue
-from spark_2pc_sink.server.groups.states import GroupState
-from spark_2pc_sink.server.groups.steps import JoinAnswer, Step, SyncAnswer
+from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.members import GroupSettings, Protocols
+from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.records import GroupValue
+from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.steps import JoinAnswer, Step, SyncAnswer
 from tests.unit.server.groups.group_script import GroupScript
 
 SESSION_MS = 10_000

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.coordinator.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.server.groups.members import GroupSettings
-from spark_2pc_sink.server.groups.service import group_settings, random_member_id
-from spark_2pc_sink.server.groups.states import GroupState
-from spark_2pc_sink.server.groups.steps import JoinRequest
-from spark_2pc_sink.server.partition_log import PartitionLog
-from spark_2pc_sink.server.properties import BrokerProperties
-from spark_2pc_sink.server.storage.errors import LogFailedError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.service import group_settings, random_member_id
+from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.steps import JoinRequest
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.storage.errors import LogFailedError
 from tests.unit.server.groups import messages
 from tests.unit.server.groups.group_rig import FakeCluster, GroupRig, codes_of, run
 
@@ -263,7 +263,7 @@ def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
 
 
 def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_2pc_sink.server.groups.store.TOMBSTONES_MAX", 2)
+    monkeypatch.setattr("spark_2pc_sink.reference.groups.store.TOMBSTONES_MAX", 2)
 
     async def test(rig: GroupRig) -> None:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5, 1: 6, 2: 7}))

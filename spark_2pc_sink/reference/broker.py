@@ -1,0 +1,199 @@
+"""The broker put together: catalog, coordinators, handlers, listeners; how it starts and how it stops.
+
+Start: the catalog first (it holds the directory's lock and counts the start), then the logs, groups and transactions
+are read back, then the listeners open: no client ever meets a coordinator that is still loading. Stop goes the other
+way round; what is durable then is everything that was answered, so a crash in place of it loses nothing either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.groups.offset_service import OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService, group_settings
+from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.handlers.acls import AclHandlers
+from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
+from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers
+from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
+from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
+from spark_2pc_sink.reference.handlers.producers import ProducerHandlers
+from spark_2pc_sink.reference.handlers.records import RecordHandlers
+from spark_2pc_sink.reference.handlers.topics import TopicHandlers
+from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.metrics.figures import Snapshot, take_snapshot
+from spark_2pc_sink.reference.network.sasl import SaslHandlers
+from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.protocol.api import Handlers
+from spark_2pc_sink.reference.protocol.dispatch import Dispatcher, join
+from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
+from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService, settings_of
+from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+
+#: Threads that wait for the disk; a partition has at most one fsync under way.
+SYNC_THREADS: Final = 8
+#: What a stop waits for requests that are being carried out, among them long polls.
+STOP_DEADLINE_S: Final = 2.0
+
+
+class Broker:
+    """One node, from `start` to `stop`.
+
+    Args:
+        properties: how it behaves and where it listens.
+        directory: where everything is kept; None keeps it in memory.
+    """
+
+    def __init__(self, properties: BrokerProperties, directory: Path | None) -> None:
+        self._properties = properties
+        self._directory = directory
+        self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+
+    async def start(self) -> None:
+        """Read everything back and serve.
+
+        Raises:
+            ConfigurationError: the directory is in use, damaged, or of another node; a certificate is not what it
+                should be.
+            CorruptLogError: a segment that was complete on disk is damaged.
+            OSError: an address cannot be bound.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        properties = self._properties
+        self._catalog = catalog = await Catalog.open(self._directory, properties, executor=self._threads)
+        self._closers.append(catalog.close)
+        await catalog.ensure_internal_topics()
+        await catalog.open_logs()
+        self._markers = MarkerWriter(catalog, now_ms=now_ms)
+        settings = settings_of(
+            properties,
+            transaction_version=catalog.transaction_version,
+            offsets_partition_count=_partitions(catalog, GROUP_OFFSETS),
+        )
+        self._transactions = TransactionService(
+            catalog, self._markers, settings=settings, intervals=Intervals.of(properties), now_ms=now_ms
+        )
+        await self._transactions.load()
+        store = GroupStore(catalog, partition_count=_partitions(catalog, GROUP_OFFSETS), now_ms=now_ms)
+        self._groups = GroupService(store, group_settings(properties), now_ms=now_ms)
+        self._groups.load()
+        self._markers.on_group_marker = store.on_marker
+        catalog.on_deleted.append(self._topic_deleted)
+        acls = AclStore(catalog)
+        self._server = TcpServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
+        self._transactions.start()
+        self._closers.append(self._transactions.stop)
+        self._groups.start()
+        self._closers.append(self._groups.stop)
+        await self._server.start()
+        self._closers.append(self._stop_serving)
+
+    async def start_metrics(self, host: str, port: int) -> tuple[str, int]:
+        """Serve Prometheus metrics until `stop`, and return the address.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        # Loaded by who wants it: the library takes longer to load than the rest of the start.
+        from spark_2pc_sink.reference.metrics.prometheus import MetricsServer  # noqa: PLC0415
+
+        metrics = MetricsServer(self._snapshot)
+        address = await metrics.start(host, port)
+        self._closers.append(metrics.stop)
+        return address
+
+    async def stop(self) -> None:
+        """Answer what is under way, flush, close; in the opposite order of the start."""
+        while self._closers:
+            await self._closers.pop()()
+        self._threads.shutdown()
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of every listener, as bound."""
+        return tuple(self._server.addresses)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    async def _stop_serving(self) -> None:
+        # Members that wait for others would hold the server up; they are answered that the coordinator is gone.
+        await self._groups.stop()
+        await self._server.stop(deadline_s=STOP_DEADLINE_S)
+
+    def _topic_deleted(self, topic: Topic) -> None:
+        self._groups.forget_topic(topic.name)
+
+    def _snapshot(self) -> Snapshot:
+        return take_snapshot(
+            self._transactions.state,
+            self._catalog.logs(),
+            self._server.metrics,
+            transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
+            now_ms=now_ms(),
+        )
+
+    def _dispatcher(self, acls: AclStore) -> Dispatcher:
+        unstable = self._properties.unstable_api_versions_enable
+        handlers = join(self._families(acls), unstable_versions=unstable)
+        versions = ApiVersionsHandlers(
+            handlers,
+            transaction_version=self._catalog.transaction_version,
+            features_epoch=self._catalog.node_epoch,
+        )
+        return Dispatcher({**handlers, **join([versions.handlers()], unstable_versions=unstable)})
+
+    def _families(self, acls: AclStore) -> list[Handlers]:
+        catalog, properties = self._catalog, self._properties
+        verification = Verification(self._transactions, VerificationSettings.of(properties))
+        offsets = OffsetService(self._groups, verification, now_ms=now_ms)
+        return [
+            ClusterHandlers(catalog).handlers(),
+            TopicHandlers(catalog).handlers(),
+            ConfigHandlers(catalog).handlers(),
+            AclHandlers(acls if properties.authorizer_class_name is not None else None).handlers(),
+            ProduceHandlers(catalog, verification, now_ms=now_ms).handlers(),
+            FetchHandlers(catalog).handlers(),
+            OffsetHandlers(catalog).handlers(),
+            ProducerHandlers(catalog).handlers(),
+            RecordHandlers(catalog).handlers(),
+            SaslHandlers().handlers(),
+            TransactionHandlers(self._transactions, self._markers, catalog).handlers(),
+            GroupHandlers(self._groups).handlers(),
+            GroupOffsetHandlers(offsets, catalog, now_ms=now_ms).handlers(),
+        ]
+
+
+def _partitions(catalog: Catalog, internal_topic: str) -> int:
+    """How many partitions it really has; the property counts at the first start only."""
+    topic = catalog.topic(internal_topic)
+    if topic is None:
+        raise LocalProtocolError(
+            operation="start", state=f"no {internal_topic}", rule="internal topics are created before the coordinators"
+        )
+    return topic.partitions
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, by this machine's clock."""
+    return time.time_ns() // 1_000_000

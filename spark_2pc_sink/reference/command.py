@@ -1,0 +1,52 @@
+"""``spark-2pc coordinator``: the broker as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from spark_2pc_sink.reference.broker import Broker
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+
+
+def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple[str, int] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, then flush and return 0.
+
+    Prints one line, ``listening on HOST:PORT``, when clients are served.
+
+    Args:
+        properties: of the broker.
+        data_dir: where everything is kept; None keeps it in memory.
+        metrics: host and port for Prometheus, None for no metrics.
+
+    Raises:
+        ConfigurationError, CorruptLogError: as `Broker.start`.
+        OSError: an address cannot be bound.
+    """
+    uvloop.run(_serve(properties, data_dir, metrics))
+    return 0
+
+
+async def _serve(properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(properties, data_dir)
+    await broker.start()
+    try:
+        if metrics is not None:
+            await broker.start_metrics(*metrics)
+        # What the start has made stays, and need not be looked through at each collection.
+        gc.freeze()
+        host, port = broker.addresses[0]
+        sys.stdout.write(f"listening on {host}:{port}\n")
+        sys.stdout.flush()
+        await stopping.wait()
+    finally:
+        await broker.stop()

@@ -1,0 +1,1 @@
+"""Broker properties and topic configs: names, defaults and bounds as in Apache Kafka."""

@@ -1,0 +1,421 @@
+"""Broker properties: Kafka's names, defaults and bounds, and a few of our own.
+
+Every property that the server honours is one row below; the attribute is the name with its dots as underscores. A
+property without a row is refused, never ignored: a broker that silently lacks what its file asks for is worse than
+one that does not start. Sources: ``KafkaConfig`` and the configuration classes of Apache Kafka 4.4.0.
+
+What a listener speaks is chosen as in Kafka, by its name: ``listeners=SASL_SSL://host:port``, with
+``listener.security.protocol.map`` for names that are no protocol. Its users are those of
+``listener.name.<name>.plain.sasl.jaas.config``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any, Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.kafka_values import as_boolean, as_number
+from spark_2pc_sink.options.settings import (
+    HIDDEN,
+    INT32_MAX,
+    check_settings,
+    nearest,
+    refusal,
+    setting,
+    setting_of,
+    shown_name,
+)
+from spark_2pc_sink.reference.config.listeners import (
+    DEFAULT_PROTOCOL_MAP,
+    PLAIN_LOGIN_MODULE,
+    Listener,
+    PlainUsers,
+    parse_listeners,
+)
+from spark_2pc_sink.reference.config.property_rules import FIXED, KNOWN_ELSEWHERE
+
+#: The largest 64-bit integer: Kafka's LONG.
+_INT64_MAX: Final = 2**63 - 1
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+#: The only authorizer that the server has (KIP-801).
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_NOBODY: Final = PlainUsers()
+_JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
+
+
+def _number(name: str, default: int, why: str, *, unit: str = "", at_least: int = 0, at_most: int = INT32_MAX) -> Any:
+    return setting(default, properties=(name,), why=why, unit=unit, at_least=at_least, at_most=at_most)
+
+
+def _long(name: str, default: int, why: str, *, unit: str = "", at_least: int = 0) -> Any:
+    return setting(default, properties=(name,), why=why, unit=unit, at_least=at_least, at_most=_INT64_MAX)
+
+
+def _row(name: str, default: object, why: str, *, choices: tuple[str, ...] = (), secret: bool = False) -> Any:
+    return setting(default, properties=(name,), why=why, choices=choices, secret=secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerProperties:
+    """The properties of one broker.
+
+    Args:
+        users: who may log in, by the name of the listener.
+        given: the names that were set, whatever their value.
+
+    Raises:
+        ConfigurationError: a value breaks its rule, or two contradict each other.
+    """
+
+    node_id: int = _number("node.id", 1, "the id of the node in Metadata")
+    listeners: str = _row("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
+    advertised_listeners: str | None = _row(
+        "advertised.listeners", None, "the address that Metadata gives to clients; None gives those listened on"
+    )
+    listener_security_protocol_map: str = _row(
+        "listener.security.protocol.map", DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name"
+    )
+    max_connections: int = _number(
+        "max.connections", INT32_MAX, "how many connections there may be; those beyond are refused", at_least=1
+    )
+    connections_max_idle_ms: int = _long(
+        "connections.max.idle.ms",
+        10 * _MINUTE_MS,
+        "a connection without traffic ends after this",
+        unit="ms",
+        at_least=1,
+    )
+    socket_request_max_bytes: int = _number(
+        "socket.request.max.bytes",
+        104_857_600,
+        "the longest request; a longer one ends its connection",
+        unit="bytes",
+        at_least=1,
+    )
+    socket_listen_backlog_size: int = _number(
+        "socket.listen.backlog.size", 50, "how many connections may wait to be accepted", at_least=1
+    )
+    connection_failed_authentication_delay_ms: int = _number(
+        "connection.failed.authentication.delay.ms", 100, "a failed login ends its connection after this", unit="ms"
+    )
+    unstable_api_versions_enable: bool = _row(
+        "unstable.api.versions.enable",
+        default=False,
+        why="offer versions that Kafka has not released (InitProducerId 6)",
+    )
+
+    num_partitions: int = _number(
+        "num.partitions", 1, "partitions of a topic that is created without a number of them", at_least=1
+    )
+    auto_create_topics_enable: bool = _row(
+        "auto.create.topics.enable", default=True, why="Metadata creates topics that are asked for and are not there"
+    )
+    message_max_bytes: int = _number("message.max.bytes", 1_048_588, "the largest record batch taken", unit="bytes")
+    log_segment_bytes: int = _number(
+        "log.segment.bytes", 1_073_741_824, "a segment file is rolled at this size", unit="bytes", at_least=1_048_576
+    )
+    log_index_interval_bytes: int = _number(
+        "log.index.interval.bytes", 4096, "bytes of log between two entries of the sparse offset index", unit="bytes"
+    )
+
+    transaction_version: int = _number(
+        "transaction.version", 2, "finalized level of the feature (KIP-890); Kafka sets it by kafka-storage", at_most=2
+    )
+    transaction_keep_prepared_enable: bool = _row(
+        "transaction.keep.prepared.enable", default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
+    )
+    transaction_two_phase_commit_enable: bool = _row(
+        "transaction.two.phase.commit.enable", default=False, why="producers may ask for enable2Pc (KIP-939)"
+    )
+    transaction_partition_verification_enable: bool = _row(
+        "transaction.partition.verification.enable", default=True, why="old clients' partitions are verified (KIP-890)"
+    )
+    transaction_max_timeout_ms: int = _number(
+        "transaction.max.timeout.ms", 900_000, "the longest transaction.timeout.ms of a producer", unit="ms", at_least=1
+    )
+    transactional_id_expiration_ms: int = _number(
+        "transactional.id.expiration.ms",
+        7 * _DAY_MS,
+        "a transactional id that is not used for this long is forgotten",
+        unit="ms",
+        at_least=1,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _number(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "pause between two searches for transactions that have timed out",
+        unit="ms",
+        at_least=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _number(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _HOUR_MS,
+        "pause between two searches for transactional ids that have expired",
+        unit="ms",
+        at_least=1,
+    )
+    transaction_state_log_num_partitions: int = _number(
+        "transaction.state.log.num.partitions",
+        50,
+        "how many partitions __transaction_state is created with",
+        at_least=1,
+    )
+    transaction_state_log_segment_bytes: int = _number(
+        "transaction.state.log.segment.bytes",
+        104_857_600,
+        "a segment file of __transaction_state is rolled at this size",
+        unit="bytes",
+        at_least=1,
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = _number(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "the longest pause between two attempts of a leader to add a partition to a transaction",
+        unit="ms",
+        at_least=1,
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = _number(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "how long a leader tries to add a partition while the transaction before is completed",
+        unit="ms",
+    )
+    producer_id_expiration_ms: int = _number(
+        "producer.id.expiration.ms",
+        _DAY_MS,
+        "a leader forgets a producer id that is not used for this long",
+        unit="ms",
+        at_least=1,
+    )
+    producer_id_expiration_check_interval_ms: int = _number(
+        "producer.id.expiration.check.interval.ms",
+        600_000,
+        "pause between two searches for producer ids that have expired",
+        unit="ms",
+        at_least=1,
+    )
+
+    offsets_topic_num_partitions: int = _number(
+        "offsets.topic.num.partitions", 50, "how many partitions __consumer_offsets is created with", at_least=1
+    )
+    offsets_topic_segment_bytes: int = _number(
+        "offsets.topic.segment.bytes",
+        104_857_600,
+        "a segment file of __consumer_offsets is rolled at this size",
+        unit="bytes",
+        at_least=1,
+    )
+    offsets_retention_minutes: int = _number(
+        "offsets.retention.minutes",
+        10_080,
+        "offsets of a group that has no members for this long are forgotten",
+        at_least=1,
+    )
+    offsets_retention_check_interval_ms: int = _long(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "pause between two searches for offsets that have expired",
+        unit="ms",
+        at_least=1,
+    )
+    offset_metadata_max_bytes: int = _number(
+        "offset.metadata.max.bytes", 4096, "the longest text that a client may commit with an offset", unit="bytes"
+    )
+    group_min_session_timeout_ms: int = _number(
+        "group.min.session.timeout.ms", 6000, "the shortest session timeout that a member may ask for", unit="ms"
+    )
+    group_max_session_timeout_ms: int = _number(
+        "group.max.session.timeout.ms", 1_800_000, "the longest session timeout that a member may ask for", unit="ms"
+    )
+    group_initial_rebalance_delay_ms: int = _number(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "how long a group that was empty waits for more members than the first",
+        unit="ms",
+    )
+    group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
+
+    sasl_enabled_mechanisms: str = _row(
+        "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism", choices=("PLAIN",)
+    )
+    sasl_server_max_receive_size: int = _number(
+        "sasl.server.max.receive.size",
+        524_288,
+        "the longest request before the login is done",
+        unit="bytes",
+        at_least=1,
+    )
+    ssl_keystore_type: str = _row(
+        "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one", choices=("PEM",)
+    )
+    ssl_keystore_location: str | None = _row("ssl.keystore.location", None, "a PEM file: private key and certificates")
+    ssl_key_password: str | None = _row(
+        "ssl.key.password", None, "the password of the private key, where that is encrypted", secret=True
+    )
+    ssl_truststore_type: str = _row(
+        "ssl.truststore.type", "PEM", "the format of the truststore; PEM is the only one", choices=("PEM",)
+    )
+    ssl_truststore_location: str | None = _row("ssl.truststore.location", None, "a PEM file: who may sign for clients")
+    ssl_client_auth: str = _row(
+        "ssl.client.auth", "none", "whether a client shows a certificate", choices=("none", "requested", "required")
+    )
+    authorizer_class_name: str | None = _row(
+        "authorizer.class.name",
+        None,
+        "what decides on access; None allows everything to everyone",
+        choices=(STANDARD_AUTHORIZER,),
+    )
+    super_users: str | None = _row("super.users", None, "principals that no ACL binds, User:a;User:b")
+    allow_everyone_if_no_acl_found: bool = _row(
+        "allow.everyone.if.no.acl.found", default=False, why="what no ACL names is open to all"
+    )
+
+    users: tuple[tuple[str, PlainUsers], ...] = setting((), why="read from the JAAS properties", secret=True)
+    given: frozenset[str] = setting(frozenset(), why="what DescribeConfigs calls a static value")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        _check_together(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, str]) -> BrokerProperties:
+        """Read properties by their Kafka names.
+
+        Args:
+            values: texts, as in a properties file; white space round them does not count.
+
+        Raises:
+            ConfigurationError: an unknown name, with the nearest one; or a value that breaks a rule.
+        """
+        stripped = {name.strip(): value.strip() for name, value in values.items()}
+        logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
+        for name, value in stripped.items():
+            if name in FIXED:
+                _check_fixed(name, value)
+            elif name not in ROWS and name not in logins:
+                raise _unknown(name, value)
+        plain = {name: value for name, value in stripped.items() if name in ROWS}
+        read: dict[str, Any] = {ROWS[name].name: _read(ROWS[name], value) for name, value in plain.items()}
+        properties = cls(**read, users=_users(logins), given=frozenset(stripped))
+        _check_nothing_is_idle(properties)
+        return properties
+
+    @property
+    def listening(self) -> tuple[Listener, ...]:
+        """Where to listen, and how."""
+        return parse_listeners(
+            self.listeners, advertised=self.advertised_listeners, protocol_map=self.listener_security_protocol_map
+        )
+
+    def users_of(self, listener: Listener) -> PlainUsers:
+        """Who may log in through a listener."""
+        return dict(self.users).get(listener.endpoint.name, _NOBODY)
+
+    @property
+    def super_user_principals(self) -> frozenset[str]:
+        """``super.users`` one by one."""
+        return frozenset(filter(None, (part.strip() for part in (self.super_users or "").split(";"))))
+
+
+#: Kafka's name of a property to the field that holds it.
+ROWS: Final[dict[str, Field[Any]]] = {
+    shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).properties
+}
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """The mapping of ``name=value`` texts, as ``--set`` gives them; of two with one name the later counts.
+
+    Raises:
+        ConfigurationError: a text without ``=``, or without a name.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        name, sign, value = assignment.partition("=")
+        if not sign or not name.strip():
+            remedy = "pass for example --set num.partitions=3"
+            raise ConfigurationError(option="--set", value=assignment, rule="it is NAME=VALUE", remedy=remedy)
+        values[name.strip()] = value
+    return values
+
+
+def _unknown(name: str, value: str) -> ConfigurationError:
+    remedy = nearest(name, (*ROWS, *FIXED), known_elsewhere=KNOWN_ELSEWHERE)
+    # The value of a misspelt name may be a password.
+    meant_secret = any(repr(known) in remedy for known, item in ROWS.items() if setting_of(item).secret)
+    shown = HIDDEN if meant_secret or re.search(r"password|jaas", name, re.IGNORECASE) else value
+    return ConfigurationError(option=name, value=shown, rule="the server does not have this property", remedy=remedy)
+
+
+def _check_fixed(name: str, value: str) -> None:
+    fixed = FIXED[name]
+    if value.lower() != fixed.value.lower():
+        raise ConfigurationError(
+            option=name, value=value, rule=fixed.rule, remedy=f"set {fixed.value}, or leave it out"
+        )
+
+
+def _read(item: Field[Any], value: str) -> object:
+    name = shown_name(item)
+    if str(item.type) == "int":
+        return as_number(name, value)
+    if str(item.type) == "bool":
+        return as_boolean(name, value, true=("true",), false=("false",))
+    # Kafka takes an empty text for "not set" where that is the default.
+    return None if not value and item.default is None else value
+
+
+def _users(logins: Mapping[str, str]) -> tuple[tuple[str, PlainUsers], ...]:
+    """The users of each listener; a login for a mechanism that the server has not would never be used."""
+    users: dict[str, PlainUsers] = {}
+    for name, value in logins.items():
+        match = _JAAS_NAME.fullmatch(name)
+        if match is None or match["mechanism"].lower() != "plain":
+            rule = "the server has no such mechanism"
+            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy="PLAIN is the only one: …plain.sasl…")
+        users[match["listener"].upper()] = PlainUsers.parse(value, option=name)
+    return tuple(users.items())
+
+
+def _check_together(properties: BrokerProperties) -> None:
+    listening = properties.listening
+    if any(each.protocol.has_tls for each in listening) and properties.ssl_keystore_location is None:
+        rule = "a listener that speaks TLS needs a certificate"
+        raise refusal(ROWS["ssl.keystore.location"], None, rule, "name a PEM file with private key and certificates")
+    if properties.ssl_client_auth != "none" and properties.ssl_truststore_location is None:
+        rule = "certificates of clients are checked against a truststore"
+        raise refusal(ROWS["ssl.client.auth"], properties.ssl_client_auth, rule, "give ssl.truststore.location")
+    if properties.group_min_session_timeout_ms > properties.group_max_session_timeout_ms:
+        rule = f"it is at most group.max.session.timeout.ms ({properties.group_max_session_timeout_ms})"
+        raise refusal(ROWS["group.min.session.timeout.ms"], properties.group_min_session_timeout_ms, rule, "lower it")
+    for principal in properties.super_user_principals:
+        if ":" not in principal:
+            rule = "it is a list of principals, Type:name, with semicolons between them"
+            raise refusal(ROWS["super.users"], properties.super_users, rule, "write User:name")
+
+
+def _check_nothing_is_idle(properties: BrokerProperties) -> None:
+    """Security that was configured and would have no effect is refused: the user believes to be protected."""
+    listening = properties.listening
+    wanting = {each.endpoint.name for each in listening if each.protocol.has_sasl}
+    for name in sorted(wanting ^ dict(properties.users).keys()):
+        option = f"listener.name.{name.lower()}.plain.sasl.jaas.config"
+        if name in wanting:
+            remedy = f'give it: {PLAIN_LOGIN_MODULE} required user_NAME="PASSWORD";'
+            raise ConfigurationError(option=option, value=None, rule="this listener asks for a login", remedy=remedy)
+        rule, remedy = "no listener of this name asks for a login", "give the listener a SASL protocol, or leave it out"
+        raise ConfigurationError(option=option, value=HIDDEN, rule=rule, remedy=remedy)
+    has_tls = any(each.protocol.has_tls for each in listening)
+    for name in sorted(properties.given):
+        if name.startswith("ssl.") and not has_tls:
+            remedy = "choose SSL or SASL_SSL for a listener, or leave it out"
+            raise refusal(ROWS[name], getattr(properties, ROWS[name].name), "no listener speaks TLS", remedy)
+        if name in {"super.users", "allow.everyone.if.no.acl.found"} and properties.authorizer_class_name is None:
+            remedy = f"set authorizer.class.name={STANDARD_AUTHORIZER}, or leave it out"
+            value = getattr(properties, ROWS[name].name)
+            raise refusal(ROWS[name], value, "without an authorizer everything is allowed to everyone", remedy)

@@ -1,0 +1,188 @@
+"""AddPartitionsToTxn and AddOffsetsToTxn: which partitions take part in a transaction, and who asks (KIP-98, KIP-890).
+
+A client asks with v0 to v3 and names everything itself. A broker asks with v4 and v5 on behalf of a client that
+produces: to add (implicitly, for clients that speak transaction.version 2) or only to verify.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, TopicPartition
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, partition_for
+from spark_2pc_sink.reference.coordinator.events import (
+    CLUSTER_NAME,
+    Access,
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    Operation,
+    Resource,
+)
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
+from spark_2pc_sink.reference.coordinator.plans import (
+    AddOffsetsReply,
+    AddPartitionsReply,
+    Plan,
+    WritingReply,
+    answer,
+    change,
+)
+from spark_2pc_sink.reference.coordinator.states import (
+    AT_REST,
+    DECIDED,
+    NO_EPOCH,
+    Pair,
+    TransactionMetadata,
+    TransactionState,
+)
+
+#: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
+BATCH_VERSION = 4
+#: PRODUCER_FENCED exists from this version of both requests on; before it INVALID_PRODUCER_EPOCH says the same.
+_FENCED_CODE_VERSION = 2
+
+
+def batch_allowed(access: Access) -> Code:
+    """The top-level code of AddPartitionsToTxn v4 and v5: only brokers may send them."""
+    allowed = access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    return Code.NONE if allowed else Code.CLUSTER_AUTHORIZATION_FAILED
+
+
+def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
+    """Carry out one transaction of AddPartitionsToTxn: add its partitions, or verify that they are in it."""
+    refused = _front_door(event)
+    if refused is not None:
+        return answer(refused)
+    reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
+    if event.verify_only:
+        return answer(_verified(state, event, reply))
+    wanted = _Wanted(
+        transactional_id=event.transactional_id,
+        pair=event.pair,
+        partitions=frozenset(event.partitions),
+        client_transaction_version=EPOCH_BUMP_VERSION if event.version >= BATCH_VERSION else 0,
+        fenced=_fenced(event.version),
+    )
+    return _add(state, wanted, reply, now_ms)
+
+
+def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) -> Plan:
+    """Carry out AddOffsetsToTxn: the group's partition of ``__consumer_offsets`` takes part."""
+    if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+        return answer(AddOffsetsReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    if not event.access.allows(Operation.READ, Resource.GROUP, event.group_id):
+        return answer(AddOffsetsReply(Code.GROUP_AUTHORIZATION_FAILED))
+    index = partition_for(event.group_id, state.settings.offsets_partition_count)
+    wanted = _Wanted(
+        transactional_id=event.transactional_id,
+        pair=Pair(event.producer_id, event.producer_epoch),
+        partitions=frozenset({TopicPartition(GROUP_OFFSETS, index)}),
+        client_transaction_version=0,
+        fenced=_fenced(event.version),
+    )
+    return _add(state, wanted, AddOffsetsReply(Code.NONE), now_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What either request wants added, and how its version calls a stale epoch."""
+
+    transactional_id: str
+    pair: Pair
+    partitions: frozenset[TopicPartition]
+    client_transaction_version: int
+    fenced: Code
+
+
+def _fenced(version: int) -> Code:
+    return Code.PRODUCER_FENCED if version >= _FENCED_CODE_VERSION else Code.INVALID_PRODUCER_EPOCH
+
+
+def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
+    """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none is.
+
+    Brokers are not asked for grants on ids and topics; that the partitions exist, they are.
+    """
+    client = event.version < BATCH_VERSION
+    if client and not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+        reply = AddPartitionsReply(event.transactional_id, tuple((each, Code.NONE) for each in event.partitions))
+        return reply.failed(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not client and not event.unknown:
+        return None
+    results = tuple((each, _topic_code(event, each, client=client)) for each in event.partitions)
+    if all(code is Code.OPERATION_NOT_ATTEMPTED for _, code in results):
+        return None
+    return AddPartitionsReply(event.transactional_id, results)
+
+
+def _topic_code(event: AddPartitionsToTxn, partition: TopicPartition, *, client: bool) -> Code:
+    if client and not _writable(event.access, partition.topic):
+        return Code.TOPIC_AUTHORIZATION_FAILED
+    return Code.UNKNOWN_TOPIC_OR_PARTITION if partition in event.unknown else Code.OPERATION_NOT_ATTEMPTED
+
+
+def _writable(access: Access, topic: str) -> bool:
+    return access.allows(Operation.WRITE, Resource.TOPIC, topic) and topic not in INTERNAL_TOPICS
+
+
+def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
+    """Whether each partition is in the transaction; a pending change is deliberately not looked at."""
+    code, metadata = _located(state, event.transactional_id, event.pair)
+    if metadata is None:
+        return reply.failed(code)
+    if metadata.state in DECIDED:
+        return reply.failed(Code.CONCURRENT_TRANSACTIONS)
+    member = Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
+    results = (
+        (each, member if each in metadata.partitions else Code.TRANSACTION_ABORTABLE) for each in event.partitions
+    )
+    return AddPartitionsReply(event.transactional_id, tuple(results))
+
+
+def _located(
+    state: CoordinatorState, transactional_id: str, pair: Pair, *, pending_matters: bool = False
+) -> tuple[Code, TransactionMetadata | None]:
+    """The id, if it may be asked here with this pair, or the code that says why not, in Kafka's order."""
+    if not transactional_id:
+        return Code.INVALID_REQUEST, None
+    code, metadata = state.find(transactional_id)
+    if metadata is None:
+        return code or Code.INVALID_PRODUCER_ID_MAPPING, None
+    if pending_matters and metadata.pending is not None:
+        return Code.CONCURRENT_TRANSACTIONS, None
+    if metadata.client_pair.producer_id != pair.producer_id:
+        return Code.INVALID_PRODUCER_ID_MAPPING, None
+    if metadata.client_pair.epoch != pair.epoch:
+        return Code.PRODUCER_FENCED, None
+    return Code.NONE, metadata
+
+
+def _add(state: CoordinatorState, wanted: _Wanted, reply: WritingReply, now_ms: int) -> Plan:
+    code, metadata = _located(state, wanted.transactional_id, wanted.pair, pending_matters=True)
+    if metadata is None:
+        return answer(reply.failed(wanted.fenced if code is Code.PRODUCER_FENCED else code))
+    refused = _not_now(metadata)
+    if refused:
+        return answer(reply.failed(refused))
+    if metadata.state is TransactionState.ONGOING and wanted.partitions <= metadata.partitions:
+        return answer(reply)
+    after = metadata.moved_to(
+        TransactionState.ONGOING,
+        now_ms,
+        partitions=metadata.partitions | wanted.partitions,
+        start_ms=now_ms if metadata.state in AT_REST else metadata.start_ms,
+        client_transaction_version=wanted.client_transaction_version,
+    )
+    return change(state, metadata, after, reply=reply)
+
+
+def _not_now(metadata: TransactionMetadata) -> Code:
+    if metadata.producer_epoch == NO_EPOCH:
+        # Only the append of the first InitProducerId can fail and leave this; Kafka throws IllegalArgumentException.
+        return Code.UNKNOWN_SERVER_ERROR
+    if metadata.kept:
+        # KIP-939: 'the application is only allowed to call .commitTransaction, .abortTransaction, or
+        # .completeTransaction'; data at the new epoch would also make the marker of the old one stale.
+        return Code.INVALID_TXN_STATE
+    return Code.CONCURRENT_TRANSACTIONS if metadata.state in DECIDED else Code.NONE

@@ -1,0 +1,199 @@
+"""The state of the coordinator: settings, producer ids, and the transactional ids by partition of the log.
+
+All values are frozen; a change makes a new `CoordinatorState` that shares everything untouched with the old one. Only
+the dictionary of the one partition concerned is copied, so a change costs as much as that partition has ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import lru_cache
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
+from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
+
+#: ``transaction.state.log.num.partitions``, Kafka's default.
+STATE_PARTITION_COUNT = 50
+#: ``offsets.topic.num.partitions``, Kafka's default.
+OFFSETS_PARTITION_COUNT = 50
+
+
+class Profile(Enum):
+    """Which Kafka to be, where released Kafka and the accepted proposals differ."""
+
+    #: Apache Kafka 4.4.0: keepPreparedTxn is answered UNSUPPORTED_VERSION.
+    AS_RELEASED = "as-released-4.4.0"
+    #: KIP-939 with apache/kafka pull request 21735: InitProducerId keeps a prepared transaction.
+    KEEP_PREPARED = "kip-939"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Broker properties and the feature level that the answers depend on; the defaults are Kafka's.
+
+    Args:
+        transaction_version: finalized level of the feature ``transaction.version``: 0, 1 or 2.
+        two_phase_commit_enable: ``transaction.two.phase.commit.enable``.
+        transaction_max_timeout_ms: ``transaction.max.timeout.ms``.
+        transactional_id_expiration_ms: ``transactional.id.expiration.ms``.
+        offsets_partition_count: ``offsets.topic.num.partitions``, to place a group for AddOffsetsToTxn.
+    """
+
+    profile: Profile = Profile.AS_RELEASED
+    transaction_version: int = EPOCH_BUMP_VERSION
+    two_phase_commit_enable: bool = False
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    offsets_partition_count: int = OFFSETS_PARTITION_COUNT
+
+    @property
+    def keeps_prepared(self) -> bool:
+        """True where keepPreparedTxn is carried out: it needs the tags of value version 1 and the epoch bump."""
+        return self.profile is Profile.KEEP_PREPARED and self.transaction_version >= EPOCH_BUMP_VERSION
+
+    @property
+    def log_version(self) -> int:
+        """Version of TransactionLogValue that is written (KIP-890, Transaction Feature Version)."""
+        return min(self.transaction_version, FLEXIBLE_VERSION)
+
+
+@dataclass(frozen=True)
+class ProducerIdBlock:
+    """Producer ids that this coordinator alone may hand out: ``first`` to ``first + size - 1``."""
+
+    first: int
+    size: int
+
+
+#: A block that has nothing to give.
+NO_BLOCK = ProducerIdBlock(0, 0)
+
+
+@dataclass(frozen=True)
+class ProducerIds:
+    """The block in use and the one fetched ahead (Kafka: ``RPCProducerIdManager``).
+
+    Args:
+        block: the block in use.
+        taken: how many ids of it are used up.
+        following: the block that comes next, or None.
+    """
+
+    block: ProducerIdBlock = NO_BLOCK
+    taken: int = 0
+    following: ProducerIdBlock | None = None
+
+    def take(self) -> tuple[int, ProducerIds] | None:
+        """The next id and what is left, or None when both blocks are used up."""
+        if self.taken < self.block.size:
+            return self.block.first + self.taken, replace(self, taken=self.taken + 1)
+        return None if self.following is None else ProducerIds(self.following).take()
+
+    def with_block(self, block: ProducerIdBlock) -> ProducerIds:
+        """These ids with a further block; one that is not needed, or is here already, changes nothing."""
+        stale = self.block.size > 0 and block.first <= self.block.first
+        return self if stale or self.following is not None else replace(self, following=block)
+
+    @property
+    def wants_block(self) -> bool:
+        """True from nine tenths of the block on, as Kafka's prefetch threshold, until another one is here."""
+        return self.following is None and self.taken * 10 >= self.block.size * 9
+
+
+class Leadership(Enum):
+    """Whether this coordinator may answer for a partition of ``__transaction_state``."""
+
+    LOADING = "loading"
+    OWNED = "owned"
+    ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True)
+class StatePartition:
+    """One partition of ``__transaction_state``: its transactional ids by name.
+
+    Args:
+        coordinator_epoch: leader epoch of the partition; goes into every marker and fences older coordinators.
+    """
+
+    leadership: Leadership = Leadership.OWNED
+    coordinator_epoch: int = 0
+    transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CoordinatorState:
+    """Everything the coordinator knows.
+
+    Args:
+        partitions: of ``__transaction_state``; their number never changes.
+        active: False while the broker starts or stops; then lists and descriptions answer that it is not available.
+    """
+
+    settings: Settings
+    partitions: tuple[StatePartition, ...]
+    producer_ids: ProducerIds = ProducerIds()
+    active: bool = True
+
+    @classmethod
+    def new(
+        cls, settings: Settings, *, partition_count: int = STATE_PARTITION_COUNT, block: ProducerIdBlock = NO_BLOCK
+    ) -> CoordinatorState:
+        """A coordinator with an empty log that owns every partition."""
+        return cls(settings, (StatePartition(),) * partition_count, ProducerIds(block))
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of ``__transaction_state`` that holds the id."""
+        return partition_for(transactional_id, len(self.partitions))
+
+    def find(self, transactional_id: str) -> tuple[Code, TransactionMetadata | None]:
+        """What is known of the id: code 0 with its metadata or None, or the code that says not to ask here."""
+        partition = self.partitions[self.partition_of(transactional_id)]
+        if partition.leadership is Leadership.LOADING:
+            return Code.COORDINATOR_LOAD_IN_PROGRESS, None
+        if partition.leadership is Leadership.ELSEWHERE:
+            return Code.NOT_COORDINATOR, None
+        return Code.NONE, partition.transactions.get(transactional_id)
+
+    def get(self, transactional_id: str) -> TransactionMetadata | None:
+        """The metadata of the id, whatever the leadership of its partition."""
+        return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)
+
+    def __iter__(self) -> Iterator[TransactionMetadata]:
+        return (metadata for partition in self.partitions for metadata in partition.transactions.values())
+
+    def with_metadata(self, transactional_id: str, metadata: TransactionMetadata | None) -> CoordinatorState:
+        """This state with one id replaced, or removed for None."""
+        index = self.partition_of(transactional_id)
+        transactions = dict(self.partitions[index].transactions)
+        transactions.pop(transactional_id, None)
+        if metadata is not None:
+            transactions[transactional_id] = metadata
+        return self.with_partition(index, replace(self.partitions[index], transactions=transactions))
+
+    def with_partition(self, index: int, partition: StatePartition) -> CoordinatorState:
+        """This state with one partition replaced."""
+        return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
+
+
+#: Names whose partition is remembered. It is wanted a dozen times in each transaction, and costs a pass over the name.
+_PARTITIONS_REMEMBERED_MAX = 4096
+
+
+@lru_cache(_PARTITIONS_REMEMBERED_MAX)
+def partition_for(name: str, count: int) -> int:
+    """The partition that Kafka's internal topics keep a transactional id or group in: ``abs(name.hashCode()) % count``.
+
+    Java's hash runs over UTF-16 code units in 32 bits; ``Utils.abs`` maps the one value without a positive to 0.
+    """
+    units = name.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >= 1 << 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed) % count

@@ -1,0 +1,283 @@
+"""EndTxn, and the ways in which the coordinator itself ends a transaction.
+
+The grid of state, epoch and outcome that Kafka keeps as nested cases in ``TransactionCoordinator.endTransaction`` is
+data here: `END_WITH_BUMP` for EndTxn v5, `END_WITHOUT_BUMP` below. The pair that ends a transaction is the client's
+pair (`TransactionMetadata.client_pair`), which differs from the pair of the transaction only after keepPreparedTxn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT, EPOCH_MAX, NO_PRODUCER_ID
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, CompleteTransaction, EndTxn, Operation, Resource
+from spark_2pc_sink.reference.coordinator.plans import (
+    NOTHING,
+    AllocateProducerIdBlock,
+    Effect,
+    EndTxnReply,
+    Plan,
+    SendMarkers,
+    StepNext,
+    WritingReply,
+    answer,
+    change,
+)
+from spark_2pc_sink.reference.coordinator.states import (
+    AT_REST,
+    NO_EPOCH,
+    Pair,
+    TransactionMetadata,
+    TransactionState,
+    exhausted,
+)
+
+#: First version of EndTxn whose answer carries a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
+BUMPING_VERSION = 5
+#: PRODUCER_FENCED exists from this version of EndTxn on; before it INVALID_PRODUCER_EPOCH says the same.
+_FENCED_CODE_VERSION = 2
+
+
+class Epoch(Enum):
+    """How the pair in an EndTxn v5 stands to the stored one."""
+
+    CURRENT = "e = E"
+    #: KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
+    RETRY = "E = e + 1, or p = PP, e = 32766 and E = 0"
+    OTHER = "any other"
+
+
+class Ending(Enum):
+    """What an EndTxn that is not refused leads to."""
+
+    #: Decide the outcome of an open transaction.
+    DECIDE = "decide"
+    #: Abort nothing: the epoch moves all the same, because the client may not know that there is nothing.
+    ABORT_NOTHING = "abort nothing"
+    #: It was done before: answer the stored pair again.
+    REPEAT = "repeat"
+
+
+_S = TransactionState
+_FENCED = Code.PRODUCER_FENCED
+_INVALID = Code.INVALID_TXN_STATE
+_WAIT = Code.CONCURRENT_TRANSACTIONS
+
+#: EndTxn v5: state -> (commit current, commit retry, abort current, abort retry); any other epoch is fenced.
+_BUMP_ROWS: dict[TransactionState, tuple[Code | Ending, Code | Ending, Code | Ending, Code | Ending]] = {
+    _S.ONGOING: (Ending.DECIDE, _FENCED, Ending.DECIDE, _FENCED),
+    # A commit with nothing to commit is a client that lost track; an abort is how it finds the way back.
+    _S.EMPTY: (_INVALID, _FENCED, Ending.ABORT_NOTHING, _FENCED),
+    _S.COMPLETE_COMMIT: (_INVALID, Ending.REPEAT, Ending.ABORT_NOTHING, _INVALID),
+    _S.COMPLETE_ABORT: (_INVALID, _INVALID, Ending.ABORT_NOTHING, Ending.REPEAT),
+    # KIP-890 answers a retry during PREPARE with success; Kafka answers CONCURRENT_TRANSACTIONS until it is complete.
+    _S.PREPARE_COMMIT: (_FENCED, _WAIT, _FENCED, _INVALID),
+    _S.PREPARE_ABORT: (_FENCED, _INVALID, _FENCED, _WAIT),
+}
+
+#: EndTxn v5: (state, commit, epoch) -> what follows.
+END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
+    (state, commit, epoch): outcome
+    for state, (commit_current, commit_retry, abort_current, abort_retry) in _BUMP_ROWS.items()
+    for commit, epoch, outcome in (
+        (True, Epoch.CURRENT, commit_current),
+        (True, Epoch.RETRY, commit_retry),
+        (True, Epoch.OTHER, _FENCED),
+        (False, Epoch.CURRENT, abort_current),
+        (False, Epoch.RETRY, abort_retry),
+        (False, Epoch.OTHER, _FENCED),
+    )
+}
+
+#: EndTxn v0 to v4, once the pair was found to be the current one: (state, commit) -> what follows.
+END_WITHOUT_BUMP: dict[tuple[TransactionState, bool], Code | Ending] = {
+    (_S.ONGOING, True): Ending.DECIDE,
+    (_S.ONGOING, False): Ending.DECIDE,
+    (_S.EMPTY, True): _INVALID,
+    (_S.EMPTY, False): _INVALID,
+    (_S.COMPLETE_COMMIT, True): Ending.REPEAT,
+    (_S.COMPLETE_COMMIT, False): _INVALID,
+    (_S.COMPLETE_ABORT, True): _INVALID,
+    (_S.COMPLETE_ABORT, False): Ending.REPEAT,
+    (_S.PREPARE_COMMIT, True): _WAIT,
+    (_S.PREPARE_COMMIT, False): _INVALID,
+    (_S.PREPARE_ABORT, True): _INVALID,
+    (_S.PREPARE_ABORT, False): _WAIT,
+}
+
+
+def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
+    """Carry out EndTxn, with an epoch bump from v5 on and without one below."""
+    if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
+        return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    if not event.transactional_id:
+        return answer(EndTxnReply(Code.INVALID_REQUEST))
+    code, metadata = state.find(event.transactional_id)
+    if code:
+        return answer(EndTxnReply(code))
+    if metadata is None:
+        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
+    if event.version >= BUMPING_VERSION:
+        return _end_with_bump(state, metadata, event, now_ms)
+    return _end_without_bump(state, metadata, event, now_ms)
+
+
+def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
+    if metadata.pending is not None:
+        return answer(EndTxnReply(Code.CONCURRENT_TRANSACTIONS))
+    if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
+        return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
+    outcome = END_WITH_BUMP[metadata.state, event.commit, classify(metadata, event.pair)]
+    if outcome is Ending.REPEAT:
+        return answer(EndTxnReply(Code.NONE, metadata.pair))
+    if isinstance(outcome, Code):
+        return answer(EndTxnReply(outcome))
+    following = _following(state, metadata.client_pair)
+    pair = metadata.client_pair if following is None else following[0]
+    reply = EndTxnReply(Code.NONE, pair)
+    return _decide_with_bump(state, metadata, commit=event.commit, now_ms=now_ms, reply=reply)
+
+
+def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
+    outcome = _refused_without_bump(metadata, event) or END_WITHOUT_BUMP[metadata.state, event.commit]
+    if outcome is Ending.REPEAT:
+        return answer(EndTxnReply(Code.NONE))
+    if isinstance(outcome, Code):
+        return answer(EndTxnReply(outcome))
+    after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
+    return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(owed(state, after),))
+
+
+def _refused_without_bump(metadata: TransactionMetadata, event: EndTxn) -> Code:
+    client = metadata.client_pair
+    if event.producer_id != client.producer_id:
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    if event.producer_epoch != client.epoch:
+        old = event.version < _FENCED_CODE_VERSION
+        return Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED
+    if metadata.pending is not None:
+        return Code.CONCURRENT_TRANSACTIONS
+    # A marker without the bump could end a later transaction of the same epoch, so a kept one needs v5.
+    return Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
+
+
+def classify(metadata: TransactionMetadata, pair: Pair) -> Epoch:
+    """How a pair of the right producer id stands to the stored one."""
+    client = metadata.client_pair
+    if pair.epoch + 1 == client.epoch or _retry_after_overflow(metadata, pair):
+        return Epoch.RETRY
+    return Epoch.CURRENT if pair.epoch == client.epoch else Epoch.OTHER
+
+
+def _retry_after_overflow(metadata: TransactionMetadata, pair: Pair) -> bool:
+    return pair == (metadata.previous_producer_id, EPOCH_MAX) and metadata.producer_epoch == 0
+
+
+def fence(
+    state: CoordinatorState, metadata: TransactionMetadata, now_ms: int, reply: WritingReply | None = None
+) -> Plan:
+    """Abort an Ongoing transaction that has no change pending, on behalf of the coordinator.
+
+    With transaction.version 2 this is an abort like the client's, one bump in all; below, the epoch is raised first
+    and the markers carry the raised one. A kept transaction is always aborted with the bump: its client's pair moves.
+
+    Args:
+        state: read only.
+        metadata: the Ongoing transaction.
+        now_ms: time of the change.
+        reply: what the request that causes it is answered, or None when time does.
+    """
+    fencing = replace(metadata, pending=TransactionState.PREPARE_EPOCH_FENCE)
+    if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
+        return _decide_with_bump(state, fencing, commit=False, now_ms=now_ms, reply=reply)
+    after = _decided(
+        fencing,
+        commit=False,
+        now_ms=now_ms,
+        producer_epoch=min(metadata.producer_epoch + 1, EPOCH_LIMIT),
+        last_producer_epoch=NO_EPOCH,
+        # Not the level of the cluster: Kafka 4.4.0 leaves the tag out, whatever the client spoke before.
+        client_transaction_version=0,
+    )
+    return change(state, fencing, after, reply=reply, effects=(owed(state, after),))
+
+
+def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
+    """End a transaction that was open for too long, unless it changed since it was found."""
+    code, metadata = state.find(event.transactional_id)
+    if code or metadata is None or metadata.producer_id != event.producer_id or not timed_out(metadata, now_ms):
+        return NOTHING
+    return fence(state, metadata, now_ms)
+
+
+def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
+    """True for a transaction open for longer than its timeout; never with two-phase commit (KIP-939)."""
+    idle = metadata.state is TransactionState.ONGOING and metadata.pending is None
+    return idle and not metadata.two_phase_commit and metadata.start_ms + metadata.timeout_ms < now_ms
+
+
+def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
+    """What a decided transaction still needs: its markers, or with no partitions its completion at once."""
+    epoch = state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch
+    if not decided.partitions:
+        return StepNext(
+            CompleteTransaction(
+                transactional_id=decided.transactional_id,
+                producer_id=decided.producer_id,
+                producer_epoch=decided.producer_epoch,
+                coordinator_epoch=epoch,
+            )
+        )
+    return SendMarkers(
+        transactional_id=decided.transactional_id,
+        producer_id=decided.producer_id,
+        producer_epoch=decided.producer_epoch,
+        coordinator_epoch=epoch,
+        commit=decided.state is TransactionState.PREPARE_COMMIT,
+        transaction_version=decided.client_transaction_version,
+        partitions=tuple(sorted(decided.partitions)),
+    )
+
+
+def _decide_with_bump(
+    state: CoordinatorState, before: TransactionMetadata, *, commit: bool, now_ms: int, reply: WritingReply | None
+) -> Plan:
+    """Write the decision at E + 1 (KIP-890, PREPARE), with the client's next pair beside it where that differs."""
+    client = before.client_pair
+    following = _following(state, client)
+    if following is None:
+        refused = None if reply is None else reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return Plan(reply=refused, effects=(AllocateProducerIdBlock(),))
+    if commit and before.producer_epoch >= EPOCH_LIMIT:
+        # Left behind by bugs of old brokers: there is no epoch for the marker.
+        return NOTHING if reply is None else answer(reply.failed(Code.UNKNOWN_SERVER_ERROR))
+    next_pair, producer_ids = following
+    after = _decided(
+        before,
+        commit=commit,
+        now_ms=now_ms,
+        producer_epoch=min(before.producer_epoch + 1, EPOCH_LIMIT),
+        previous_producer_id=client.producer_id,
+        next_producer_id=next_pair.producer_id if before.kept or exhausted(client.epoch) else NO_PRODUCER_ID,
+        next_producer_epoch=next_pair.epoch if before.kept else NO_EPOCH,
+        last_producer_epoch=client.epoch,
+        start_ms=now_ms if before.state in AT_REST else before.start_ms,
+        client_transaction_version=EPOCH_BUMP_VERSION,
+    )
+    return change(state, before, after, reply=reply, effects=(owed(state, after),), producer_ids=producer_ids)
+
+
+def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **changes: object) -> TransactionMetadata:
+    target = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    return before.moved_to(target, now_ms, **changes)
+
+
+def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds | None] | None:
+    """The client's pair after this transaction, and the ids left if a new one was taken; None if there is none."""
+    if not exhausted(client.epoch):
+        return Pair(client.producer_id, client.epoch + 1), None
+    taken = state.producer_ids.take()
+    return None if taken is None else (Pair(taken[0], 0), taken[1])

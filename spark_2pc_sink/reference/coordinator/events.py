@@ -1,0 +1,240 @@
+"""What can happen to the coordinator: requests of clients, answers of partition leaders, and the passing of time.
+
+Every event is a frozen value. The request events hold the fields of the Kafka message, its version where an answer
+depends on it, and `Access`, the view of the ACLs for the principal that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
+from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, Pair
+
+
+class Operation(Enum):
+    """ACL operations that some API asks for; the values are Kafka's ``AclOperation`` codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15
+
+
+class Resource(Enum):
+    """Kinds of things that an ACL names; the values are Kafka's ``ResourceType`` codes."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+#: The only resource of type CLUSTER.
+CLUSTER_NAME = "kafka-cluster"
+
+
+class Access(Protocol):
+    """The ACLs as they stand when the request came; must answer without waiting."""
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """True where the principal may do it to the named resource."""
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        """True where the principal may do it to at least one resource of the kind."""
+
+
+class FullAccess:
+    """No authorizer is configured: everything is allowed."""
+
+    def allows(self, _operation: Operation, _resource: Resource, _name: str) -> bool:
+        """Always True."""
+        return True
+
+    def allows_any(self, _operation: Operation, _resource: Resource) -> bool:
+        """Always True."""
+        return True
+
+
+FULL_ACCESS = FullAccess()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitProducerId:
+    """InitProducerId v0 to v6 (KIP-939: enable2Pc, keepPreparedTxn). forceTerminateTransaction is this, plain.
+
+    Args:
+        transactional_id: None asks for an id of an idempotent producer.
+        timeout_ms: TransactionTimeoutMs; ignored with ``enable_2pc``.
+        producer_id, producer_epoch: the pair held before, or -1 and -1.
+    """
+
+    transactional_id: str | None
+    timeout_ms: int = 60_000
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+    enable_2pc: bool = False
+    keep_prepared: bool = False
+    version: int = 6
+    access: Access = FULL_ACCESS
+
+    @property
+    def held(self) -> Pair | None:
+        """The pair that the client says it holds, or None."""
+        return Pair(self.producer_id, self.producer_epoch) if self.producer_id != NO_PRODUCER_ID else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddPartitionsToTxn:
+    """One transaction of AddPartitionsToTxn v0 to v5: from a client (v0 to v3), or from a broker (v4, v5).
+
+    A batch of v4 or v5 is one such event per transaction, if `batch_allowed`. The implicit add of a produce request v12
+    and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``.
+
+    Args:
+        unknown: those of ``partitions`` that no topic has.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    version: int = 5
+    verify_only: bool = False
+    unknown: frozenset[TopicPartition] = frozenset()
+    access: Access = FULL_ACCESS
+
+    @property
+    def pair(self) -> Pair:
+        """The pair that the client holds."""
+        return Pair(self.producer_id, self.producer_epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddOffsetsToTxn:
+    """AddOffsetsToTxn v0 to v4: adds the partition of ``__consumer_offsets`` that keeps the group."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group_id: str
+    version: int = 4
+    access: Access = FULL_ACCESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndTxn:
+    """EndTxn v0 to v5; from v5 on the transaction ends with an epoch bump (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    version: int = 5
+    access: Access = FULL_ACCESS
+
+    @property
+    def pair(self) -> Pair:
+        """The pair that the client holds."""
+        return Pair(self.producer_id, self.producer_epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListTransactions:
+    """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152); an empty filter lets everything pass.
+
+    Args:
+        duration_ms: only transactions open for longer; negative for no filter (v1).
+        pattern: RE2 pattern that the whole id must match; None or '' for no filter (v2).
+    """
+
+    state_filters: tuple[str, ...] = ()
+    producer_id_filters: tuple[int, ...] = ()
+    duration_ms: int = -1
+    pattern: str | None = None
+    access: Access = FULL_ACCESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribeTransactions:
+    """DescribeTransactions v0 (KIP-664)."""
+
+    transactional_ids: tuple[str, ...]
+    access: Access = FULL_ACCESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkersAnswered:
+    """A partition leader has answered WriteTxnMarkers, or some partitions turned out to be gone.
+
+    The identifying fields are those of the `SendMarkers` effect that asked; an answer to an earlier one is ignored.
+
+    Args:
+        results: error code per partition, 0 for written.
+        gone: partitions that no topic has any more; nothing is owed to them.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    results: Mapping[TopicPartition, int] = field(default_factory=dict)
+    gone: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteTransaction:
+    """Every partition has its marker, or there was none: the decided transaction may be closed."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortTimedOut:
+    """A transaction was found open for longer than its timeout (`due_timeouts`)."""
+
+    transactional_id: str
+    producer_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpireTransactionalId:
+    """A transactional id was found unused for too long (`due_expirations`)."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerIdBlockAllocated:
+    """The block that `AllocateProducerIdBlock` asked for; durable already, so that no id is given out twice."""
+
+    first: int
+    size: int
+
+
+Event = (
+    InitProducerId
+    | AddPartitionsToTxn
+    | AddOffsetsToTxn
+    | EndTxn
+    | ListTransactions
+    | DescribeTransactions
+    | MarkersAnswered
+    | CompleteTransaction
+    | AbortTimedOut
+    | ExpireTransactionalId
+    | ProducerIdBlockAllocated
+)

@@ -1,0 +1,287 @@
+"""InitProducerId: a producer id of its own, or the next epoch of a transactional id (KIP-98, KIP-360, KIP-939).
+
+A plain request ends whatever is open and is answered CONCURRENT_TRANSACTIONS until it is ended; with keepPreparedTxn
+the open transaction stays, and only the client's pair moves. forceTerminateTransaction is the plain request without a
+pair. `INIT_GRID` is the table of what a request does once it was found to come from the id's own producer.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.end_txn import fence
+from spark_2pc_sink.reference.coordinator.events import (
+    CLUSTER_NAME,
+    InitProducerId,
+    Operation,
+    ProducerIdBlockAllocated,
+    Resource,
+)
+from spark_2pc_sink.reference.coordinator.plans import (
+    AllocateProducerIdBlock,
+    InitProducerIdReply,
+    Plan,
+    answer,
+    change,
+)
+from spark_2pc_sink.reference.coordinator.states import (
+    AT_REST,
+    NO_EPOCH,
+    NO_TIMESTAMP,
+    Pair,
+    TransactionMetadata,
+    TransactionState,
+    exhausted,
+)
+
+#: PRODUCER_FENCED exists from this version on; before it INVALID_PRODUCER_EPOCH says the same.
+_FENCED_CODE_VERSION = 4
+
+
+class Standing(Enum):
+    """What the id is doing, as far as InitProducerId cares."""
+
+    NEW = "created by this request, or by one whose append failed"
+    AT_REST = "Empty or Complete, and epochs are left"
+    AT_REST_EXHAUSTED = "Empty or Complete, and the epoch is 32766 or more"
+    ONGOING = "Ongoing"
+    DECIDED = "PrepareCommit or PrepareAbort"
+
+
+class Claim(Enum):
+    """What the request says of the epoch that it holds."""
+
+    NONE = "no pair given"
+    CURRENT = "e = E"
+    #: The answer to an earlier request may have been lost (KIP-360).
+    LAST = "e = LE, the epoch before the last bump"
+    OTHER = "any other epoch"
+
+
+class Step(Enum):
+    """What InitProducerId does."""
+
+    BUMP = "(P, E + 1), state Empty"
+    SAME = "(P, E), state Empty: a retry"
+    ROTATE = "(a new producer id, 0), state Empty"
+    FENCE = "abort the open transaction, answer CONCURRENT_TRANSACTIONS"
+
+
+#: Standing -> what follows for the claims NONE, CURRENT, LAST and OTHER.
+_INIT_ROWS: dict[Standing, tuple[Step | Code, Step | Code, Step | Code, Step | Code]] = {
+    Standing.NEW: (Step.BUMP, Step.BUMP, Step.BUMP, Step.BUMP),
+    Standing.AT_REST: (Step.BUMP, Step.BUMP, Step.SAME, Code.PRODUCER_FENCED),
+    # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
+    Standing.AT_REST_EXHAUSTED: (Step.ROTATE, Step.ROTATE, Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_SERVER_ERROR),
+    # The epoch is not looked at: a stale caller is refused by its next request, once the transaction is aborted.
+    Standing.ONGOING: (Step.FENCE, Step.FENCE, Step.FENCE, Step.FENCE),
+    Standing.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
+}
+
+#: (standing, claim) -> what follows.
+INIT_GRID: dict[tuple[Standing, Claim], Step | Code] = {
+    (standing, claim): outcome
+    for standing, outcomes in _INIT_ROWS.items()
+    for claim, outcome in zip(Claim, outcomes, strict=True)
+}
+
+
+def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
+    """Carry out InitProducerId, with the checks in Kafka's order."""
+    refused = _front_door(event)
+    if refused:
+        return answer(InitProducerIdReply(refused))
+    if event.transactional_id is None:
+        # Nothing else of the request is validated for an idempotent producer, not even its flags.
+        return _idempotent(state)
+    refused = _checked(state, event)
+    if refused:
+        return answer(InitProducerIdReply(refused))
+    code, metadata = state.find(event.transactional_id)
+    if code:
+        return answer(InitProducerIdReply(code))
+    if metadata is None:
+        return _create(state, event.transactional_id, event, now_ms)
+    return _continue(state, metadata, event, now_ms)
+
+
+def block_allocated(state: CoordinatorState, event: ProducerIdBlockAllocated, _now_ms: int) -> Plan:
+    """Take over a block of producer ids."""
+    return Plan(producer_ids=state.producer_ids.with_block(ProducerIdBlock(event.first, event.size)))
+
+
+def _front_door(event: InitProducerId) -> Code:
+    """KafkaApis.handleInitProducerIdRequest: authorisation, then the pair must be there or not as a whole."""
+    access, name = event.access, event.transactional_id
+    if name is None:
+        idempotent = access.allows(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+        if not idempotent and not access.allows_any(Operation.WRITE, Resource.TOPIC):
+            return Code.CLUSTER_AUTHORIZATION_FAILED
+    else:
+        wanted = (Operation.WRITE, Operation.TWO_PHASE_COMMIT) if event.enable_2pc else (Operation.WRITE,)
+        if not all(access.allows(operation, Resource.TRANSACTIONAL_ID, name) for operation in wanted):
+            return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if (event.producer_id == NO_PRODUCER_ID) != (event.producer_epoch == NO_EPOCH):
+        return Code.INVALID_REQUEST
+    return Code.NONE
+
+
+def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
+    """TransactionCoordinator.handleInitProducerId: what is wrong with the request whatever the id's state."""
+    if not event.transactional_id:
+        return Code.INVALID_REQUEST
+    if event.enable_2pc and not state.settings.two_phase_commit_enable:
+        # KIP-939, Broker Configuration Changes: 'even if the ACL is set'.
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if event.keep_prepared and not state.settings.keeps_prepared:
+        return Code.UNSUPPORTED_VERSION
+    if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
+        return Code.INVALID_TRANSACTION_TIMEOUT
+    return Code.NONE
+
+
+def _idempotent(state: CoordinatorState) -> Plan:
+    taken = state.producer_ids.take()
+    if taken is None:
+        return _no_producer_id()
+    producer_id, rest = taken
+    effects = (AllocateProducerIdBlock(),) if rest.wants_block else ()
+    return Plan(reply=InitProducerIdReply(Code.NONE, Pair(producer_id, 0)), producer_ids=rest, effects=effects)
+
+
+def _no_producer_id() -> Plan:
+    """Older clients take other codes for fatal, so Kafka answers as if it were loading."""
+    return Plan(reply=InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS), effects=(AllocateProducerIdBlock(),))
+
+
+def _create(state: CoordinatorState, transactional_id: str, event: InitProducerId, now_ms: int) -> Plan:
+    taken = state.producer_ids.take()
+    if taken is None:
+        return _no_producer_id()
+    created = TransactionMetadata(
+        transactional_id=transactional_id,
+        producer_id=taken[0],
+        producer_epoch=NO_EPOCH,
+        timeout_ms=_timeout(event),
+        state=TransactionState.EMPTY,
+        last_update_ms=now_ms,
+    )
+    after = _emptied(created, event, now_ms, pair=Pair(taken[0], 0), last_producer_epoch=NO_EPOCH)
+    reply = InitProducerIdReply(Code.NONE, after.pair)
+    return change(state, created, after, reply=reply, producer_ids=taken[1])
+
+
+def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
+    if metadata.pending is not None:
+        return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
+    if event.keep_prepared and metadata.state is TransactionState.ONGOING:
+        return _keep(state, metadata, event, now_ms)
+    own = _own(metadata, event.held)
+    outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
+    if isinstance(outcome, Code):
+        return answer(InitProducerIdReply(_named(outcome, event)))
+    if outcome is Step.FENCE:
+        return fence(state, metadata, now_ms, InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
+    return _renew(state, metadata, event, now_ms, outcome)
+
+
+def _own(metadata: TransactionMetadata, held: Pair | None) -> bool:
+    """True where the request comes from a producer of this id, as far as the producer id tells.
+
+    A kept transaction belongs to the pair that was handed out last and to no other: an earlier holder that asks with
+    its pair must not be able to abort what a database may have decided to commit.
+    """
+    if held is None or metadata.producer_epoch == NO_EPOCH:
+        return True
+    if metadata.kept:
+        return held == metadata.client_pair
+    previous = held.producer_id == metadata.previous_producer_id and exhausted(held.epoch)
+    return held.producer_id == metadata.producer_id or previous
+
+
+def _standing(metadata: TransactionMetadata) -> Standing:
+    if metadata.producer_epoch == NO_EPOCH:
+        return Standing.NEW
+    if metadata.state in AT_REST:
+        return Standing.AT_REST_EXHAUSTED if exhausted(metadata.producer_epoch) else Standing.AT_REST
+    return Standing.ONGOING if metadata.state is TransactionState.ONGOING else Standing.DECIDED
+
+
+def _claim(metadata: TransactionMetadata, event: InitProducerId) -> Claim:
+    if event.held is None:
+        return Claim.NONE
+    if event.producer_epoch == metadata.producer_epoch:
+        return Claim.CURRENT
+    return Claim.LAST if event.producer_epoch == metadata.last_producer_epoch else Claim.OTHER
+
+
+def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
+    """Hand out the next pair and leave the transaction as it is (KIP-939, Proposed Changes).
+
+    The epoch moves at every call, and is logged: two recoverers must never hold the same pair (KIP-939, Rejected
+    Alternatives, "Skip Epoch Bump When KeepPreparedTxn=true").
+    """
+    client = metadata.client_pair
+    if event.held not in (None, client):
+        return answer(InitProducerIdReply(_named(Code.PRODUCER_FENCED, event)))
+    producer_ids = None
+    following = Pair(client.producer_id, client.epoch + 1)
+    if exhausted(client.epoch):
+        taken = state.producer_ids.take()
+        if taken is None:
+            return _no_producer_id()
+        producer_ids = taken[1]
+        following = Pair(taken[0], 0)
+    after = metadata.moved_to(
+        TransactionState.ONGOING, now_ms, next_producer_id=following.producer_id, next_producer_epoch=following.epoch
+    )
+    reply = InitProducerIdReply(Code.NONE, following, metadata.pair)
+    return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
+
+
+def _renew(
+    state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: Step
+) -> Plan:
+    """Hand out the next pair of an id at rest."""
+    last = NO_EPOCH if event.held is None else metadata.producer_epoch
+    producer_ids = None
+    if outcome is Step.SAME:
+        pair, last = metadata.pair, metadata.last_producer_epoch
+    elif outcome is Step.BUMP:
+        pair = Pair(metadata.producer_id, metadata.producer_epoch + 1)
+    else:
+        taken = state.producer_ids.take()
+        if taken is None:
+            return _no_producer_id()
+        producer_ids = taken[1]
+        pair = Pair(taken[0], 0)
+    after = _emptied(metadata, event, now_ms, pair=pair, last_producer_epoch=last)
+    reply = InitProducerIdReply(Code.NONE, pair)
+    return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
+
+
+def _emptied(
+    before: TransactionMetadata, event: InitProducerId, now_ms: int, *, pair: Pair, last_producer_epoch: int
+) -> TransactionMetadata:
+    return before.moved_to(
+        TransactionState.EMPTY,
+        now_ms,
+        producer_id=pair.producer_id,
+        producer_epoch=pair.epoch,
+        last_producer_epoch=last_producer_epoch,
+        timeout_ms=_timeout(event),
+        partitions=frozenset(),
+        start_ms=NO_TIMESTAMP,
+    )
+
+
+def _timeout(event: InitProducerId) -> int:
+    return TIMEOUT_NEVER_MS if event.enable_2pc else event.timeout_ms
+
+
+def _named(code: Code, event: InitProducerId) -> Code:
+    old = event.version < _FENCED_CODE_VERSION
+    return Code.INVALID_PRODUCER_EPOCH if old and code is Code.PRODUCER_FENCED else code

@@ -1,0 +1,280 @@
+"""What the coordinator wants done: the `Plan` of one event, with its reply and its effects.
+
+The order is the contract, as in etcd's raft (``Ready``)::
+
+    plan = step(state, event, now_ms)
+    state = reserve(state, plan)            # at once, before any other event is stepped
+    code = ...                              # append plan.records, wait until they are durable; 0 or a Kafka code
+    settled = settle(state, plan, code)     # applies, or clears what was reserved
+    state = settled.state
+    ...                                     # only now: send settled.reply, then carry out settled.effects
+
+A plan without records may be settled at once.
+
+One plan may be settled as soon as its records are written: that of a leader which adds its partition itself (KIP-890,
+implicit add), because it waits for the producer's records instead. When a crash leaves only those,
+`replay.unrecorded` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
+from spark_2pc_sink.reference.coordinator.events import Event
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import (
+    DECIDED,
+    NO_EPOCH,
+    NO_PAIR,
+    PREDECESSORS,
+    Marking,
+    Pair,
+    TransactionMetadata,
+    TransactionState,
+)
+
+
+@dataclass(frozen=True)
+class InitProducerIdReply:
+    """Send only AFTER the plan's records are durable: the pair must survive a crash.
+
+    Args:
+        ongoing: pair of the transaction that was kept, or (-1, -1) (v6).
+    """
+
+    code: int
+    pair: Pair = NO_PAIR
+    ongoing: Pair = NO_PAIR
+
+    def failed(self, code: int) -> InitProducerIdReply:
+        """The reply when the plan could not be carried out."""
+        return InitProducerIdReply(code)
+
+
+@dataclass(frozen=True)
+class AddPartitionsReply:
+    """Send to a client only AFTER the plan's records are durable: who gets it takes part in the transaction.
+
+    Args:
+        results: code per partition, in the order of the request.
+    """
+
+    transactional_id: str
+    results: tuple[tuple[TopicPartition, int], ...]
+
+    def failed(self, code: int) -> AddPartitionsReply:
+        """The reply when the plan could not be carried out."""
+        return AddPartitionsReply(self.transactional_id, tuple((partition, code) for partition, _ in self.results))
+
+    @property
+    def codes(self) -> dict[TopicPartition, int]:
+        """The results by partition."""
+        return dict(self.results)
+
+
+@dataclass(frozen=True)
+class AddOffsetsReply:
+    """Send only AFTER the plan's records are durable."""
+
+    code: int
+
+    def failed(self, code: int) -> AddOffsetsReply:
+        """The reply when the plan could not be carried out."""
+        return AddOffsetsReply(code)
+
+
+@dataclass(frozen=True)
+class EndTxnReply:
+    """Send only AFTER the plan's records are durable: the record is the outcome.
+
+    Args:
+        pair: for the next transaction (v5); (-1, -1) in errors and below v5, where the message has no such fields.
+    """
+
+    code: int
+    pair: Pair = NO_PAIR
+
+    def failed(self, code: int) -> EndTxnReply:
+        """The reply when the plan could not be carried out."""
+        return EndTxnReply(code)
+
+
+@dataclass(frozen=True)
+class TransactionListing:
+    """One row of ListTransactions."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True)
+class ListTransactionsReply:
+    """Depends on nothing else of the plan."""
+
+    code: int
+    unknown_state_filters: tuple[str, ...] = ()
+    transactions: tuple[TransactionListing, ...] = ()
+
+
+#: A description that stands for an error has zeros where the pair would be, as Kafka's message defaults.
+_ZERO_PAIR = Pair(0, 0)
+
+
+@dataclass(frozen=True)
+class TransactionDescription:
+    """One row of DescribeTransactions; everything but code and id has its default in an error.
+
+    Args:
+        partitions: while Ongoing all, while markers are written those that still lack one.
+    """
+
+    code: int
+    transactional_id: str
+    state: str = ""
+    timeout_ms: int = 0
+    start_ms: int = 0
+    pair: Pair = _ZERO_PAIR
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True)
+class DescribeTransactionsReply:
+    """Depends on nothing else of the plan."""
+
+    transactions: tuple[TransactionDescription, ...]
+
+
+#: Replies of requests that may write; each knows what it says when the append fails.
+WritingReply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
+Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendMarkers:
+    """Write end markers to these partitions (WriteTxnMarkers v2), AFTER the plan's records are durable.
+
+    Report the answers as `MarkersAnswered`; partitions to be tried again come back as a further effect. The caller
+    chooses the pause between two attempts. Sending twice is harmless: leaders accept the same marker again.
+
+    Args:
+        transaction_version: for the epoch check of the leader; 2 is strict.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class StepNext:
+    """Step this event AFTER the plan is settled, before other events of the same transactional id."""
+
+    event: Event
+
+
+@dataclass(frozen=True)
+class AllocateProducerIdBlock:
+    """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`.
+
+    May come again while one is under way; then nothing is to be done.
+    """
+
+
+Effect = SendMarkers | StepNext | AllocateProducerIdBlock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one event leads to. Without a transactional id nothing but ``producer_ids`` changes.
+
+    Args:
+        records: to append, all or nothing; at most one.
+        reserved: metadata to be in place from `reserve` on, pending while the append is under way.
+        unwritten: metadata to be put in place by `apply` without a record (markers that came in).
+        last_producer_epoch: memory-only companion of the record.
+        previous_producer_id: the same, where the log's version has no tag for it; a retry after a rotation needs it.
+        producer_ids: the ids left, in place from `reserve` on, so that no two plans hold the same id.
+        coordinator_epoch: of the log partition when the plan was made.
+    """
+
+    reply: Reply | None = None
+    transactional_id: str | None = None
+    records: tuple[LogRecord, ...] = ()
+    reserved: TransactionMetadata | None = None
+    unwritten: TransactionMetadata | None = None
+    last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    producer_ids: ProducerIds | None = None
+    effects: tuple[Effect, ...] = ()
+    coordinator_epoch: int = NO_EPOCH
+
+
+#: Nothing happens.
+NOTHING = Plan()
+
+
+def answer(reply: Reply) -> Plan:
+    """A plan that only answers: the state stays as it is."""
+    return Plan(reply=reply)
+
+
+def change(
+    state: CoordinatorState,
+    before: TransactionMetadata,
+    after: TransactionMetadata,
+    *,
+    reply: WritingReply | None = None,
+    effects: Iterable[Effect] = (),
+    producer_ids: ProducerIds | None = None,
+) -> Plan:
+    """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can hold it.
+
+    Args:
+        state: what is known; only read.
+        before: the id as it is.
+        after: the id as it shall be.
+        effects: of the plan.
+        reply: for success; when the log version cannot hold ``after`` it becomes UNSUPPORTED_VERSION and nothing
+            changes.
+        producer_ids: the ids left, where one was taken.
+    """
+    source = TransactionState.PREPARE_EPOCH_FENCE if _fences(before, after) else before.state
+    if source not in PREDECESSORS[after.state]:
+        raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
+    version = state.settings.log_version
+    dead = after.state is TransactionState.DEAD
+    value = None if dead else TransactionLogValue.of(after, version=version)
+    if value is not None and not value.fits(version):
+        return NOTHING if reply is None else answer(reply.failed(Code.UNSUPPORTED_VERSION))
+    index = state.partition_of(before.transactional_id)
+    record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
+    wants_block = producer_ids is not None and producer_ids.wants_block
+    return Plan(
+        reply=reply,
+        transactional_id=before.transactional_id,
+        records=(record,),
+        reserved=replace(before, pending=after.state, marking=_marking(before)),
+        last_producer_epoch=after.last_producer_epoch,
+        previous_producer_id=after.previous_producer_id,
+        producer_ids=producer_ids,
+        effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
+        coordinator_epoch=state.partitions[index].coordinator_epoch,
+    )
+
+
+def _marking(before: TransactionMetadata) -> Marking:
+    """A second report of the last marker must not close the transaction a second time."""
+    return Marking.DONE if before.state in DECIDED else Marking.SENDING
+
+
+def _fences(before: TransactionMetadata, after: TransactionMetadata) -> bool:
+    return before.pending is TransactionState.PREPARE_EPOCH_FENCE and after.state is TransactionState.PREPARE_ABORT

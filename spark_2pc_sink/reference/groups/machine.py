@@ -1,0 +1,389 @@
+"""The classic group protocol as functions: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the passing of time.
+
+A group goes in as a value and comes out as a value; time and the ids of new members come as arguments. What Apache
+Kafka 4.4.0 answers in each case is followed from its ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
+KIP-394, KIP-559, KIP-814). `steps` says in which order the outcome is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.groups.members import Group, GroupSettings, Member
+from spark_2pc_sink.reference.groups.rebalance import (
+    answer_syncs,
+    complete,
+    complete_if_joined,
+    group_value,
+    initial_delay_over,
+    join_answer,
+    prepare,
+    put,
+    rebalance_or_complete,
+    remove,
+    reset_assignment,
+    session_started,
+    waits_to_join,
+    with_assignment,
+)
+from spark_2pc_sink.reference.groups.records import GroupValue
+from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.steps import (
+    AssignmentStored,
+    JoinAnswer,
+    JoinRequest,
+    ReplacementStored,
+    Step,
+    Store,
+    SyncAnswer,
+    SyncRequest,
+)
+
+#: First JoinGroup version whose client comes back with the member id that it was given (KIP-394).
+MEMBER_ID_REQUIRED_VERSION: Final = 4
+#: First JoinGroup version with SkipAssignment (KIP-814).
+SKIP_ASSIGNMENT_VERSION: Final = 9
+
+
+def join(
+    group: Group, request: JoinRequest, settings: GroupSettings, now_ms: int, new_member_id: Callable[[str], str]
+) -> Step:
+    """JoinGroup.
+
+    Args:
+        group: an empty one where the group is new.
+        request: what the client asks.
+        settings: of the broker.
+        now_ms: milliseconds since 1970.
+        new_member_id: makes a member id that was never used, from its prefix.
+    """
+    member_id, step = request.member_id, Step(group)
+    if not group.accepts(member_id, settings.size_max):
+        return _refused(remove(step, member_id), request, Code.GROUP_MAX_SIZE_REACHED, "")
+    if not group.supports(request.protocol_type, request.protocols):
+        return _refused(step, request, Code.INCONSISTENT_GROUP_PROTOCOL, member_id)
+    if member_id:
+        return _join_known(step, request, settings, now_ms)
+    prefix = request.client_id if request.instance_id is None else request.instance_id
+    return _join_new(step, request, settings, now_ms, new_member_id(prefix))
+
+
+def _join_known(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int) -> Step:
+    member_id = request.member_id
+    if member_id in step.group.pending:
+        if request.instance_id is not None:
+            # Kafka: IllegalStateException; a static member never gets a pending id.
+            return _refused(step, request, Code.UNKNOWN_SERVER_ERROR, "")
+        return _add(step, request, settings, now_ms, member_id)
+    code = step.group.check_member(member_id, request.instance_id)
+    if code is not Code.NONE:
+        return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
+    return _join_again(step, request, settings, now_ms)
+
+
+def _refused(step: Step, request: JoinRequest, code: Code, member_id: str) -> Step:
+    return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
+
+
+def _join_new(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, member_id: str) -> Step:
+    if request.instance_id is not None:
+        holder = step.group.static_member(request.instance_id)
+        if holder is not None:
+            return _replace_static(step, request, settings, now_ms, (holder, member_id))
+    elif request.version >= MEMBER_ID_REQUIRED_VERSION:
+        pending = {**step.group.pending, member_id: now_ms + request.session_timeout_ms}
+        return _refused(step.to(replace(step.group, pending=pending)), request, Code.MEMBER_ID_REQUIRED, member_id)
+    return _add(step, request, settings, now_ms, member_id)
+
+
+def _add(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, member_id: str) -> Step:
+    group = step.group
+    first = group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY
+    group = replace(
+        group,
+        member_added=group.member_added or first,
+        protocol_type=group.protocol_type if group.members else request.protocol_type,
+    )
+    member = Member(
+        member_id=member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        join_ticket=request.ticket,
+        is_new=True,
+        session_deadline_ms=now_ms + settings.new_member_join_timeout_ms,
+    )
+    return rebalance_or_complete(put(step.to(group), member), settings, now_ms)
+
+
+def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
+    """The member with what the request says, waiting to join."""
+    changed = replace(
+        member,
+        protocols=request.protocols,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+    )
+    return waits_to_join(step, changed, request.ticket)
+
+
+def _join_again(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int) -> Step:
+    group = step.group
+    member = group.members[request.member_id]
+    unchanged = member.protocols == request.protocols
+    completing = group.state is GroupState.COMPLETING_REBALANCE and unchanged
+    follows = group.state is GroupState.STABLE and unchanged and group.leader != member.member_id
+    if completing or follows:
+        # The answer to the first request was lost, or a follower asks again: the generation stands as it is.
+        return step.answered(request.ticket, join_answer(group, member.member_id))
+    return rebalance_or_complete(_updated(step, request, member), settings, now_ms)
+
+
+def _replace_static(
+    step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, ids: tuple[Member, str]
+) -> Step:
+    """A static member came back without its member id: it takes the place of the one with its instance id."""
+    replaced, member_id = ids
+    before = step.group
+    fenced = Code.FENCED_INSTANCE_ID
+    step = step.answered(replaced.join_ticket, JoinAnswer(code=fenced, member_id=replaced.member_id))
+    step = step.answered(replaced.sync_ticket, SyncAnswer(code=fenced))
+    heir = replace(replaced, member_id=member_id, join_ticket=None, sync_ticket=None, is_new=False)
+    step = step.to(_renamed(before, replaced.member_id, session_started(heir, now_ms)))
+    step = _updated(step, request, step.group.members[member_id])
+    if before.state is GroupState.COMPLETING_REBALANCE:
+        return prepare(step, settings, now_ms)
+    if before.state is not GroupState.STABLE:
+        return complete_if_joined(step, now_ms)
+    if step.group.select_protocol() != before.protocol:
+        return rebalance_or_complete(step, settings, now_ms)
+    then = ReplacementStored(
+        member_id=member_id,
+        ticket=request.ticket,
+        replaced=replaced.member_id,
+        leader=before.leader or "",
+        skips_assignment=request.version >= SKIP_ASSIGNMENT_VERSION,
+    )
+    return step.storing(Store(group_value(step.group), then))
+
+
+def _renamed(group: Group, old_id: str, heir: Member) -> Group:
+    """The group with a member under another id, in the same place."""
+    members = {
+        heir.member_id if key == old_id else key: heir if key == old_id else member
+        for key, member in group.members.items()
+    }
+    leader = heir.member_id if group.leader == old_id else group.leader
+    pending_sync = frozenset(heir.member_id if key == old_id else key for key in group.pending_sync)
+    return replace(group, members=members, leader=leader, pending_sync=pending_sync)
+
+
+def sync(group: Group, request: SyncRequest) -> Step:
+    """SyncGroup; the members' parts go out when the record of the leader's assignment is durable."""
+    step = Step(group)
+    code = _check_sync(group, request)
+    if code is not Code.NONE:
+        return step.answered(request.ticket, SyncAnswer(code=code))
+    member = group.members[request.member_id]
+    step = step.to(replace(group, pending_sync=group.pending_sync - {member.member_id}))
+    if group.state is GroupState.STABLE:
+        return step.answered(request.ticket, _part(group, member))
+    step = step.answered(member.sync_ticket, SyncAnswer(code=Code.REBALANCE_IN_PROGRESS))
+    step = put(step, replace(member, sync_ticket=request.ticket))
+    if group.leader != member.member_id:
+        return step
+    then = AssignmentStored(group.generation, dict(request.assignments))
+    return step.storing(Store(group_value(step.group, request.assignments), then))
+
+
+def _check_sync(group: Group, request: SyncRequest) -> Code:
+    if group.state is GroupState.EMPTY:
+        return Code.UNKNOWN_MEMBER_ID
+    code = group.check_member(request.member_id, request.instance_id)
+    if code is not Code.NONE:
+        return code
+    if request.generation != group.generation:
+        return Code.ILLEGAL_GENERATION
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
+        return Code.INCONSISTENT_GROUP_PROTOCOL
+    preparing = group.state is GroupState.PREPARING_REBALANCE
+    return Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
+
+
+def _differs(claimed: str | None, actual: str | None) -> bool:
+    return claimed is not None and actual is not None and claimed != actual
+
+
+def _part(group: Group, member: Member) -> SyncAnswer:
+    return SyncAnswer(protocol_type=group.protocol_type, protocol=group.protocol, assignment=member.assignment)
+
+
+def heartbeat(
+    group: Group, member_id: str, instance_id: str | None, generation: int, now_ms: int
+) -> tuple[Group, Code]:
+    """Heartbeat: the group with the member's session started anew, and the code for it."""
+    code = group.check_member(member_id, instance_id)
+    if code is not Code.NONE:
+        return group, code
+    if generation != group.generation:
+        return group, Code.ILLEGAL_GENERATION
+    preparing = group.state is GroupState.PREPARING_REBALANCE
+    return seen(group, member_id, now_ms), Code.REBALANCE_IN_PROGRESS if preparing else Code.NONE
+
+
+def seen(group: Group, member_id: str, now_ms: int) -> Group:
+    """The group with the session of one of its members started anew."""
+    return group.with_member(session_started(group.members[member_id], now_ms))
+
+
+def leave(
+    group: Group, identities: Iterable[tuple[str, str | None]], settings: GroupSettings, now_ms: int
+) -> tuple[Step, tuple[Code, ...]]:
+    """LeaveGroup of (member id, instance id): the step, and a code for each; a static member may come without id."""
+    step, codes = Step(group), []
+    for member_id, instance_id in identities:
+        code, found = _leaving(step.group, member_id, instance_id)
+        codes.append(code)
+        if found is not None:
+            step = remove(step, found)
+    if Code.NONE in codes and step.group.state is not GroupState.EMPTY:
+        step = rebalance_or_complete(step, settings, now_ms)
+    return step, tuple(codes)
+
+
+def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Code, str | None]:
+    if not member_id:
+        holder = None if instance_id is None else group.static_member(instance_id)
+        return (Code.UNKNOWN_MEMBER_ID, None) if holder is None else (Code.NONE, holder.member_id)
+    if member_id in group.pending:
+        return Code.NONE, member_id
+    code = group.check_member(member_id, instance_id)
+    return code, member_id if code is Code.NONE else None
+
+
+def expire(group: Group, settings: GroupSettings, now_ms: int) -> Step:
+    """What the passing of time leads to, every deadline up to now included."""
+    step = Step(group)
+    for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
+        step = _complete_if_last(remove(step, member_id), now_ms)
+    for member_id in list(group.members):
+        step = _session_over(step, member_id, settings, now_ms)
+    timer = step.group.join_timer
+    if timer is not None and timer.deadline_ms <= now_ms:
+        initial = timer.initial_delay_ms is not None
+        step = initial_delay_over(step, settings, now_ms) if initial else complete(step, now_ms)
+    sync_deadline_ms = step.group.sync_deadline_ms
+    if sync_deadline_ms is not None and sync_deadline_ms <= now_ms:
+        step = _sync_over(step, settings, now_ms)
+    return step
+
+
+def _session_over(step: Step, member_id: str, settings: GroupSettings, now_ms: int) -> Step:
+    member = step.group.members.get(member_id)
+    if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
+        return step
+    if member.awaits and not member.is_new:
+        # It cannot send heartbeats while its request waits; the answer starts its session anew.
+        return put(step, replace(member, session_deadline_ms=None))
+    step = remove(step, member_id)
+    if step.group.state is GroupState.PREPARING_REBALANCE:
+        return _complete_if_last(step, now_ms)
+    return rebalance_or_complete(step, settings, now_ms)
+
+
+def _complete_if_last(step: Step, now_ms: int) -> Step:
+    """End the join phase when only those were missing that are gone now; here the initial delay counts no more."""
+    waits = step.group.state is GroupState.PREPARING_REBALANCE and step.group.all_joined
+    return complete(step, now_ms) if waits else step
+
+
+def _sync_over(step: Step, settings: GroupSettings, now_ms: int) -> Step:
+    missing = step.group.pending_sync
+    step = step.to(replace(step.group, sync_deadline_ms=None))
+    for member_id in sorted(missing):
+        step = remove(step, member_id)
+    return prepare(step, settings, now_ms) if missing else step
+
+
+def stored(group: Group, store: Store, code: Code, settings: GroupSettings, now_ms: int) -> Step:
+    """The record of a store is durable, or could not be stored.
+
+    Args:
+        group: as it is by now.
+        store: what was to be stored.
+        code: NONE, or what a client is told instead.
+        settings: of the broker.
+        now_ms: milliseconds since 1970.
+    """
+    if isinstance(store.then, AssignmentStored):
+        return _assignment_stored(Step(group), store.then, code, settings, now_ms)
+    if isinstance(store.then, ReplacementStored):
+        return _replacement_stored(Step(group), store.then, code)
+    return Step(group)
+
+
+def _assignment_stored(step: Step, then: AssignmentStored, code: Code, settings: GroupSettings, now_ms: int) -> Step:
+    group = step.group
+    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != then.generation:
+        # A rebalance began meanwhile, and has told everybody who waited.
+        return step
+    if code is not Code.NONE:
+        return rebalance_or_complete(reset_assignment(step, code, now_ms), settings, now_ms)
+    step = step.to(with_assignment(group, then.assignment))
+    step = answer_syncs(step, lambda member: _part(group, member), now_ms)
+    return step.to(step.group.moved(GroupState.STABLE, now_ms))
+
+
+def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step:
+    group = step.group
+    member = group.members.get(then.member_id)
+    if group.state is not GroupState.STABLE or member is None or member.join_ticket != then.ticket:
+        # A rebalance began meanwhile: the member has joined it, and is answered at its end.
+        return step
+    if code is not Code.NONE:
+        before = replace(member, member_id=then.replaced, join_ticket=None)
+        refusal = replace(join_answer(group, ""), code=code, leader=then.leader)
+        return step.answered(then.ticket, refusal).to(_renamed(group, then.member_id, before))
+    answer = join_answer(group, then.member_id)
+    leads = group.leader == then.member_id
+    skips = replace(answer, skip_assignment=leads)
+    plain = replace(answer, leader=then.leader, members=())
+    step = step.answered(then.ticket, skips if then.skips_assignment else plain)
+    return put(step, replace(member, join_ticket=None))
+
+
+def loaded(group_id: str, value: GroupValue, settings: GroupSettings, now_ms: int) -> Step:
+    """A group as its last record left it; every member gets a whole session to show itself."""
+    members = [
+        Member(
+            member_id=each.member_id,
+            instance_id=each.instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            session_timeout_ms=each.session_timeout_ms,
+            rebalance_timeout_ms=each.rebalance_timeout_ms,
+            protocols=((value.protocol or "", each.subscription),),
+            assignment=each.assignment,
+            session_deadline_ms=now_ms + each.session_timeout_ms,
+        )
+        for each in value.members
+    ]
+    ids = [member.member_id for member in members]
+    group = Group(
+        group_id=group_id,
+        state=GroupState.STABLE if members else GroupState.EMPTY,
+        state_since_ms=value.state_since_ms,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol=value.protocol,
+        leader=value.leader if value.leader in ids else next(iter(ids), None),
+        members={member.member_id: member for member in members},
+    )
+    step = Step(replace(group, topics=group.subscribed_topics()))
+    return prepare(step, settings, now_ms) if len(members) > settings.size_max else step

@@ -1,0 +1,274 @@
+"""A group and its members as frozen values, and what can be asked of them.
+
+The questions are those of ``ClassicGroup`` and ``ClassicGroupMember`` in Apache Kafka. Deadlines stand in the values
+themselves; whoever holds a group asks `Group.next_deadline_ms` when to look at it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.coordinator.fields import Reader
+from spark_2pc_sink.reference.groups.states import PREDECESSORS, GroupState
+
+#: The protocol type of consumers; the only one whose metadata the coordinator can read.
+CONSUMER_PROTOCOL: Final = "consumer"
+#: Names the request that waits for an answer; whoever asks chooses it and never uses it again.
+Ticket: TypeAlias = Hashable
+#: Name and metadata of the assignment protocols that a member can do, the preferred first.
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """Broker properties that groups depend on; the defaults are Kafka's.
+
+    Args:
+        min_session_timeout_ms: ``group.min.session.timeout.ms``.
+        max_session_timeout_ms: ``group.max.session.timeout.ms``.
+        initial_rebalance_delay_ms: ``group.initial.rebalance.delay.ms``.
+        size_max: ``group.max.size``, members of one group.
+        new_member_join_timeout_ms: how long a member's first join may wait; a constant in Kafka.
+        offset_metadata_max: ``offset.metadata.max.bytes``; Kafka counts characters.
+        offsets_retention_ms: ``offsets.retention.minutes``.
+        retention_check_interval_ms: ``offsets.retention.check.interval.ms``.
+    """
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    size_max: int = 2**31 - 1
+    new_member_join_timeout_ms: int = 300_000
+    offset_metadata_max: int = 4_096
+    offsets_retention_ms: int = 604_800_000
+    retention_check_interval_ms: int = 600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One member of a group.
+
+    Args:
+        instance_id: ``group.instance.id`` of a static member (KIP-345), or None.
+        join_ticket: the JoinGroup request that waits, or None.
+        sync_ticket: the SyncGroup request that waits, or None.
+        is_new: its first join still waits; then a missed session removes it although a request waits.
+        session_deadline_ms: when it is taken for dead; None while a waiting request stands for it.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+    is_new: bool = False
+    session_deadline_ms: int | None = None
+
+    @property
+    def awaits(self) -> bool:
+        """True while one of its requests waits for an answer."""
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Its metadata for the protocol; empty where it does not name it."""
+        return dict(self.protocols).get(protocol or "", b"")
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """The candidate that it prefers; one of them must be among its protocols."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+@dataclass(frozen=True)
+class JoinTimer:
+    """When the join phase ends although members are missing.
+
+    Args:
+        initial_delay_ms: the wait under way, in the first rebalance of an empty group; None in every other.
+        remaining_ms: how much longer the first rebalance may be put off for further new members (KIP-134).
+    """
+
+    deadline_ms: int
+    initial_delay_ms: int | None = None
+    remaining_ms: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A classic group.
+
+    Args:
+        previous_state: tells the first rebalance of an empty group from later ones.
+        state_since_ms: time of the last change of state; -1 when it is not known.
+        protocol_type: None before any member joined: a group that only commits offsets.
+        protocol: the assignment protocol of the generation.
+        members: by member id, in the order in which they joined.
+        pending: member ids that were handed out and not yet used (KIP-394), with the time at which they lapse.
+        pending_sync: members of the generation that have not synced.
+        member_added: another new member has come during the first rebalance.
+        sync_deadline_ms: when members that have not synced are removed.
+        topics: what consumers subscribed to; None where it cannot be known.
+    """
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState | None = None
+    state_since_ms: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: Mapping[str, Member] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
+    pending_sync: frozenset[str] = frozenset()
+    member_added: bool = False
+    join_timer: JoinTimer | None = None
+    sync_deadline_ms: int | None = None
+    topics: frozenset[str] | None = None
+
+    def moved(self, target: GroupState, now_ms: int) -> Group:
+        """The group in another state."""
+        if self.state not in PREDECESSORS[target]:
+            raise AssertionError(f"{self.state.value} -> {target.value} is not in the table of transitions")
+        return replace(self, state=target, previous_state=self.state, state_since_ms=now_ms)
+
+    def with_member(self, member: Member) -> Group:
+        """The group with a member added or replaced; without a leader it becomes the leader."""
+        members = {**self.members, member.member_id: member}
+        pending = {key: value for key, value in self.pending.items() if key != member.member_id}
+        return replace(self, members=members, pending=pending, leader=self.leader or member.member_id)
+
+    def without(self, member_id: str) -> Group:
+        """The group without a member or a pending one; another member takes the lead from a leader."""
+        members = {key: value for key, value in self.members.items() if key != member_id}
+        pending = {key: value for key, value in self.pending.items() if key != member_id}
+        leader = next(iter(members), None) if self.leader == member_id else self.leader
+        return replace(
+            self, members=members, pending=pending, leader=leader, pending_sync=self.pending_sync - {member_id}
+        )
+
+    @property
+    def all_joined(self) -> bool:
+        """True when nobody is missing from the join phase."""
+        return not self.pending and all(member.join_ticket is not None for member in self.members.values())
+
+    @property
+    def awaiting_join(self) -> int:
+        """How many members wait for the end of the join phase."""
+        return sum(member.join_ticket is not None for member in self.members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """True where the metadata of members is the one of consumers."""
+        return self.protocol_type == CONSUMER_PROTOCOL
+
+    def static_member(self, instance_id: str) -> Member | None:
+        """The member that holds the instance id."""
+        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+
+    def accepts(self, member_id: str, size_max: int) -> bool:
+        """False where the group is full (KIP-389)."""
+        if self.state is GroupState.EMPTY:
+            return True
+        known = self.members.get(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            waits = known is not None and known.join_ticket is not None
+            return waits or self.awaiting_join < size_max
+        return known is not None or len(self.members) < size_max
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """True where every member can do one of the protocols; an empty group takes any."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        names = [{name for name, _ in member.protocols} for member in self.members.values()]
+        return protocol_type == self.protocol_type and any(
+            all(name in known for known in names) for name, _ in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol that most members prefer among those that all of them can do."""
+        names = [{name for name, _ in member.protocols} for member in self.members.values()]
+        candidates = frozenset.intersection(*map(frozenset, names))
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Code:
+        """Whether the member is one of this group; a static one is fenced by a newer holder of its instance id."""
+        if instance_id is not None:
+            holder = self.static_member(instance_id)
+            if holder is None:
+                return Code.UNKNOWN_MEMBER_ID
+            if holder.member_id != member_id:
+                return Code.FENCED_INSTANCE_ID
+        return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+    ) -> Code:
+        """Whether a member may commit offsets (``ClassicGroup.validateOffsetCommit``)."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            # Offsets of a client that assigns its partitions itself.
+            return Code.NONE
+        if generation >= 0 or member_id or instance_id is not None:
+            code = self.check_member(member_id, instance_id)
+            if code is not Code.NONE:
+                return code
+            if generation != self.generation:
+                return Code.ILLEGAL_GENERATION
+        elif not transactional:
+            return Code.UNKNOWN_MEMBER_ID
+        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return Code.REBALANCE_IN_PROGRESS
+        return Code.NONE
+
+    def subscribes_to(self, topic: str) -> bool:
+        """True where the offsets of the topic are in use: a member consumes it, or that cannot be known."""
+        return self.is_consumer_group if self.topics is None else topic in self.topics
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """What the members of the generation subscribed to, read from their metadata."""
+        if not self.is_consumer_group:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        try:
+            return frozenset().union(
+                *(_subscription_topics(member.metadata(self.protocol)) for member in self.members.values())
+            )
+        except RemoteProtocolError:
+            # Kafka too takes metadata that is no consumer's subscription for an unknown one.
+            return None
+
+    def next_deadline_ms(self) -> int | None:
+        """When `machine.expire` has something to do, or None."""
+        deadlines = [*self.pending.values()]
+        deadlines += [
+            member.session_deadline_ms for member in self.members.values() if member.session_deadline_ms is not None
+        ]
+        deadlines += [self.join_timer.deadline_ms] if self.join_timer is not None else []
+        deadlines += [self.sync_deadline_ms] if self.sync_deadline_ms is not None else []
+        return min(deadlines, default=None)
+
+
+def _subscription_topics(metadata: bytes) -> frozenset[str]:
+    """The topics of a ConsumerProtocolSubscription; version and topics lead it in every version."""
+    reader = Reader(metadata, peer="a member's subscription")
+    reader.integer(2)
+    count = reader.length(compact=False) or 0
+    return frozenset(reader.string(compact=False) for _ in range(count))

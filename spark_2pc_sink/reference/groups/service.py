@@ -1,0 +1,285 @@
+"""The shell of the group machine: requests in, answers out, records appended, deadlines met.
+
+Each group has at most one timer. It is left alone while deadlines move back, as every heartbeat moves one, and looks
+again when it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.members import Group, GroupSettings
+from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue
+from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.transactions.background import Background
+
+#: The longest that a timer sleeps before it looks again, so that a clock that was set back does no harm for longer.
+_SLEEP_MS_MAX: Final = 60_000
+#: The shortest sleep: deadlines are whole milliseconds.
+_SLEEP_MS_MIN: Final = 1
+_MINUTE_MS: Final = 60_000
+#: Texts have their length in an int16 in the records of groups. A member id is an instance id and some more.
+TEXT_BYTES_MAX: Final = 32_767 - 64
+
+
+def group_settings(properties: BrokerProperties) -> GroupSettings:
+    """The settings of groups on a broker."""
+    return GroupSettings(
+        min_session_timeout_ms=properties.group_min_session_timeout_ms,
+        max_session_timeout_ms=properties.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=properties.group_initial_rebalance_delay_ms,
+        size_max=properties.group_max_size,
+        offset_metadata_max=properties.offset_metadata_max_bytes,
+        offsets_retention_ms=properties.offsets_retention_minutes * _MINUTE_MS,
+        retention_check_interval_ms=properties.offsets_retention_check_interval_ms,
+    )
+
+
+def random_member_id(prefix: str) -> str:
+    """A member id as Kafka makes it: client id or instance id, and a random UUID."""
+    return f"{prefix}-{uuid4()}"
+
+
+def is_group_id(group_id: str | None) -> bool:
+    """False for the empty id, and for one that no record could hold."""
+    return bool(group_id) and _fits(group_id)
+
+
+def _fits(text: str | None) -> bool:
+    return len((text or "").encode()) <= TEXT_BYTES_MAX
+
+
+class GroupService:
+    """Groups with members.
+
+    Args:
+        store: what is known of groups.
+        settings: of the broker.
+        now_ms: milliseconds since 1970; sessions are measured by it too.
+        new_member_id: makes a member id that was never used, from its prefix.
+    """
+
+    def __init__(
+        self,
+        store: GroupStore,
+        settings: GroupSettings,
+        *,
+        now_ms: Callable[[], int],
+        new_member_id: Callable[[str], str] = random_member_id,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self._now_ms = now_ms
+        self._new_member_id = new_member_id
+        self._background = Background()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the groups back from their log."""
+        self.store.load(self.settings)
+
+    def start(self) -> None:
+        """Start the timers; every member that was loaded has a whole session before it."""
+        for group_id in self.store.groups:
+            self._arm(group_id)
+        self._background.every(self.settings.retention_check_interval_ms, self.remove_expired)
+
+    async def stop(self) -> None:
+        """End the timers, answer every request that waits with NOT_COORDINATOR, and finish what is under way."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for group in list(self.store.groups.values()):
+            self._resign(group)
+        await self._background.stop()
+
+    def _resign(self, group: Group) -> None:
+        for member in group.members.values():
+            refusal = JoinAnswer(code=Code.NOT_COORDINATOR, member_id=member.member_id)
+            _answer(member.join_ticket, refusal)
+            _answer(member.sync_ticket, SyncAnswer(code=Code.NOT_COORDINATOR))
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup; waits for the end of the join phase.
+
+        Args:
+            group_id: of the group.
+            request: its ticket is put in here.
+        """
+        code = self._join_refusal(group_id, request)
+        if code is not Code.NONE:
+            return JoinAnswer(code=code, member_id=request.member_id)
+        known = self.store.groups.get(group_id)
+        group = known or Group(group_id=group_id, state_since_ms=self._now_ms())
+        ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        step = machine.join(group, replace(request, ticket=ticket), self.settings, self._now_ms(), self._new_member_id)
+        if known is None and not step.stores:
+            step = step.storing(Store(GroupValue(state_since_ms=group.state_since_ms)))
+        self._take(step)
+        return await ticket
+
+    def _join_refusal(self, group_id: str, request: JoinRequest) -> Code:
+        if not is_group_id(group_id):
+            return Code.INVALID_GROUP_ID
+        session_ms = request.session_timeout_ms
+        if not self.settings.min_session_timeout_ms <= session_ms <= self.settings.max_session_timeout_ms:
+            return Code.INVALID_SESSION_TIMEOUT
+        names = (request.instance_id, request.protocol_type, *(name for name, _ in request.protocols))
+        if not all(map(_fits, names)):
+            # Kafka fails when it writes the group's record.
+            return Code.UNKNOWN_SERVER_ERROR
+        unknown = bool(request.member_id) and group_id not in self.store.groups
+        return Code.UNKNOWN_MEMBER_ID if unknown else Code.NONE
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup; waits for the leader's assignment.
+
+        Args:
+            group_id: of the group.
+            request: its ticket is put in here.
+        """
+        if not is_group_id(group_id):
+            return SyncAnswer(code=Code.INVALID_GROUP_ID)
+        group = self.store.groups.get(group_id)
+        if group is None:
+            return SyncAnswer(code=Code.UNKNOWN_MEMBER_ID)
+        ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        self._take(machine.sync(group, replace(request, ticket=ticket)))
+        return await ticket
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
+        """Heartbeat."""
+        if not is_group_id(group_id):
+            return Code.INVALID_GROUP_ID
+        group = self.store.groups.get(group_id)
+        if group is None:
+            return Code.UNKNOWN_MEMBER_ID
+        group, code = machine.heartbeat(group, member_id, instance_id, generation, self._now_ms())
+        self._take(Step(group))
+        return code
+
+    def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
+        """LeaveGroup of (member id, instance id): a code for the request, and one for each of them."""
+        if not is_group_id(group_id):
+            return Code.INVALID_GROUP_ID, ()
+        group = self.store.groups.get(group_id)
+        if group is None:
+            return Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(identities)
+        step, codes = machine.leave(group, identities, self.settings, self._now_ms())
+        self._take(step)
+        return Code.NONE, codes
+
+    def seen(self, group_id: str, member_id: str) -> None:
+        """A member has committed offsets: its session starts anew, where the group is in a state that has sessions."""
+        group = self.store.groups.get(group_id)
+        alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
+        if group is not None and group.state in alive and member_id in group.members:
+            self._take(Step(machine.seen(group, member_id, self._now_ms())))
+
+    async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
+        """DeleteGroups: the code for each; groups with members stay."""
+        codes = {group_id: self._delete(group_id) for group_id in group_ids}
+        for group_id, code in codes.items():
+            if code is Code.NONE:
+                codes[group_id] = await self.store.durable(group_id)
+        return codes
+
+    def _delete(self, group_id: str) -> Code:
+        group = self.store.groups.get(group_id)
+        if group is None:
+            return Code.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return Code.NON_EMPTY_GROUP
+        code = self.store.append_tombstones(
+            group_id, (*self.store.offsets(group_id).keys_of(group_id), GroupKey(group_id))
+        )
+        self._arm(group_id)
+        return code
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    async def remove_expired(self) -> None:
+        """Forget offsets that nobody has used for the retention time, and empty groups that have none (KIP-211)."""
+        now_ms = self._now_ms()
+        for group in list(self.store.groups.values()):
+            offsets = self.store.offsets(group.group_id)
+            expired = offsets.expired(group, now_ms, self.settings.offsets_retention_ms)
+            kept = len(offsets.of_group(group.group_id)) > len(expired)
+            done = not kept and not offsets.has_open_transactions(group.group_id)
+            deleted = [GroupKey(group.group_id)] if done and group.state is GroupState.EMPTY else []
+            self.store.append_tombstones(group.group_id, (*expired, *deleted))
+            self._arm(group.group_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its offsets are, in every group."""
+        for group_id in list(self.store.groups):
+            keys = self.store.offsets(group_id).keys_of_topic(topic)
+            self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
+
+    def _arm(self, group_id: str) -> None:
+        """See to it that somebody looks when the group's next deadline has come."""
+        group = self.store.groups.get(group_id)
+        deadline_ms = None if group is None else group.next_deadline_ms()
+        timer = self._timers.get(group_id)
+        if deadline_ms is None:
+            if timer is not None:
+                timer.cancel()
+                del self._timers[group_id]
+            return
+        sleep_ms = min(max(deadline_ms - self._now_ms(), _SLEEP_MS_MIN), _SLEEP_MS_MAX)
+        loop = asyncio.get_running_loop()
+        when_s = loop.time() + sleep_ms / 1000
+        if timer is not None:
+            if timer.when() <= when_s:
+                return
+            timer.cancel()
+        self._timers[group_id] = loop.call_at(when_s, self._due, group_id)
+
+    def _due(self, group_id: str) -> None:
+        self._timers.pop(group_id, None)
+        self.expire(group_id)
+
+    def expire(self, group_id: str) -> None:
+        """Carry out what the passing of time leads to."""
+        group = self.store.groups.get(group_id)
+        if group is not None:
+            self._take(machine.expire(group, self.settings, self._now_ms()))
+
+    # --- outcomes ----------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        """Put a step in force; records are in the log before any other step of the group."""
+        group_id = step.group.group_id
+        self.store.groups[group_id] = step.group
+        for reply in step.replies:
+            _answer(reply.ticket, reply.answer)
+        for store in step.stores:
+            code = self.store.append(group_id, [(GroupKey(group_id), store.value)])
+            self._background.run(self._stored(group_id, store, code))
+        self._arm(group_id)
+
+    async def _stored(self, group_id: str, store: Store, code: Code) -> None:
+        if code is Code.NONE:
+            code = await self.store.durable(group_id)
+        group = self.store.groups.get(group_id)
+        if group is not None:
+            self._take(machine.stored(group, store, code, self.settings, self._now_ms()))
+
+
+def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:
+    """Give an answer to who waits for it; a client that has gone does not any more."""
+    if ticket is not None and not ticket.done():
+        ticket.set_result(answer)

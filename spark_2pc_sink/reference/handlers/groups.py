@@ -1,0 +1,256 @@
+"""Consumer groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
+from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.groups.members import Group, Member
+from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.states import DEAD, GroupState
+from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+
+_JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
+_LeftMember: Final = LeaveGroupResponse.MemberResponse
+_DescribedGroup: Final = DescribeGroupsResponse.DescribedGroup
+_DescribedMember: Final = _DescribedGroup.DescribedGroupMember
+_ListedGroup: Final = ListGroupsResponse.ListedGroup
+_DeletedGroup: Final = DeleteGroupsResponse.DeletableGroupResult
+
+#: JoinGroup v0 has one timeout for session and rebalance.
+_REBALANCE_TIMEOUT_VERSION: Final = 1
+#: First version of JoinGroup whose answer may lack a protocol.
+_NO_PROTOCOL_VERSION: Final = 7
+#: First version of SyncGroup that must say which protocol the client takes the group's to be (KIP-559).
+_SYNC_PROTOCOL_VERSION: Final = 5
+#: First version of LeaveGroup for several members.
+_LEAVE_BATCH_VERSION: Final = 3
+#: First version of DescribeGroups that says when a group does not exist (KIP-1043).
+_GROUP_NOT_FOUND_VERSION: Final = 6
+#: What this server has of Kafka's kinds of group, in the lower case of the filter's comparison.
+_GROUP_TYPE: Final = "classic"
+#: What there is to do with a group (Kafka: ``AclEntry.supportedOperations``).
+_GROUP_OPERATIONS: Final = (
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+
+
+class GroupHandlers:
+    """The group APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them.
+
+    Args:
+        service: the groups.
+    """
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+
+    def handlers(self) -> Handlers:
+        """What is offered."""
+        return {
+            Api.JOIN_GROUP: Handler(0, 9, self.join),
+            Api.SYNC_GROUP: Handler(0, 5, self.sync),
+            Api.HEARTBEAT: Handler(0, 4, self.heartbeat),
+            Api.LEAVE_GROUP: Handler(0, 5, self.leave),
+            Api.DESCRIBE_GROUPS: Handler(0, 6, self.describe),
+            Api.LIST_GROUPS: Handler(0, 5, self.list),
+            Api.DELETE_GROUPS: Handler(0, 2, self.delete),
+        }
+
+    async def join(self, context: RequestContext, request: Any) -> Any:
+        """JoinGroup v0 to v9; the answer comes when the join phase ends."""
+        if not may_read(context.access, request.group_id):
+            return _join_response(JoinAnswer(code=Code.GROUP_AUTHORIZATION_FAILED), context.version)
+        has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
+        wanted = JoinRequest(
+            ticket=None,
+            version=context.version,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=max(request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms, 0),
+            protocol_type=request.protocol_type,
+            protocols=tuple({each.name: bytes(each.metadata) for each in request.protocols}.items()),
+        )
+        return _join_response(await self._service.join(request.group_id, wanted), context.version)
+
+    async def sync(self, context: RequestContext, request: Any) -> Any:
+        """SyncGroup v0 to v5; the answer comes when the leader's assignment is durable."""
+        if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
+            return _sync_response(SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL))
+        if not may_read(context.access, request.group_id):
+            return _sync_response(SyncAnswer(code=Code.GROUP_AUTHORIZATION_FAILED))
+        wanted = SyncRequest(
+            ticket=None,
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+            assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        )
+        return _sync_response(await self._service.sync(request.group_id, wanted))
+
+    async def heartbeat(self, context: RequestContext, request: Any) -> Any:
+        """Heartbeat v0 to v4."""
+        code = Code.GROUP_AUTHORIZATION_FAILED
+        if may_read(context.access, request.group_id):
+            code = self._service.heartbeat(
+                request.group_id, request.member_id, request.group_instance_id, request.generation_id
+            )
+        return HeartbeatResponse(throttle_time_ms=0, error_code=code)
+
+    async def leave(self, context: RequestContext, request: Any) -> Any:
+        """LeaveGroup v0 to v5; below v3 the one member's code is that of the request."""
+        if not may_read(context.access, request.group_id):
+            return LeaveGroupResponse(throttle_time_ms=0, error_code=Code.GROUP_AUTHORIZATION_FAILED, members=[])
+        identities = [(request.member_id, None)]
+        if context.version >= _LEAVE_BATCH_VERSION:
+            identities = [(each.member_id, each.group_instance_id) for each in request.members]
+        code, codes = self._service.leave(request.group_id, identities)
+        if context.version < _LEAVE_BATCH_VERSION:
+            return LeaveGroupResponse(throttle_time_ms=0, error_code=code or codes[0], members=[])
+        members = [
+            _LeftMember(member_id=member_id, group_instance_id=instance_id, error_code=each)
+            for (member_id, instance_id), each in zip(identities, codes, strict=False)
+        ]
+        return LeaveGroupResponse(throttle_time_ms=0, error_code=code, members=members)
+
+    async def describe(self, context: RequestContext, request: Any) -> Any:
+        """DescribeGroups v0 to v6; metadata of members is shown of a stable group only."""
+        refused, described = [], []
+        for group_id in request.groups:
+            if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+                refused.append(_no_group(group_id, Code.GROUP_AUTHORIZATION_FAILED, ""))
+                continue
+            found = self._described(group_id, context.version)
+            if request.include_authorized_operations and found.error_code == Code.NONE:
+                found.authorized_operations = _allowed(context.access, group_id)
+            described.append(found)
+        return DescribeGroupsResponse(throttle_time_ms=0, groups=[*refused, *described])
+
+    def _described(self, group_id: str, version: int) -> Any:
+        group = self._service.store.groups.get(group_id)
+        if group is not None:
+            return _described(group)
+        if version < _GROUP_NOT_FOUND_VERSION:
+            return _no_group(group_id, Code.NONE, DEAD)
+        return _no_group(group_id, Code.GROUP_ID_NOT_FOUND, DEAD, f"Group {group_id} not found.")
+
+    async def list(self, context: RequestContext, request: Any) -> Any:
+        """ListGroups v0 to v5, by state (v4) and type (v5); whoever may not describe a group does not see it."""
+        states = {each.strip().lower() for each in request.states_filter or ()}
+        types = {each.strip().lower() for each in request.types_filter or ()}
+        sees_all = context.access.allows(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+        groups = [
+            _ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=_GROUP_TYPE,
+            )
+            for group in self._service.store.groups.values()
+            if (not states or group.state.value.lower() in states)
+            and (not types or _GROUP_TYPE in types)
+            and (sees_all or context.access.allows(Operation.DESCRIBE, Resource.GROUP, group.group_id))
+        ]
+        return ListGroupsResponse(throttle_time_ms=0, error_code=Code.NONE, groups=groups)
+
+    async def delete(self, context: RequestContext, request: Any) -> Any:
+        """DeleteGroups v0 to v2; groups with members stay."""
+        names = list(dict.fromkeys(request.groups_names))
+        allowed = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
+        codes = await self._service.delete(allowed)
+        return DeleteGroupsResponse(
+            throttle_time_ms=0,
+            results=[
+                _DeletedGroup(group_id=name, error_code=codes.get(name, Code.GROUP_AUTHORIZATION_FAILED))
+                for name in names
+            ],
+        )
+
+
+def may_read(access: Access, group_id: str) -> bool:
+    """True where the principal may be a member of the group, or commit offsets for it."""
+    return access.allows(Operation.READ, Resource.GROUP, group_id)
+
+
+def _join_response(answer: JoinAnswer, version: int) -> Any:
+    return JoinGroupResponse(
+        throttle_time_ms=0,
+        error_code=answer.code,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol or ("" if version < _NO_PROTOCOL_VERSION else None),
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            _JoinedMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata)
+            for each in answer.members
+        ],
+    )
+
+
+def _sync_response(answer: SyncAnswer) -> Any:
+    return SyncGroupResponse(
+        throttle_time_ms=0,
+        error_code=answer.code,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
+
+
+def _described(group: Group) -> Any:
+    stable = group.state is GroupState.STABLE
+    return _DescribedGroup(
+        error_code=Code.NONE,
+        error_message=None,
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=[_described_member(group, member) for member in group.members.values()],
+        authorized_operations=None,
+    )
+
+
+def _described_member(group: Group, member: Member) -> Any:
+    return _DescribedMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol) if group.state is GroupState.STABLE else b"",
+        member_assignment=member.assignment,
+    )
+
+
+def _no_group(group_id: str, code: Code, state: str, message: str | None = None) -> Any:
+    return _DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+        authorized_operations=None,
+    )
+
+
+def _allowed(access: Access, group_id: str) -> set[int]:
+    """What the principal may do with the group, as kafka-python writes a set of operations."""
+    return {each.value for each in _GROUP_OPERATIONS if access.allows(each, Resource.GROUP, group_id)}

@@ -1,0 +1,347 @@
+"""Offsets of groups: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
+from kafka.protocol.producer import TxnOffsetCommitResponse
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.groups.offset_service import Committer, FetchedOffset, OffsetService, Transaction
+from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
+from spark_2pc_sink.reference.handlers.groups import may_read
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+
+_CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
+_CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition
+_TxnTopic: Final = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_TxnPartition: Final = _TxnTopic.TxnOffsetCommitResponsePartition
+_DeleteTopic: Final = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_DeletePartition: Final = _DeleteTopic.OffsetDeleteResponsePartition
+_FetchTopic: Final = OffsetFetchResponse.OffsetFetchResponseTopic
+_FetchPartition: Final = _FetchTopic.OffsetFetchResponsePartition
+_FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
+_GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
+
+#: First version of OffsetCommit and OffsetFetch that names topics by their ids.
+_TOPIC_ID_VERSION: Final = 10
+#: First version of OffsetFetch for several groups.
+_GROUPS_VERSION: Final = 8
+#: First version of OffsetFetch with a code for the whole request.
+_FETCH_CODE_VERSION: Final = 2
+_NO_OFFSET: Final = -1
+
+
+class Topics(Protocol):
+    """What the handlers need of the catalog."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of that id, or None."""
+
+
+@dataclass
+class _Asked:
+    """A topic of a request: its partitions with a code for each that is refused already."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: list[Any]
+    codes: list[Code] = field(default_factory=list)
+
+    @property
+    def refused(self) -> bool:
+        """True where some partition is refused already."""
+        return any(self.codes)
+
+    def accepted(self) -> Iterator[Any]:
+        """The partitions that are not refused."""
+        return (each for each, code in zip(self.partitions, self.codes, strict=True) if code is Code.NONE)
+
+
+class GroupOffsetHandlers:
+    """The offset APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them.
+
+    Args:
+        service: the offsets.
+        topics: the catalog.
+        now_ms: milliseconds since 1970.
+    """
+
+    def __init__(self, service: OffsetService, topics: Topics, *, now_ms: Callable[[], int]) -> None:
+        self._service = service
+        self._topics = topics
+        self._now_ms = now_ms
+
+    def handlers(self) -> Handlers:
+        """What is offered."""
+        return {
+            Api.OFFSET_COMMIT: Handler(2, 10, self.commit),
+            Api.OFFSET_FETCH: Handler(1, 10, self.fetch),
+            Api.OFFSET_DELETE: Handler(0, 0, self.delete),
+            Api.TXN_OFFSET_COMMIT: Handler(0, 5, self.commit_in_transaction),
+        }
+
+    # --- commit ------------------------------------------------------------------------------------------------------
+
+    async def commit(self, context: RequestContext, request: Any) -> Any:
+        """OffsetCommit v2 to v10."""
+        refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
+        asked = self._asked(context, request.topics, refusal)
+        if any(True for topic in asked for _ in topic.accepted()):
+            retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
+            committer = Committer(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id_or_member_epoch,
+            )
+            offsets = self._offsets(request.group_id, asked, retention_ms)
+            code = await self._service.commit(committer, offsets, version=context.version)
+            self._settle(asked, code)
+        return OffsetCommitResponse(
+            throttle_time_ms=0,
+            topics=[
+                _CommitTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        _CommitPartition(partition_index=each.partition_index, error_code=code)
+                        for each, code in zip(topic.partitions, topic.codes, strict=True)
+                    ],
+                )
+                for topic in asked
+            ],
+        )
+
+    async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
+        """TxnOffsetCommit v0 to v5 (KIP-98, KIP-447, KIP-890)."""
+        asked = self._asked(context, request.topics, _transaction_refusal(context, request))
+        if any(True for topic in asked for _ in topic.accepted()):
+            committer = Committer(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id,
+            )
+            transaction = Transaction(
+                transactional_id=request.transactional_id,
+                pair=Pair(request.producer_id, request.producer_epoch),
+                version=context.version,
+            )
+            offsets = self._offsets(request.group_id, asked, UNKNOWN)
+            code = await self._service.commit_in_transaction(committer, offsets, transaction)
+            self._settle(asked, Code(offsets_code(context.version, code)))
+        return TxnOffsetCommitResponse(
+            throttle_time_ms=0,
+            topics=[
+                _TxnTopic(
+                    name=topic.name,
+                    partitions=[
+                        _TxnPartition(partition_index=each.partition_index, error_code=code)
+                        for each, code in zip(topic.partitions, topic.codes, strict=True)
+                    ],
+                )
+                for topic in asked
+            ],
+        )
+
+    def _asked(self, context: RequestContext, topics: Iterable[Any], refusal: Code) -> list[_Asked]:
+        """The topics of a commit, with what is refused for its name alone."""
+        asked = []
+        for topic in topics:
+            topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
+            known = None if topic_id is None else self._topics.topic_by_id(topic_id)
+            name = topic.name if topic_id is None else "" if known is None else known.name
+            found = _Asked(name, topic_id, list(topic.partitions))
+            code = refusal or self._topic_refusal(context, found)
+            count = 0 if code else self._partition_count(name)
+            # Kafka's answers begin with what is refused.
+            found.partitions.sort(key=lambda each: 0 <= each.partition_index < count)
+            found.codes = [
+                code or (Code.NONE if 0 <= each.partition_index < count else Code.UNKNOWN_TOPIC_OR_PARTITION)
+                for each in found.partitions
+            ]
+            asked.append(found)
+        return sorted(asked, key=lambda topic: not topic.refused)
+
+    def _topic_refusal(self, context: RequestContext, asked: _Asked) -> Code:
+        if asked.topic_id is not None and not asked.name:
+            return Code.UNKNOWN_TOPIC_ID
+        if not context.access.allows(Operation.READ, Resource.TOPIC, asked.name):
+            return Code.TOPIC_AUTHORIZATION_FAILED
+        return Code.NONE
+
+    def _partition_count(self, name: str) -> int:
+        topic = self._topics.topic(name)
+        return 0 if topic is None else topic.partitions
+
+    def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
+        now_ms = self._now_ms()
+        expire_ms = UNKNOWN if retention_ms == UNKNOWN else now_ms + retention_ms
+        return {
+            OffsetKey(group_id, topic.name, each.partition_index): OffsetValue(
+                offset=each.committed_offset,
+                leader_epoch=UNKNOWN if each.committed_leader_epoch is None else each.committed_leader_epoch,
+                metadata=each.committed_metadata or "",
+                commit_ms=now_ms,
+                expire_ms=expire_ms,
+                topic_id=topic.topic_id,
+            )
+            for topic in asked
+            for each in topic.accepted()
+            if self._service.metadata_fits(each.committed_metadata)
+        }
+
+    def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
+        """Put the outcome of the commit in for every partition that was not refused before."""
+        for topic in asked:
+            topic.codes = [
+                before or code or self._metadata_code(each.committed_metadata)
+                for each, before in zip(topic.partitions, topic.codes, strict=True)
+            ]
+
+    def _metadata_code(self, metadata: str | None) -> Code:
+        return Code.NONE if self._service.metadata_fits(metadata) else Code.OFFSET_METADATA_TOO_LARGE
+
+    # --- fetch -------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, context: RequestContext, request: Any) -> Any:
+        """OffsetFetch v1 to v10; without topics (from v2 on) every offset of the group."""
+        stable = bool(request.require_stable)
+        if context.version >= _GROUPS_VERSION:
+            groups = []
+            for group in request.groups:
+                code, topics = await self._fetch_group(context, group.group_id, group.topics, require_stable=stable)
+                groups.append(_FetchGroup(group_id=group.group_id, topics=topics, error_code=code))
+            return OffsetFetchResponse(throttle_time_ms=0, topics=[], error_code=Code.NONE, groups=groups)
+        code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
+        if code and context.version < _FETCH_CODE_VERSION:
+            topics = [_unfetched(topic, code, _FetchTopic) for topic in request.topics]
+        return OffsetFetchResponse(throttle_time_ms=0, topics=topics, error_code=code, groups=[])
+
+    async def _fetch_group(
+        self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
+    ) -> tuple[Code, list[Any]]:
+        if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
+            return Code.GROUP_AUTHORIZATION_FAILED, []
+        asked = None if topics is None else [self._fetched_topic(context, topic) for topic in topics]
+        keys = (
+            None
+            if asked is None
+            else [
+                OffsetKey(group_id, topic.name, index)
+                for topic, code in asked
+                if code is Code.NONE
+                for index in topic.partitions
+            ]
+        )
+        code, found = await self._service.fetch(group_id, keys, require_stable=require_stable)
+        if code is not Code.NONE:
+            return code, []
+        wanted = self._all_topics(context, found) if asked is None else asked
+        return Code.NONE, [_fetched(group_id, topic, each, found, context.version) for topic, each in wanted]
+
+    def _fetched_topic(self, context: RequestContext, topic: Any) -> tuple[_Asked, Code]:
+        topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
+        known = None if topic_id is None else self._topics.topic_by_id(topic_id)
+        name = topic.name if topic_id is None else "" if known is None else known.name
+        asked = _Asked(name, topic_id, list(topic.partition_indexes))
+        if topic_id is not None and known is None:
+            return asked, Code.UNKNOWN_TOPIC_ID
+        allowed = context.access.allows(Operation.DESCRIBE, Resource.TOPIC, name)
+        return asked, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+
+    def _all_topics(
+        self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]
+    ) -> list[tuple[_Asked, Code]]:
+        """Every topic that the group has offsets of and the principal may see; by id only those that exist."""
+        partitions: dict[str, list[int]] = {}
+        for key in found:
+            if context.access.allows(Operation.DESCRIBE, Resource.TOPIC, key.topic):
+                partitions.setdefault(key.topic, []).append(key.partition)
+        wanted = []
+        for name, indexes in partitions.items():
+            topic = self._topics.topic(name)
+            if topic is not None or context.version < _TOPIC_ID_VERSION:
+                wanted.append((_Asked(name, None if topic is None else topic.id, sorted(indexes)), Code.NONE))
+        return wanted
+
+    # --- delete ------------------------------------------------------------------------------------------------------
+
+    async def delete(self, context: RequestContext, request: Any) -> Any:
+        """OffsetDelete v0 (KIP-496)."""
+        refusal = Code.GROUP_AUTHORIZATION_FAILED
+        if context.access.allows(Operation.DELETE, Resource.GROUP, request.group_id):
+            refusal = self._service.delete_refusal(request.group_id)
+        if refusal is not Code.NONE:
+            return OffsetDeleteResponse(error_code=refusal, throttle_time_ms=0, topics=[])
+        asked = self._asked(context, request.topics, Code.NONE)
+        keys = [
+            OffsetKey(request.group_id, topic.name, each.partition_index)
+            for topic in asked
+            for each in topic.accepted()
+        ]
+        codes = await self._service.delete(request.group_id, keys)
+        topics = [
+            _DeleteTopic(
+                name=topic.name,
+                partitions=[
+                    _DeletePartition(
+                        partition_index=each.partition_index,
+                        error_code=code or codes[OffsetKey(request.group_id, topic.name, each.partition_index)],
+                    )
+                    for each, code in zip(topic.partitions, topic.codes, strict=True)
+                ],
+            )
+            for topic in asked
+        ]
+        return OffsetDeleteResponse(error_code=Code.NONE, throttle_time_ms=0, topics=topics)
+
+
+def _transaction_refusal(context: RequestContext, request: Any) -> Code:
+    if not context.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
+
+
+def _fetched(group_id: str, topic: _Asked, code: Code, found: Mapping[OffsetKey, FetchedOffset], version: int) -> Any:
+    none = FetchedOffset(None, code)
+    partitions = []
+    for index in topic.partitions:
+        each = found.get(OffsetKey(group_id, topic.name, index), none)
+        value = each.value
+        if value is not None and value.topic_id and topic.topic_id and value.topic_id != topic.topic_id:
+            # Committed for a topic of the same name that is gone.
+            value = None
+        kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
+        partitions.append(_fetched_partition(kind, index, each.code, value))
+    if version >= _GROUPS_VERSION:
+        return _GroupTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return _FetchTopic(name=topic.name, partitions=partitions)
+
+
+def _unfetched(topic: Any, code: Code, kind: Any) -> Any:
+    partitions = [_fetched_partition(_FetchPartition, index, code, None) for index in topic.partition_indexes]
+    return kind(name=topic.name, partitions=partitions)
+
+
+def _fetched_partition(kind: Any, index: int, code: Code, value: OffsetValue | None) -> Any:
+    return kind(
+        partition_index=index,
+        committed_offset=_NO_OFFSET if value is None else value.offset,
+        committed_leader_epoch=UNKNOWN if value is None else value.leader_epoch,
+        metadata="" if value is None else value.metadata,
+        error_code=code,
+    )

@@ -1,0 +1,331 @@
+"""Produce: what clients write, one batch per partition (SEMANTICS of ``KafkaApis.handleProduceRequest``).
+
+The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions that
+are new to a partition, append to every partition, wait once until everything is durable, answer. A request without
+transactional batches waits for nothing but the disk, so requests that came one after the other on a connection are
+appended in that order.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from kafka.protocol.producer import ProduceResponse
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused
+from spark_2pc_sink.reference.log.verification_guards import Guard
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
+from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.records import decode_records
+from spark_2pc_sink.reference.transactions.marker_writer import Logs, synced
+from spark_2pc_sink.reference.transactions.verification import Verification
+
+_VERSION_MIN: Final = 3
+_VERSION_MAX: Final = 13
+#: From here on topics are named by id.
+_TOPIC_ID_VERSION: Final = 13
+#: First version whose client may compress with zstd (KIP-110).
+_ZSTD_VERSION: Final = 7
+_ZSTD: Final = 4
+#: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
+_ACKS: Final = frozenset({-1, 0, 1})
+#: Kafka's admin client may write internal topics (``AdminUtils.ADMIN_CLIENT_ID``).
+_ADMIN_CLIENT_ID: Final = "__admin_client"
+_NONE: Final = -1
+#: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        Code.CORRUPT_MESSAGE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.MESSAGE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.UNKNOWN_TOPIC_ID,
+    }
+)
+
+#: What `PartitionLog.append` has against single records of a batch.
+_NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
+_KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
+
+_TopicResponse: Final = ProduceResponse.TopicProduceResponse
+_PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
+_RecordError: Final = _PartitionResponse.BatchIndexAndErrorMessage
+
+
+class Cluster(Logs, Protocol):
+    """What Produce needs of the catalog."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic, or None."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """One partition of a request on its way; the fields from ``base_offset`` on are what it is answered."""
+
+    index: int
+    records: Any
+    header: BatchHeader | None
+    code: int
+    #: A fault of the batch that Kafka finds when it appends: after the coordinator was asked.
+    late_code: int = 0
+    topic: str = ""
+    log: PartitionLog | None = None
+    guard: Guard | None = None
+    base_offset: int = _NONE
+    append_time_ms: int = _NONE
+    log_start_offset: int = _NONE
+    record_errors: list[tuple[int, str | None]] | None = None
+
+    def fail(self, code: int) -> None:
+        """What was appended may not be there after a crash."""
+        self.code = code
+        self.base_offset = self.append_time_ms = self.log_start_offset = _NONE
+
+
+class ProduceHandlers:
+    """Produce v3 to v13.
+
+    Args:
+        cluster: the catalog.
+        verification: asks the coordinator.
+        now_ms: milliseconds since 1970.
+    """
+
+    def __init__(self, cluster: Cluster, verification: Verification, *, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._verification = verification
+        self._now_ms = now_ms
+
+    def handlers(self) -> Handlers:
+        """The versions are those of Kafka 4.4.0."""
+        return {Api.PRODUCE: Handler(_VERSION_MIN, _VERSION_MAX, self.produce)}
+
+    async def produce(self, context: RequestContext, request: Any) -> Any:
+        """Carry out a request; None, no answer, with acks=0.
+
+        Raises:
+            RemoteProtocolError: something went wrong with acks=0. As in Kafka the end of the connection says so, else
+                the client would go on writing to a topic that is not there.
+        """
+        version = context.version
+        topics = [(topic, [_read(each, version) for each in topic.partition_data]) for topic in request.topic_data]
+        writes = [write for _, found in topics for write in found]
+        transactional = [write for write in writes if write.header is not None and write.header.transactional]
+        if transactional and not _may_transact(context, request.transactional_id):
+            _refuse(writes, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        else:
+            for topic, found in topics:
+                self._locate(context, topic, found)
+            await self._verify(version, request.transactional_id, transactional, writes)
+            appended = self._append(context, request.acks, writes)
+            context.appended()
+            await _durable(appended)
+        if request.acks != 0:
+            return _response(topics)
+        failed = next((write for write in writes if write.code), None)
+        if failed is not None:
+            raise RemoteProtocolError(
+                peer="the client",
+                detail=f"a Produce without acks failed for {failed.topic}-{failed.index}: {failed.code}",
+            )
+        return None
+
+    def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
+        """Find the logs, with the codes of a topic going before what is wrong with a batch."""
+        by_id = context.version >= _TOPIC_ID_VERSION
+        topic = self._cluster.topic_by_id(named.topic_id) if by_id else self._cluster.topic(named.name)
+        if topic is None and by_id:
+            _refuse(writes, Code.UNKNOWN_TOPIC_ID)
+            return
+        name = named.name if topic is None else topic.name
+        if not context.access.allows(Operation.WRITE, Resource.TOPIC, name):
+            _refuse(writes, Code.TOPIC_AUTHORIZATION_FAILED)
+            return
+        for write in writes:
+            write.topic = name
+            write.log = self._cluster.log(name, write.index)
+            if write.log is None:
+                write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def _verify(
+        self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
+    ) -> None:
+        """Ask the coordinator, once, about all partitions to which the transaction is new."""
+        found = [
+            (write, write.log, write.header)
+            for write in transactional
+            if not write.code and write.log is not None and write.header is not None
+        ]
+        pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
+        if len(pairs) > 1:
+            _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
+            return
+        asked: dict[TopicPartition, _Write] = {}
+        bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
+        for write, log, header in found:
+            standing = log.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
+            if isinstance(standing, Refused):
+                write.code = standing.code
+            elif isinstance(standing, NeedsCoordinator):
+                write.guard = standing.guard
+                asked[TopicPartition(write.topic, write.index)] = write
+        if not asked or transactional_id is None or not self._verification.asks(version):
+            return
+        codes = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        for partition, write in asked.items():
+            # Meanwhile the topic may have been deleted.
+            write.log = self._cluster.log(partition.topic, partition.partition)
+            write.code = codes[partition] or (Code.UNKNOWN_TOPIC_OR_PARTITION if write.log is None else Code.NONE)
+
+    def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
+        """Append to all partitions, as far as nothing speaks against it."""
+        if acks not in _ACKS:
+            _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
+            return []
+        now_ms = self._now_ms()
+        admin = context.client_id == _ADMIN_CLIENT_ID
+        appended: list[tuple[PartitionLog, _Write]] = []
+        for write in writes:
+            if write.code or write.log is None or write.header is None:
+                continue
+            topic = self._cluster.topic(write.topic)
+            if topic is not None and topic.internal and not admin:
+                write.code = Code.INVALID_TOPIC_EXCEPTION
+                continue
+            if write.late_code:
+                write.code = write.late_code
+                if write.late_code not in _WITHOUT_LOG_START:
+                    write.log_start_offset = write.log.log_start_offset
+                continue
+            _append(write, write.log, write.header, now_ms)
+            if not write.code:
+                appended.append((write.log, write))
+        return appended
+
+
+async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:
+    """Wait for what was appended."""
+    for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
+        if code:
+            write.fail(code)
+
+
+def _read(partition: Any, version: int) -> _Write:
+    """The batch of one partition, or what is wrong with it."""
+    records = partition.records
+    if not records:
+        return _Write(partition.index, records, None, Code.INVALID_RECORD)
+    try:
+        header = inspect(records)
+    except BatchError as error:
+        if not _is_one_batch(records):
+            return _Write(partition.index, records, None, error.code)
+        return _Write(partition.index, records, read_header(records), Code.NONE, late_code=error.code)
+    old = version < _ZSTD_VERSION and header.compression == _ZSTD
+    return _Write(partition.index, records, header, Code.UNSUPPORTED_COMPRESSION_TYPE if old else Code.NONE)
+
+
+def _is_one_batch(records: bytes) -> bool:
+    """Whether Kafka's front door lets it pass (``ProduceRequest.validateRecords``), whatever is in it."""
+    if len(records) < HEADER_BYTES:
+        return False
+    header = read_header(records)
+    return header.magic == MAGIC and header.size_bytes == len(records)
+
+
+def _may_transact(context: RequestContext, transactional_id: str | None) -> bool:
+    return transactional_id is not None and context.access.allows(
+        Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _refuse(writes: Iterable[_Write], code: Code) -> None:
+    for write in writes:
+        write.code = code
+
+
+def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) -> None:
+    appended = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
+    write.code = appended.code
+    write.base_offset = appended.base_offset
+    write.append_time_ms = appended.log_append_time_ms
+    if appended.code not in _WITHOUT_LOG_START:
+        write.log_start_offset = log.log_start_offset
+    if appended.code in _NAMES_RECORDS:
+        late_after_ms = (
+            now_ms + log.settings.timestamp_after_max_ms if appended.code == Code.INVALID_TIMESTAMP else None
+        )
+        write.record_errors = _record_errors(write, header, late_after_ms, compacted=log.settings.compacted)
+
+
+def _record_errors(
+    write: _Write, header: BatchHeader, late_after_ms: int | None, *, compacted: bool
+) -> list[tuple[int, str | None]]:
+    """Which records of a refused batch are the reason, by their positions, and what Kafka says of them (KIP-467)."""
+    try:
+        found = list(decode_records(bytes(write.records), header))
+    except BatchError:
+        return []
+    keyless = f"{_KEYLESS} {write.topic}-{write.index}"
+    return [
+        (position, keyless if compacted and record.key is None else None)
+        for position, record in enumerate(found)
+        if (compacted and record.key is None) or (late_after_ms is not None and record.timestamp_ms > late_after_ms)
+    ]
+
+
+def _error_message(write: _Write) -> str | None:
+    """The summary that Kafka's clients show (``LogValidator.processRecordErrors``)."""
+    if write.code != Code.INVALID_RECORD or not write.record_errors:
+        return None
+    shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in write.record_errors[:3])
+    return (
+        f"One or more records have been rejected due to {len(write.record_errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
+def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
+    return ProduceResponse(
+        responses=[
+            _TopicResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _PartitionResponse(
+                        index=write.index,
+                        error_code=write.code,
+                        base_offset=write.base_offset,
+                        log_append_time_ms=write.append_time_ms,
+                        log_start_offset=write.log_start_offset,
+                        record_errors=[
+                            _RecordError(batch_index=position, batch_index_error_message=text)
+                            for position, text in write.record_errors or ()
+                        ],
+                        error_message=_error_message(write),
+                    )
+                    for write in writes
+                ],
+            )
+            for topic, writes in topics
+        ],
+        throttle_time_ms=0,
+    )

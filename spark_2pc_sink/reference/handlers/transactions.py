@@ -1,0 +1,323 @@
+"""The transaction APIs: messages to events of the coordinator, and its replies to messages.
+
+Nothing is decided here but what the coordinator cannot know: which partitions exist, and who may send markers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
+
+from kafka.protocol import admin, producer
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import (
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    Code,
+    DescribeTransactions,
+    EndTxn,
+    InitProducerId,
+    ListTransactions,
+)
+from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
+from spark_2pc_sink.reference.coordinator.fields import STRING_BYTES_MAX
+from spark_2pc_sink.reference.coordinator.plans import (
+    AddOffsetsReply,
+    AddPartitionsReply,
+    DescribeTransactionsReply,
+    EndTxnReply,
+    InitProducerIdReply,
+    ListTransactionsReply,
+    TransactionDescription,
+)
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
+from spark_2pc_sink.reference.transactions.service import TransactionService
+
+_TxnResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_TxnTopicResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_TxnPartitionResult = _TxnTopicResult.AddPartitionsToTxnPartitionResult
+_MarkerResult = producer.WriteTxnMarkersResponse.WritableTxnMarkerResult
+_MarkerTopicResult = _MarkerResult.WritableTxnMarkerTopicResult
+_MarkerPartitionResult = _MarkerTopicResult.WritableTxnMarkerPartitionResult
+_Listing = admin.ListTransactionsResponse.TransactionState
+_Description = admin.DescribeTransactionsResponse.TransactionState
+
+
+class Topics(Protocol):
+    """Where it is known which topics there are; the catalog."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+
+
+class TransactionHandlers:
+    """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and the two queries of KIP-664.
+
+    Args:
+        service: the coordinator.
+        markers: writes what WriteTxnMarkers brings.
+        topics: the catalog.
+    """
+
+    def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
+        self._service = service
+        self._markers = markers
+        self._topics = topics
+
+    def handlers(self) -> Handlers:
+        """The versions are those of Kafka 4.4.0; what it has not released, `dispatch.join` holds back."""
+        return {
+            Api.INIT_PRODUCER_ID: Handler(0, 6, self.init_producer_id),
+            Api.ADD_PARTITIONS_TO_TXN: Handler(0, 5, self.add_partitions),
+            Api.ADD_OFFSETS_TO_TXN: Handler(0, 4, self.add_offsets),
+            Api.END_TXN: Handler(0, 5, self.end_txn),
+            Api.WRITE_TXN_MARKERS: Handler(1, 2, self.write_markers),
+            Api.DESCRIBE_TRANSACTIONS: Handler(0, 0, self.describe_transactions),
+            Api.LIST_TRANSACTIONS: Handler(0, 2, self.list_transactions),
+        }
+
+    async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
+        """InitProducerId v0 to v6.
+
+        Raises:
+            RemoteProtocolError: no record of the state log can hold the transactional id. As in Kafka there is no
+                answer; and nothing is reserved, or the id would be pending for ever.
+        """
+        if len((request.transactional_id or "").encode()) > STRING_BYTES_MAX:
+            raise RemoteProtocolError(
+                peer="the client", detail=f"a transactional id of more than {STRING_BYTES_MAX} bytes"
+            )
+        event = InitProducerId(
+            transactional_id=request.transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            enable_2pc=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
+            version=context.version,
+            access=context.access,
+        )
+        reply = cast("InitProducerIdReply", await self._service.submit(event))
+        return producer.InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=reply.code,
+            producer_id=reply.pair.producer_id,
+            producer_epoch=reply.pair.epoch,
+            ongoing_txn_producer_id=reply.ongoing.producer_id,
+            ongoing_txn_producer_epoch=reply.ongoing.epoch,
+        )
+
+    async def add_partitions(self, context: RequestContext, request: Any) -> Any:
+        """AddPartitionsToTxn: of one client below v4, a batch of transactions from there on."""
+        if context.version < BATCH_VERSION:
+            reply = await self._add(self._client_event(context, request))
+            return producer.AddPartitionsToTxnResponse(
+                throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(reply)
+            )
+        code = batch_allowed(context.access)
+        if code:
+            return producer.AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=code, results_by_transaction=[])
+        replies = await asyncio.gather(
+            *(self._add(self._batched_event(context, transaction)) for transaction in request.transactions)
+        )
+        results = [
+            _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
+            for reply in replies
+        ]
+        return producer.AddPartitionsToTxnResponse(
+            throttle_time_ms=0, error_code=Code.NONE, results_by_transaction=results
+        )
+
+    async def add_offsets(self, context: RequestContext, request: Any) -> Any:
+        """AddOffsetsToTxn v0 to v4."""
+        event = AddOffsetsToTxn(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            group_id=request.group_id,
+            version=context.version,
+            access=context.access,
+        )
+        reply = cast("AddOffsetsReply", await self._service.submit(event))
+        return producer.AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=reply.code)
+
+    async def end_txn(self, context: RequestContext, request: Any) -> Any:
+        """EndTxn v0 to v5; the pair is part of the answer from v5 on."""
+        event = EndTxn(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            commit=request.committed,
+            version=context.version,
+            access=context.access,
+        )
+        reply = cast("EndTxnReply", await self._service.submit(event))
+        return producer.EndTxnResponse(
+            throttle_time_ms=0,
+            error_code=reply.code,
+            producer_id=reply.pair.producer_id,
+            producer_epoch=reply.pair.epoch,
+        )
+
+    async def write_markers(self, context: RequestContext, request: Any) -> Any:
+        """WriteTxnMarkers v1 and v2: markers of another coordinator, or of ``kafka-transactions abort``.
+
+        The codes of markers with one producer id are merged, the last marker of a partition counts, as in Kafka.
+        """
+        access = context.access
+        allowed = access.allows(Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
+            Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+        )
+        written = await asyncio.gather(
+            *(self._write(marker) if allowed else _refused(marker) for marker in request.markers)
+        )
+        merged: dict[int, dict[TopicPartition, int]] = {}
+        for marker, codes in zip(request.markers, written, strict=True):
+            merged.setdefault(marker.producer_id, {}).update(codes)
+        return producer.WriteTxnMarkersResponse(
+            markers=[
+                _MarkerResult(
+                    producer_id=producer_id,
+                    topics=[
+                        _MarkerTopicResult(
+                            name=topic,
+                            partitions=[
+                                _MarkerPartitionResult(partition_index=index, error_code=code) for index, code in rows
+                            ],
+                        )
+                        for topic, rows in _by_topic(codes.items()).items()
+                    ],
+                )
+                for producer_id, codes in merged.items()
+            ]
+        )
+
+    async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
+        """DescribeTransactions v0."""
+        event = DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
+        reply = cast("DescribeTransactionsReply", await self._service.submit(event))
+        return admin.DescribeTransactionsResponse(
+            throttle_time_ms=0, transaction_states=[_description(row) for row in reply.transactions]
+        )
+
+    async def list_transactions(self, context: RequestContext, request: Any) -> Any:
+        """ListTransactions v0 to v2."""
+        event = ListTransactions(
+            state_filters=tuple(request.state_filters),
+            producer_id_filters=tuple(request.producer_id_filters),
+            duration_ms=request.duration_filter,
+            pattern=request.transactional_id_pattern,
+            access=context.access,
+        )
+        reply = cast("ListTransactionsReply", await self._service.submit(event))
+        return admin.ListTransactionsResponse(
+            throttle_time_ms=0,
+            error_code=reply.code,
+            unknown_state_filters=list(reply.unknown_state_filters),
+            transaction_states=[
+                _Listing(
+                    transactional_id=row.transactional_id, producer_id=row.producer_id, transaction_state=row.state
+                )
+                for row in reply.transactions
+            ],
+        )
+
+    async def _add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+        return cast("AddPartitionsReply", await self._service.submit(event))
+
+    def _client_event(self, context: RequestContext, request: Any) -> AddPartitionsToTxn:
+        partitions = _partitions(request.v3_and_below_topics)
+        return AddPartitionsToTxn(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            partitions=partitions,
+            version=context.version,
+            unknown=self._unknown(partitions),
+            access=context.access,
+        )
+
+    def _batched_event(self, context: RequestContext, transaction: Any) -> AddPartitionsToTxn:
+        partitions = _partitions(transaction.topics)
+        return AddPartitionsToTxn(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            partitions=partitions,
+            version=context.version,
+            verify_only=transaction.verify_only,
+            unknown=self._unknown(partitions),
+            access=context.access,
+        )
+
+    def _unknown(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(each for each in partitions if not self._exists(each))
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        topic = self._topics.topic(partition.topic)
+        return topic is not None and 0 <= partition.partition < topic.partitions
+
+    async def _write(self, marker: Any) -> dict[TopicPartition, int]:
+        read = EndMarker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            commit=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
+        return await self._markers.write(read, _marked(marker))
+
+
+def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+
+
+def _marked(marker: Any) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+
+
+async def _refused(marker: Any) -> dict[TopicPartition, int]:
+    return dict.fromkeys(_marked(marker), Code.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def _by_topic(rows: Iterable[tuple[TopicPartition, int]]) -> dict[str, list[tuple[int, int]]]:
+    topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for partition, value in rows:
+        topics[partition.topic].append((partition.partition, value))
+    return topics
+
+
+def _topic_results(reply: AddPartitionsReply) -> list[Any]:
+    return [
+        _TxnTopicResult(
+            name=topic,
+            results_by_partition=[
+                _TxnPartitionResult(partition_index=index, partition_error_code=code) for index, code in rows
+            ],
+        )
+        for topic, rows in _by_topic(reply.results).items()
+    ]
+
+
+def _description(row: TransactionDescription) -> Any:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for partition in row.partitions:
+        topics[partition.topic].append(partition.partition)
+    return _Description(
+        error_code=row.code,
+        transactional_id=row.transactional_id,
+        transaction_state=row.state,
+        transaction_timeout_ms=row.timeout_ms,
+        transaction_start_time_ms=row.start_ms,
+        producer_id=row.pair.producer_id,
+        producer_epoch=row.pair.epoch,
+        topics=[_Description.TopicData(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+    )

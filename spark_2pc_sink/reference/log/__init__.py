@@ -1,0 +1,1 @@
+"""The log of one partition: what producers may append and what readers may see."""

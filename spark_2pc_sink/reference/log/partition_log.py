@@ -1,0 +1,459 @@
+"""The leader of one partition: what may be appended, what is durable, and what a reader may see.
+
+One `PartitionLog` holds the batches (`storage`), the rules for producers (`producer_state`), and the offsets that
+readers go by. Everything runs on one event loop. An append is in the log when the call returns (the next append sees
+it), and durable after `sync`; the high watermark is the durable end, so that no reader sees what a crash could take
+back. A caller answers its client after `sync`, never before.
+
+Kafka's rules are those of ``UnifiedLog`` and ``LocalLog`` in 4.4.0. There is no retention and no compaction; what
+DeleteRecords deletes is no longer read, and its bytes go with the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
+from spark_2pc_sink.reference.log.log_state import LogState
+from spark_2pc_sink.reference.log.log_values import (
+    NOWHERE,
+    Appended,
+    FetchedData,
+    FoundOffset,
+    Isolation,
+    LogSettings,
+    ProducerDescription,
+)
+from spark_2pc_sink.reference.log.producer_state import (
+    NO_TIMESTAMP,
+    EndMarker,
+    ProducerStamp,
+    Standing,
+)
+from spark_2pc_sink.reference.log.verification_guards import Guard
+from spark_2pc_sink.reference.storage.batches import (
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    Stamped,
+    build_batch,
+    read_header,
+    stamp_batch,
+)
+from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
+from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
+from spark_2pc_sink.reference.storage.records import (
+    KeyValue,
+    StoredRecord,
+    build_marker,
+    decode_records,
+    encode_records,
+)
+from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+
+
+class PartitionLog:
+    """One partition. Made by :meth:`open`, for use on the event loop only.
+
+    Attributes:
+        topic, partition: its name.
+        leader_epoch: stamped on every batch; counts the starts of the node.
+        settings: may be replaced when the topic's configs change.
+        recovered_cut_bytes: what opening cut off the end, a write that a crash had torn; 0 usually.
+        log_start_offset: the first offset that there is; grows by `delete_before` only.
+        high_watermark: first offset that no reader may see: everything below it is durable.
+        last_stable_offset: first offset that a read_committed reader may not see.
+    """
+
+    def __init__(
+        self,
+        name: tuple[str, int],
+        log: SegmentedLog,
+        state: LogState,
+        *,
+        leader_epoch: int,
+        log_start_offset: int,
+        settings: LogSettings,
+        executor: Executor | None,
+    ) -> None:
+        self.topic, self.partition = name
+        self.leader_epoch = leader_epoch
+        self.settings = settings
+        self.recovered_cut_bytes = log.recovered_cut_bytes
+        self._log = log
+        self._state = state
+        self.log_start_offset = log_start_offset
+        self.high_watermark = log.end_offset
+        self.last_stable_offset = self._stable_offset()
+        self._sync = GroupSync(log, executor, self._durable)
+        self._changed: asyncio.Future[None] | None = None
+        state.epochs.begin(leader_epoch, log.end_offset)
+
+    @classmethod
+    def open(
+        cls,
+        place: Path | SegmentStore | None,
+        *,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        settings: LogSettings,
+        log_start_offset: int = 0,
+        executor: Executor | None = None,
+    ) -> PartitionLog:
+        """Open a partition, and recover what is in its directory: every batch is read and its CRC checked.
+
+        Blocks while it reads; needs no event loop, so that a start may open in threads.
+
+        Args:
+            place: the directory, which exists; or a store of segments; None keeps everything in memory.
+            topic: the topic's name.
+            partition: its number.
+            leader_epoch: of this start of the node; not below any that is in the log.
+            settings: of broker and topic.
+            log_start_offset: what was deleted before.
+            executor: threads for fdatasync; None for the event loop's own.
+
+        Raises:
+            CorruptLogError: a segment that was complete on disk is damaged. A torn end is cut off instead.
+            OSError: the directory cannot be read or written.
+        """
+        store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
+        log = SegmentedLog(store)
+        state = LogState(verification=settings.verification)
+        log.recover(state.recovered)
+        name = (topic, partition)
+        return cls(
+            name,
+            log,
+            state,
+            leader_epoch=leader_epoch,
+            log_start_offset=log_start_offset,
+            settings=settings,
+            executor=executor,
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record to be appended (log end offset, LEO); may be ahead of what is durable."""
+        return self._log.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, for metrics and DescribeLogDirs."""
+        return self._log.size_bytes
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
+        """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
+
+        Args:
+            stamp: the header of the batch, or a `producer_state.Writer` for offsets of a group.
+            supports_epoch_bump: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
+            now_ms: milliseconds since 1970.
+
+        Returns:
+            `Verified`: append. `NeedsCoordinator`: ask, then append with its guard. `Refused`: answer its code.
+        """
+        return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
+
+    def append(self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None) -> Appended:
+        """Append the batch of a client. Durable after `sync`; nothing is written unless the code is NONE.
+
+        Args:
+            records: exactly the bytes that ``storage.batches.inspect`` gave ``header`` for; not kept.
+            header: of the batch, checked.
+            now_ms: milliseconds since 1970.
+            guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
+
+        Returns:
+            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
+            record without a key where the topic is compacted), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+            OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
+            ``duplicate`` says that it stood in the log before; `sync` is due all the same before the answer.
+        """
+        code = self._refusal(header, now_ms)
+        if code is Code.NONE and self.settings.compacted and not _all_have_keys(records, header):
+            code = Code.INVALID_RECORD
+        if code is not Code.NONE:
+            return Appended(code)
+        if header.has_producer:
+            repeated = self._state.producers.duplicate(header)
+            if repeated is not None:
+                return self._appended(repeated.first_offset, repeated.timestamp_ms, duplicate=True)
+            code = self._state.producers.check_batch(header, guard)
+            if code is not Code.NONE:
+                return Appended(code)
+        append_time_ms = now_ms if self.settings.log_append_time else NO_TIMESTAMP
+        return self._write_batch(self._stamped(records, header, now_ms), append_time_ms)
+
+    def append_records(
+        self,
+        records: Sequence[KeyValue],
+        *,
+        now_ms: int,
+        producer: ProducerStamp | None = None,
+        guard: Guard | None = None,
+    ) -> Appended:
+        """Append records of the broker's own as one batch: state logs, offsets of groups.
+
+        Args:
+            records: (key, value) pairs, at least one; a value of None is a tombstone.
+            now_ms: milliseconds since 1970; the timestamp of every record.
+            producer: on whose behalf, inside its transaction (`producer_state.Writer`); None for none.
+            guard: of `NeedsCoordinator`, with ``producer``.
+
+        Returns:
+            as `append`, but without sequences there are no duplicates and no OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        batch = build_batch(
+            encode_records(records),
+            record_count=len(records),
+            timestamp_ms=now_ms,
+            producer_id=producer.producer_id if producer else -1,
+            producer_epoch=producer.producer_epoch if producer else -1,
+            attributes=TRANSACTIONAL_BIT if producer else 0,
+        )
+        header = read_header(batch)
+        code = self._refusal(header, now_ms)
+        if code is Code.NONE and producer is not None:
+            code = self._state.producers.check_batch(header, guard, sequenced=False)
+        if code is not Code.NONE:
+            return Appended(code)
+        return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
+
+    def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
+        """Append the end marker of a transaction. Durable after `sync`; nothing is written unless NONE.
+
+        A marker for a producer or a transaction that the partition does not know is written all the same, as by Kafka.
+
+        Returns:
+            NONE, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or KAFKA_STORAGE_ERROR.
+        """
+        code = self._state.producers.check_marker(marker)
+        if code is not Code.NONE:
+            return code
+        batch = build_marker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            commit=marker.commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
+        stamped = self._stamped(batch, read_header(batch), now_ms)
+        if not self._written(stamped):
+            return Code.KAFKA_STORAGE_ERROR
+        self._state.marker_written(stamped.header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
+        return Code.NONE
+
+    async def sync(self) -> None:
+        """Wait until everything appended before this call is durable and visible. Many callers share one fdatasync.
+
+        Raises:
+            LogFailedError: the disk failed; nothing is known of what was not durable, and nothing more is taken.
+        """
+        failure = await self.flush()
+        if failure is not None:
+            raise failure
+
+    def flush(self) -> Synced:
+        """Begin what `sync` waits for, for a client that waits for nothing (acks=0 or 1); the result is a failure."""
+        return self._sync.request()
+
+    def delete_before(self, offset: int) -> None:
+        """Let nothing below ``offset`` be read any more (DeleteRecords). Whoever calls keeps the offset durably.
+
+        Args:
+            offset: at most the high watermark; a smaller one than `log_start_offset` changes nothing.
+        """
+        assert offset <= self.high_watermark
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.last_stable_offset = self._stable_offset()
+        self._wake()
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers without an open transaction and unused for producer.id.expiration.ms; call now and then."""
+        self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> FetchedData:
+        """Whole batches from the one that holds ``offset`` on, as far as ``isolation`` may see, from one segment.
+
+        Args:
+            offset: of the first record wanted.
+            isolation: what the reader may see.
+            max_bytes: of batches; an empty answer where the first one is larger, unless ``min_one``.
+            min_one: give the first batch whatever its size, so that a reader always gets on.
+
+        Raises:
+            OffsetOutOfRangeError: before the log's start or behind its end.
+            OSError: the disk.
+        """
+        if not self.log_start_offset <= offset <= self._log.end_offset:
+            raise OffsetOutOfRangeError(
+                offset=offset, log_start_offset=self.log_start_offset, end_offset=self._log.end_offset
+            )
+        limit = self.limit(isolation)
+        committed = isolation is Isolation.READ_COMMITTED
+        if offset >= limit:
+            return self._fetched(b"", () if committed else None)
+        found = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
+        aborted = self._state.aborted.between(offset, found.upper_offset) if committed else None
+        return self._fetched(found.data, aborted)
+
+    def limit(self, isolation: Isolation) -> int:
+        """First offset that a reader may not see: the high watermark, or the last stable offset."""
+        return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done when the high watermark or the last stable offset moves next, or the log is closed.
+
+        All callers get the same future: wait with ``asyncio.wait`` or ``asyncio.shield``, which leave it alone, and
+        look again afterwards.
+        """
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    def records(self, offset: int = 0) -> Iterator[StoredRecord]:
+        """Every record from ``offset`` to the log's end, for loading state logs; control records included.
+
+        Raises:
+            BatchError: a batch whose records cannot be decoded.
+        """
+        for header, batch in self._log.batches(offset):
+            yield from (record for record in decode_records(batch, header) if record.offset >= offset)
+
+    def earliest(self) -> FoundOffset:
+        """ListOffsets EARLIEST (-2): the log's start, and the leader epoch there."""
+        return FoundOffset(self.log_start_offset, NO_TIMESTAMP, self._state.epochs.at(self.log_start_offset))
+
+    def latest(self, isolation: Isolation) -> FoundOffset:
+        """ListOffsets LATEST (-1): the high watermark, or the last stable offset for read_committed."""
+        return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
+
+    def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
+        """ListOffsets: the first record with this timestamp or a later one that the reader may see, or `NOWHERE`.
+
+        Raises:
+            BatchError: a batch that must be looked into cannot be decoded.
+        """
+        for header, batch in self._log.batches_with_timestamp(timestamp_ms):
+            for record in decode_records(batch, header):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                    return self._found(record, isolation)
+        return NOWHERE
+
+    def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
+        """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
+
+        Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
+
+        Raises:
+            BatchError: the batch of which only a part is left cannot be decoded.
+        """
+        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), self._cut_batch_timestamp_ms())
+        return NOWHERE if largest_ms < 0 else self.offset_for_timestamp(largest_ms, isolation)
+
+    def offset_for_epoch(self, epoch: int) -> EpochEnd:
+        """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) where that is unknown."""
+        return self._state.epochs.end_of(epoch, self._log.end_offset)
+
+    def producers(self) -> Iterator[ProducerDescription]:
+        """What DescribeProducers shows (KIP-664)."""
+        return map(ProducerDescription.of, self._state.producers.entries())
+
+    def close(self) -> None:
+        """Take no more records and wake the waiting readers; files are closed when a running fdatasync is over.
+
+        Does not flush: `sync` before. A second call does nothing.
+        """
+        self._sync.close()
+        self._wake()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _refusal(self, header: BatchHeader, now_ms: int) -> Code:
+        """What UnifiedLog has against a batch whoever sends it, in its order."""
+        if header.size_bytes > self.settings.message_max_bytes:
+            return Code.MESSAGE_TOO_LARGE
+        if header.size_bytes > self.settings.segment_bytes:
+            return Code.RECORD_LIST_TOO_LARGE
+        if (
+            not self.settings.log_append_time
+            and header.max_timestamp_ms > now_ms + self.settings.timestamp_after_max_ms
+        ):
+            return Code.INVALID_TIMESTAMP
+        return Code.NONE
+
+    def _stamped(self, batch: Buffer, header: BatchHeader, now_ms: int) -> Stamped:
+        return stamp_batch(
+            batch,
+            header,
+            base_offset=self._log.end_offset,
+            leader_epoch=self.leader_epoch,
+            append_time_ms=now_ms if self.settings.log_append_time else None,
+        )
+
+    def _write_batch(self, stamped: Stamped, log_append_time_ms: int) -> Appended:
+        if not self._written(stamped):
+            return Appended(Code.KAFKA_STORAGE_ERROR)
+        if stamped.header.has_producer:
+            self._state.producers.batch_written(stamped.header)
+        return self._appended(stamped.header.base_offset, log_append_time_ms)
+
+    def _appended(self, base_offset: int, log_append_time_ms: int, *, duplicate: bool = False) -> Appended:
+        return Appended(Code.NONE, base_offset, log_append_time_ms, self.log_start_offset, duplicate=duplicate)
+
+    def _written(self, stamped: Stamped) -> bool:
+        """False where the disk refused; the log is then as before."""
+        try:
+            self._log.append(stamped, segment_bytes=self.settings.segment_bytes)
+        except OSError:
+            return False
+        return True
+
+    def _durable(self, end_offset: int) -> None:
+        """Everything below ``end_offset`` is on disk: readers may see it."""
+        self.high_watermark = end_offset
+        self.last_stable_offset = self._stable_offset()
+        self._wake()
+
+    def _stable_offset(self) -> int:
+        return max(self.log_start_offset, self._state.stable_offset(self.high_watermark))
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    def _cut_batch_timestamp_ms(self) -> int:
+        """The largest timestamp in the batch in whose middle the log starts, of the records that are left; or -1."""
+        start = self.log_start_offset
+        for header, batch in self._log.batches(start) if start else ():
+            if header.base_offset < start:
+                return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= start)
+            break
+        return NO_TIMESTAMP
+
+    def _fetched(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedData:
+        return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
+
+    def _found(self, record: StoredRecord, isolation: Isolation) -> FoundOffset:
+        if record.offset >= self.limit(isolation):
+            return NOWHERE
+        return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)
+
+
+def _all_have_keys(records: Buffer, header: BatchHeader) -> bool:
+    """What ``LogValidator.validateKey`` asks; of records that cannot be read nobody can say it."""
+    try:
+        return all(record.key is not None for record in decode_records(bytes(records), header))
+    except BatchError:
+        return False

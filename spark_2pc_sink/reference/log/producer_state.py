@@ -1,0 +1,323 @@
+"""What a partition leader knows of producers, and what it lets them append: pure rules, no I/O, no clock.
+
+The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
+"Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an
+entry (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log
+has the same one; what is in memory only, from the first question to the coordinator until the first record, is in
+`guards`.
+
+A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then tells what it wrote
+(`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
+from spark_2pc_sink.reference.log.verification_guards import Guard, Guards
+from spark_2pc_sink.reference.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader
+
+#: How many batches are remembered to recognise a retry: a producer has at most five requests on their way
+#: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
+BATCHES_KEPT_MAX: Final = 5
+NO_EPOCH: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+
+
+@dataclass(frozen=True)
+class BatchMemory:
+    """One of the last batches of a producer, as much as recognises its retry.
+
+    Args:
+        timestamp_ms: the largest of its records.
+    """
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class ProducerEntry:
+    """What the log says of one producer id.
+
+    Args:
+        batches: the last ones of this epoch, oldest first; none after a marker that bumped the epoch.
+        coordinator_epoch: of the last marker, or -1.
+        txn_start_offset: first offset of the open transaction, or None.
+        last_timestamp_ms: of the last batch or marker, or -1.
+    """
+
+    producer_id: int
+    epoch: int = NO_EPOCH
+    batches: tuple[BatchMemory, ...] = ()
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    txn_start_offset: int | None = None
+    last_timestamp_ms: int = NO_TIMESTAMP
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last batch, or -1."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def has_open_transaction(self, epoch: int) -> bool:
+        """True where a transaction of exactly this epoch is open."""
+        return self.txn_start_offset is not None and self.epoch == epoch
+
+    def written(self, header: BatchHeader) -> ProducerEntry:
+        """The entry after a data batch: a new epoch forgets the batches, a transaction that is open stays so."""
+        memory = BatchMemory(
+            (header.last_sequence - header.last_offset_delta) % SEQUENCE_COUNT,
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp_ms,
+        )
+        kept = self.batches if header.producer_epoch == self.epoch else ()
+        start = self.txn_start_offset
+        if start is None and header.transactional:
+            start = header.base_offset
+        return ProducerEntry(
+            self.producer_id,
+            header.producer_epoch,
+            (*kept, memory)[-BATCHES_KEPT_MAX:],
+            self.coordinator_epoch,
+            start,
+            header.max_timestamp_ms,
+        )
+
+    def ended(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> ProducerEntry:
+        """The entry after an end marker: no transaction is open, and a new epoch forgets the batches."""
+        return replace(
+            self,
+            epoch=epoch,
+            batches=self.batches if epoch == self.epoch else (),
+            coordinator_epoch=coordinator_epoch,
+            txn_start_offset=None,
+            last_timestamp_ms=timestamp_ms,
+        )
+
+
+@dataclass(frozen=True)
+class EndMarker:
+    """How a transaction ends, as a coordinator tells the leader of one of its partitions (WriteTxnMarkers).
+
+    Args:
+        transaction_version: of the client that the transaction belongs to; 0 where the request does not say.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+class ProducerStamp(Protocol):
+    """Who wants to write: a `BatchHeader`, or a `Writer`."""
+
+    @property
+    def producer_id(self) -> int:
+        """As in the batch."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """As in the batch."""
+
+    @property
+    def base_sequence(self) -> int:
+        """As in the batch; -1 for offsets of a group."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The producer on whose behalf a broker writes records of its own: offsets committed in a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int = NO_SEQUENCE
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The transaction is open on the partition already: append without asking."""
+
+
+@dataclass(frozen=True)
+class NeedsCoordinator:
+    """Ask the coordinator to add or verify the partition, then append with this guard."""
+
+    guard: Guard
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Answer this code; nothing is appended."""
+
+    code: Code
+
+
+#: How a transactional batch stands with the leader of its partition, before anybody is asked.
+Standing = Verified | NeedsCoordinator | Refused
+
+
+@dataclass(frozen=True)
+class EndedTransaction:
+    """An open transaction that a marker has ended."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    commit: bool
+
+
+class ProducerStates:
+    """All producers of one partition.
+
+    Args:
+        verification: False switches off that a transaction needs a guard
+            (``transaction.partition.verification.enable``).
+    """
+
+    def __init__(self, *, verification: bool = True) -> None:
+        self._verification = verification
+        self._entries: dict[int, ProducerEntry] = {}
+        self._guards = Guards()
+        # First offset of each open transaction to its producer id. Offsets only grow, so the first is the smallest.
+        self._open: dict[int, int] = {}
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of a producer id."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> Iterator[ProducerEntry]:
+        """Everything known, for DescribeProducers; also after the transaction, until it expires."""
+        return iter(tuple(self._entries.values()))
+
+    def first_open_offset(self) -> int | None:
+        """First offset of the earliest transaction that is open, or None."""
+        return next(iter(self._open), None)
+
+    # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
+
+    def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
+        """What must happen before a transactional batch is appended (KIP-890, "Verification").
+
+        Raises nothing; keeps a guard where the coordinator must be asked.
+        """
+        entry = self._entries.get(stamp.producer_id)
+        if entry is not None and entry.epoch > stamp.producer_epoch:
+            return Refused(Code.INVALID_PRODUCER_EPOCH)
+        if entry is not None and entry.has_open_transaction(stamp.producer_epoch):
+            return Verified()
+        guard = self._guards.take(
+            stamp.producer_id,
+            stamp.producer_epoch,
+            stamp.base_sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            now_ms=now_ms,
+        )
+        return NeedsCoordinator(guard)
+
+    # --- checks: nothing changes --------------------------------------------------------------------------------------
+
+    def duplicate(self, header: BatchHeader) -> BatchMemory | None:
+        """The batch that this one repeats: same epoch, exactly the same sequences, among the last five."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            return None
+        wanted = (header.base_sequence, header.last_sequence)
+        return next((kept for kept in entry.batches if (kept.first_sequence, kept.last_sequence) == wanted), None)
+
+    def check_batch(self, header: BatchHeader, guard: Guard | None, *, sequenced: bool = True) -> Code:
+        """NONE where a data batch with a producer id may be appended, after `duplicate` has found none.
+
+        Args:
+            header: of the batch.
+            guard: of `NeedsCoordinator`, where the coordinator was asked.
+            sequenced: False for records of a broker, which have no sequence numbers.
+        """
+        entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
+        epoch = header.producer_epoch
+        # An old epoch comes first in both of Kafka's checks: a fenced producer hears so, whatever its guard.
+        if epoch < entry.epoch:
+            return Code.INVALID_PRODUCER_EPOCH
+        needs_guard = self._verification and header.transactional and not entry.has_open_transaction(epoch)
+        if needs_guard and not self._guards.holds(header.producer_id, guard):
+            return Code.INVALID_TXN_STATE
+        if sequenced and not self._in_sequence(entry, header):
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if entry.txn_start_offset is not None and not header.transactional:
+            return Code.INVALID_TXN_STATE
+        return Code.NONE
+
+    def check_marker(self, marker: EndMarker) -> Code:
+        """NONE where an end marker may be appended."""
+        entry = self._entries.get(marker.producer_id) or ProducerEntry(marker.producer_id)
+        if self._stale_marker(entry, marker):
+            return Code.INVALID_PRODUCER_EPOCH
+        if entry.coordinator_epoch > marker.coordinator_epoch:
+            return Code.TRANSACTION_COORDINATOR_FENCED
+        return Code.NONE
+
+    @staticmethod
+    def _stale_marker(entry: ProducerEntry, marker: EndMarker) -> bool:
+        """KIP-890: a marker of transaction.version 2 carries the transaction's epoch + 1, so an equal one is a retry.
+
+        It is let pass where there is nothing it could end, and at the last epoch, which cannot be bumped.
+        """
+        if marker.transaction_version < EPOCH_BUMP_VERSION or marker.producer_epoch != entry.epoch:
+            return marker.producer_epoch < entry.epoch
+        return entry.txn_start_offset is not None and marker.producer_epoch != EPOCH_LIMIT
+
+    def _in_sequence(self, entry: ProducerEntry, header: BatchHeader) -> bool:
+        first = header.base_sequence
+        if not self._guards.in_sequence(header.producer_id, first, first_of_epoch=not entry.batches):
+            return False
+        if entry.epoch == NO_EPOCH:
+            return True  # nothing is known: the producer's records may have expired
+        if header.producer_epoch != entry.epoch:
+            return first == 0
+        return first == (entry.last_sequence + 1) % SEQUENCE_COUNT
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def batch_written(self, header: BatchHeader) -> None:
+        """A data batch with a producer id stands in the log."""
+        before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
+        after = before.written(header)
+        self._entries[header.producer_id] = after
+        if before.txn_start_offset is None and after.txn_start_offset is not None:
+            self._open[after.txn_start_offset] = header.producer_id
+        if header.transactional:
+            self._guards.record_written(header.producer_id)
+
+    def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> EndedTransaction | None:
+        """An end marker stands in the log. The transaction that it ended, or None where none was open."""
+        before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
+        self._entries[header.producer_id] = before.ended(
+            header.producer_epoch, coordinator_epoch, header.max_timestamp_ms
+        )
+        self._guards.marker_written(header.producer_id, header.producer_epoch)
+        if before.txn_start_offset is None:
+            return None
+        del self._open[before.txn_start_offset]
+        return EndedTransaction(header.producer_id, before.txn_start_offset, header.base_offset, commit)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers whose last record is ``expiration_ms`` old, unless they have a transaction open."""
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.txn_start_offset is None and now_ms - entry.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        self._guards.expire(now_ms, expiration_ms)

@@ -1,0 +1,288 @@
+"""ACLs, and what they allow: the rules of Kafka's ``StandardAuthorizer`` (KIP-801).
+
+A rule names a resource, by its name or by a prefix of names, a principal, a host and an operation. Whoever is in
+``super.users`` may do everything. Otherwise a matching DENY decides, then a matching ALLOW; where rules name the
+resource but none matches, the answer is no; where no rule names it, ``allow.everyone.if.no.acl.found`` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Access, Operation, Resource
+
+#: Every name, every host.
+WILDCARD: Final = "*"
+WILDCARD_PRINCIPAL: Final = "User:*"
+#: ``AclOperation.ALL``: a rule for every operation.
+ALL_OPERATIONS: Final = 2
+#: ``AclOperation`` codes that a rule may have: ALL, and everything up to TWO_PHASE_COMMIT.
+OPERATION_CODES: Final = range(ALL_OPERATIONS, 16)
+#: What an ALLOW also allows (never what a DENY also denies): ``StandardAuthorizerData.IMPLIES_DESCRIBE`` and its twin.
+_IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
+    Operation.DESCRIBE.value: frozenset({3, 4, 6, 7, 8}),  # READ, WRITE, DELETE, ALTER, DESCRIBE
+    Operation.DESCRIBE_CONFIGS.value: frozenset({10, 11}),  # DESCRIBE_CONFIGS, ALTER_CONFIGS
+}
+_ONE_CLUSTER: Final = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+_NO_COLON: Final = "(no colon is present separating the principal type from the principal name)"
+#: A name that no rule has: who may do it to this one may do it to any (``Authorizer.authorizeByResourceType``).
+_ANY_NAME: Final = "hardcode"
+
+
+class ResourceCode(IntEnum):
+    """``ResourceType`` codes that a rule may have."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternCode(IntEnum):
+    """``PatternType`` codes that a rule may have (KIP-290)."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class PermissionCode(IntEnum):
+    """``AclPermissionType`` codes that a rule may have."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
+class Acl:
+    """One rule; the codes are those of the wire.
+
+    Args:
+        name: of the resource; ``*`` with a literal pattern is every name.
+        principal: ``User:name``; ``User:*`` is everyone.
+        host: an address; ``*`` is everywhere.
+    """
+
+    resource: int
+    pattern: int
+    name: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Acl:
+        """The rule that `row` made."""
+        return cls(**row)
+
+    @property
+    def codes(self) -> tuple[int, int, int, int]:
+        """Resource, pattern, operation, permission."""
+        return self.resource, self.pattern, self.operation, self.permission
+
+    def row(self) -> dict[str, Any]:
+        """What the catalog keeps."""
+        return dict(vars(self))
+
+    @property
+    def allows(self) -> bool:
+        """False for a DENY."""
+        return self.permission == PermissionCode.ALLOW
+
+    def names(self, resource: int, name: str) -> bool:
+        """True where the rule is about this resource."""
+        if self.resource != resource:
+            return False
+        if self.pattern == PatternCode.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in {name, WILDCARD}
+
+    def speaks_of(self, principal: str, host: str, operation: int) -> bool:
+        """True where the rule is about this operation of this client, whatever the resource."""
+        if self.principal not in {principal, WILDCARD_PRINCIPAL} or self.host not in {host, WILDCARD}:
+            return False
+        if self.operation in {operation, ALL_OPERATIONS}:
+            return True
+        return self.allows and self.operation in _IMPLIED_BY.get(operation, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AclFilter:
+    """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
+
+    Args:
+        pattern: MATCH also finds the wildcard and the prefixes that cover ``name``.
+    """
+
+    resource: int
+    pattern: int
+    name: str | None
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    #: ``ANY`` of each of Kafka's enumerations, and ``PatternType.MATCH``.
+    ANY = 1
+    MATCH = 2
+
+    @property
+    def codes(self) -> tuple[int, int, int, int]:
+        """Resource, pattern, operation, permission."""
+        return self.resource, self.pattern, self.operation, self.permission
+
+    def matches(self, acl: Acl) -> bool:
+        """True for a rule that is meant."""
+        return (
+            self.resource in {self.ANY, acl.resource}
+            and self._matches_name(acl)
+            and self.principal in {None, acl.principal}
+            and self.host in {None, acl.host}
+            and self.operation in {self.ANY, acl.operation}
+            and self.permission in {self.ANY, acl.permission}
+        )
+
+    def _matches_name(self, acl: Acl) -> bool:
+        if self.pattern not in {self.ANY, self.MATCH, acl.pattern}:
+            return False
+        if self.name is None or self.pattern != self.MATCH:
+            return self.name in {None, acl.name}
+        return acl.names(acl.resource, self.name)
+
+
+class AclRows(Protocol):
+    """Where the rules are kept: the catalog."""
+
+    def acls(self) -> Sequence[Mapping[str, Any]]:
+        """All of them."""
+
+    async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put these in place of all; durable when it returns."""
+
+
+class AclStore:
+    """The rules as they stand.
+
+    Args:
+        rows: where they are kept; changes are carried out there in the order of the calls.
+    """
+
+    def __init__(self, rows: AclRows) -> None:
+        self._rows = rows
+        self._wanted = frozenset(map(Acl.from_row, rows.acls()))
+        self._durable = tuple(sorted(self._wanted))
+
+    @property
+    def acls(self) -> tuple[Acl, ...]:
+        """The durable ones, in order."""
+        return self._durable
+
+    async def add(self, acls: Iterable[Acl]) -> None:
+        """Add rules; one that is there already changes nothing."""
+        await self._change(self._wanted | frozenset(acls))
+
+    async def remove(self, acls: Iterable[Acl]) -> None:
+        """Remove rules."""
+        await self._change(self._wanted - frozenset(acls))
+
+    async def _change(self, wanted: frozenset[Acl]) -> None:
+        # Another change may come while this one becomes durable, and has to build on it.
+        self._wanted = wanted
+        try:
+            await self._rows.set_acls([acl.row() for acl in sorted(wanted)])
+        finally:
+            self._durable = tuple(sorted(map(Acl.from_row, self._rows.acls())))
+            if self._wanted is wanted:
+                self._wanted = frozenset(self._durable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AclAccess:
+    """What one client may do. It reads the store at every question.
+
+    Args:
+        open_without_acl: ``allow.everyone.if.no.acl.found``.
+    """
+
+    store: AclStore
+    principal: str
+    host: str
+    is_super_user: bool
+    open_without_acl: bool
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """True where the client may do it to the named resource."""
+        if self.is_super_user:
+            return True
+        named = [acl for acl in self.store.acls if acl.names(resource.value, name)]
+        if not named:
+            return self.open_without_acl
+        spoken = [acl for acl in named if acl.speaks_of(self.principal, self.host, operation.value)]
+        return bool(spoken) and all(acl.allows for acl in spoken)
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        """True where the client may do it to at least one resource of the kind, whether there is one or not.
+
+        The rules are those of ``Authorizer.authorizeByResourceType``: an ALLOW counts unless a DENY covers it whole.
+        """
+        if self.allows(operation, resource, _ANY_NAME):
+            return True
+        spoken = [acl for acl in self.store.acls if self._names_kind(acl, operation, resource)]
+        denied = [acl for acl in spoken if not acl.allows]
+        return any(acl.allows and not any(_covers(deny, acl) for deny in denied) for acl in spoken)
+
+    def _names_kind(self, acl: Acl, operation: Operation, resource: Resource) -> bool:
+        exact = acl.operation in {operation.value, ALL_OPERATIONS}
+        return acl.resource == resource.value and exact and acl.speaks_of(self.principal, self.host, operation.value)
+
+
+def _covers(deny: Acl, allow: Acl) -> bool:
+    """True where nothing that ``allow`` names is left by ``deny``."""
+    if deny.pattern == PatternCode.PREFIXED:
+        return allow.name.startswith(deny.name) and not _is_wildcard(allow)
+    return _is_wildcard(deny) or (allow.pattern == PatternCode.LITERAL and allow.name == deny.name)
+
+
+def _is_wildcard(acl: Acl) -> bool:
+    return acl.pattern == PatternCode.LITERAL and acl.name == WILDCARD
+
+
+def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[str, str], Access]:
+    """What a principal that connects from a host may do; everything, where no authorizer is configured."""
+    if properties.authorizer_class_name is None:
+        return lambda _principal, _host: FULL_ACCESS
+    super_users = properties.super_user_principals
+    return lambda principal, host: AclAccess(
+        store=store,
+        principal=principal,
+        host=host,
+        is_super_user=principal in super_users,
+        open_without_acl=properties.allow_everyone_if_no_acl_found,
+    )
+
+
+def refusal_of(acl: Acl) -> tuple[Code, str | None] | None:
+    """Why a rule cannot be added, as Kafka 4.4.0 answers it, or None.
+
+    The codes ANY and MATCH belong to filters; Kafka's answer to a rule with one of them is UNKNOWN_SERVER_ERROR.
+    """
+    if AclFilter.ANY in acl.codes or acl.pattern == AclFilter.MATCH:
+        return Code.UNKNOWN_SERVER_ERROR, None
+    checks = (
+        (acl.resource == ResourceCode.CLUSTER and acl.name != CLUSTER_NAME, _ONE_CLUSTER),
+        (not acl.name, "Invalid empty resource name"),
+        (acl.resource not in set(ResourceCode), "Invalid resourceType UNKNOWN"),
+        (acl.pattern not in set(PatternCode), "Invalid patternType UNKNOWN"),
+        (acl.operation not in OPERATION_CODES, "Invalid operation UNKNOWN"),
+        (acl.permission not in set(PermissionCode), "Invalid permissionType UNKNOWN"),
+        (not acl.host, "Host pattern cannot be null or empty"),
+        (":" not in acl.principal, f"Could not parse principal from `{acl.principal}` {_NO_COLON}"),
+    )
+    return next(((Code.INVALID_REQUEST, text) for applies, text in checks if applies), None)

@@ -1,0 +1,409 @@
+"""What the node knows of its cluster: topics and their logs, configs, ACLs, feature levels, producer id blocks.
+
+In a Kafka cluster this is the controller's metadata. Every change is durable before the call that makes it returns,
+and nobody sees it before: the new state is written beside the old one, put in its place, and only then shown. Without
+a directory the same is kept in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog_state import (
+    PRODUCER_ID_BLOCK_SIZE,
+    AclRow,
+    CatalogState,
+    Topic,
+    id_text,
+    random_id,
+)
+from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProducerIds:
+    """A block of producer ids that nobody else gets."""
+
+    first: int
+    size: int = PRODUCER_ID_BLOCK_SIZE
+
+
+class Catalog:
+    """The catalog of a running node. Made by :meth:`open`; ended by :meth:`close`.
+
+    Reading never waits. All changes come one after the other, in the order of the calls, and are carried through even
+    if the caller is cancelled in between.
+
+    Attributes:
+        properties: what the node was started with.
+        on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
+    """
+
+    def __init__(
+        self,
+        state: CatalogState,
+        directory: DataDirectory | None,
+        properties: BrokerProperties,
+        executor: Executor | None,
+    ) -> None:
+        self.properties = properties
+        self.on_deleted: list[Callable[[Topic], None]] = []
+        self._state = state
+        self._directory = directory
+        self._executor = executor
+        self._names = {topic.id: topic.name for topic in state.topics.values()}
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._closed = False
+        self._changing = asyncio.Lock()  # a change waits for the disk, and the next one must start from its result
+
+    @classmethod
+    async def open(
+        cls, directory: Path | None, properties: BrokerProperties, *, executor: Executor | None = None
+    ) -> Catalog:
+        """Start the node on its state, or on a new one, and count the start. No log is opened yet.
+
+        Args:
+            directory: where everything is kept; None keeps it in memory.
+            properties: ``node.id`` must be that of the earlier starts. Another ``transaction.version`` than at the last
+                start changes the feature's level, up or down, as ``kafka-features.sh`` does on a running cluster.
+            executor: threads in which the logs wait for the disk; None for the event loop's own.
+
+        Raises:
+            ConfigurationError: the directory is in use, damaged, or of another node; the text names it.
+        """
+        if directory is None:
+            return cls(_new_state(properties), None, properties, executor)
+        held, state = await asyncio.to_thread(_start, directory, properties)
+        return cls(state, held, properties, executor)
+
+    # --- the cluster -------------------------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """Drawn at the first start."""
+        return self._state.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        """The only node's id."""
+        return self._state.node_id
+
+    @property
+    def node_epoch(self) -> int:
+        """Starts before this one: leader epoch of every partition, and coordinator epoch of both coordinators."""
+        return self._state.starts - 1
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized level of the feature ``transaction.version``."""
+        return self._state.transaction_version
+
+    async def allocate_producer_ids(self) -> ProducerIds:
+        """A new block; its ids may be handed out, no start and no crash gives them out again.
+
+        What was left of the last block at a restart is lost, as in Kafka (``AllocateProducerIds``, KIP-730).
+        """
+        state = await self._change(
+            lambda state: replace(state, next_producer_id=state.next_producer_id + PRODUCER_ID_BLOCK_SIZE)
+        )
+        return ProducerIds(state.next_producer_id - PRODUCER_ID_BLOCK_SIZE)
+
+    def acls(self) -> tuple[AclRow, ...]:
+        """All ACLs, as `set_acls` was given them."""
+        return self._state.acls
+
+    async def set_acls(self, rows: Sequence[AclRow]) -> None:
+        """Put these ACLs in place of all. A row is what JSON can hold; the caller gives its fields a meaning."""
+        kept = tuple(dict(row) for row in rows)
+        await self._change(lambda state: replace(state, acls=kept))
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self._state.topics.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic of that id, or None."""
+        name = self._names.get(topic_id)
+        return None if name is None else self._state.topics.get(name)
+
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics, internal ones as well, in the order of their creation."""
+        return tuple(self._state.topics.values())
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, topic_id: uuid.UUID | None = None
+    ) -> Topic | None:
+        """Create a topic; None when there is one of that name.
+
+        Args:
+            name: must have been checked, as the others (`topic_names`, `topic_configs`).
+            partitions: how many, from 1.
+            configs: what is set for it, as texts.
+            topic_id: default a new one.
+        """
+        topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
+        return topic if await self._create([topic]) else None
+
+    async def ensure_internal_topics(self) -> None:
+        """Create the coordinators' topics where they are missing; existing ones keep their number of partitions.
+
+        Kafka creates each when it is first needed. Here both are there from the start, so that the coordinators never
+        meet a partition of their own that does not exist yet.
+        """
+        await self._create(
+            [Topic(each.name, random_id(), each.partitions, each.configs) for each in internal_topics(self.properties)]
+        )
+
+    async def delete_topic(self, name: str) -> Topic | None:
+        """Delete a topic with its records, and return it as it was; None when there is none of that name."""
+        return await asyncio.shield(asyncio.ensure_future(self._delete(name)))
+
+    async def add_partitions(self, name: str, partitions: int) -> Topic | None:
+        """Give a topic more partitions, ``partitions`` in all; None when it is gone or has as many."""
+
+        def grown(topic: Topic) -> Topic | None:
+            return replace(topic, partitions=partitions) if topic.partitions < partitions else None
+
+        return await self._alter(name, grown)
+
+    async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
+        """Change what is set for a topic; its open logs go by it from now on. None when the topic is gone.
+
+        Args:
+            name: of the topic.
+            alter: makes the new configs out of those that are set when the change has its turn.
+        """
+        topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
+        if topic is not None:
+            settings = log_settings(topic.configs, self.properties)
+            for log in self.logs():
+                if log.topic == name:
+                    log.settings = settings
+        return topic
+
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
+        """Let nothing below these offsets be read any more; None when the topic is gone or nothing changes.
+
+        Args:
+            name: of the topic.
+            starts: the first offset to keep, by partition; smaller ones than the partition has change nothing.
+        """
+
+        def moved(topic: Topic) -> Topic | None:
+            later = {at: offset for at, offset in starts.items() if offset > topic.log_starts.get(at, 0)}
+            return replace(topic, log_starts={**topic.log_starts, **later}) if later else None
+
+        topic = await self._alter(name, moved)
+        for partition, offset in starts.items():
+            log = self.log(name, partition)
+            if topic is not None and log is not None:
+                log.delete_before(offset)
+        return topic
+
+    # --- logs --------------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition, opened when it is first asked for; None when there is no such partition.
+
+        Raises:
+            ConfigurationError: its directory belongs to another topic.
+            CorruptLogError: what is in it is damaged.
+        """
+        found = self._logs.get((topic, partition))
+        if found is not None:
+            return found
+        known = self._state.topics.get(topic)
+        if known is None or not 0 <= partition < known.partitions or self._closed:
+            return None
+        opened = PartitionLog.open(
+            self._directory.must_belong(known, partition) if self._directory is not None else None,
+            topic=topic,
+            partition=partition,
+            leader_epoch=self.node_epoch,
+            settings=log_settings(known.configs, self.properties),
+            log_start_offset=known.log_starts.get(partition, 0),
+            executor=self._executor,
+        )
+        if opened.recovered_cut_bytes:
+            _log.warning("%s-%d: cut off %d bytes of a torn write", topic, partition, opened.recovered_cut_bytes)
+        self._logs[topic, partition] = opened
+        return opened
+
+    def logs(self) -> tuple[PartitionLog, ...]:
+        """The logs that are open; all that have records are, once `open_logs` has been called."""
+        return tuple(self._logs.values())
+
+    async def open_logs(self) -> None:
+        """Open every partition that has records, as a start must before it serves. Empty ones wait until used.
+
+        Raises:
+            CorruptLogError: a segment that was complete on disk is damaged.
+        """
+        if self._directory is not None:
+            await asyncio.to_thread(self._open_all, self._directory)
+
+    async def close(self) -> None:
+        """Flush and close all logs and give the directory free. A second call does nothing.
+
+        Raises:
+            LogFailedError: a log could not be flushed; everything is closed all the same.
+        """
+        async with self._changing:
+            logs, self._closed = self.logs(), True
+            self._logs.clear()
+            outcomes = await asyncio.gather(*(log.sync() for log in logs), return_exceptions=True)
+            for log in logs:
+                log.close()
+            if self._directory is not None:
+                self._directory.close()
+                self._directory = None
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _open_all(self, directory: DataDirectory) -> None:
+        names = directory.partitions_with_records()
+        for topic in self.topics():
+            for partition in range(topic.partitions):
+                if directory.partition(topic.name, partition).name in names:
+                    self.log(topic.name, partition)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    async def _create(self, topics: Sequence[Topic]) -> list[Topic]:
+        created: list[Topic] = []
+
+        def change(state: CatalogState) -> CatalogState:
+            created.extend(topic for topic in topics if topic.name not in state.topics)
+            return state.with_topics(*created)
+
+        await self._change(change, made=created)
+        return created
+
+    async def _alter(self, name: str, alter: Callable[[Topic], Topic | None]) -> Topic | None:
+        altered: list[Topic] = []
+
+        def change(state: CatalogState) -> CatalogState:
+            topic = state.topics.get(name)
+            found = None if topic is None else alter(topic)
+            altered.extend([] if found is None else [found])
+            return state.with_topics(*altered)
+
+        await self._change(change, made=altered)
+        return altered[0] if altered else None
+
+    async def _change(
+        self, change: Callable[[CatalogState], CatalogState], *, made: Iterable[Topic] = ()
+    ) -> CatalogState:
+        """Carry a change out; ``made`` are topics whose partitions need directories, known once ``change`` has run."""
+        return await asyncio.shield(asyncio.ensure_future(self._change_in_turn(change, made)))
+
+    async def _change_in_turn(
+        self, change: Callable[[CatalogState], CatalogState], made: Iterable[Topic]
+    ) -> CatalogState:
+        async with self._changing:
+            state = change(self._state)
+            if state != self._state:
+                await self._store(state, made)
+                self._show(state)
+            return state
+
+    async def _delete(self, name: str) -> Topic | None:
+        async with self._changing:
+            topic = self._state.topics.get(name)
+            if topic is None:
+                return None
+            state = self._state.without_topics(topic)
+            await self._store(state, ())
+            self._show(state)
+            for call in self.on_deleted:
+                call(topic)
+            for partition in range(topic.partitions):
+                log = self._logs.pop((name, partition), None)
+                if log is not None:
+                    log.close()
+            if self._directory is not None:
+                # Should the disk refuse, it stays listed, and is tried again with the next one or at the next start.
+                await asyncio.to_thread(self._directory.remove_topics, state.removing, live=state.topics)
+            # The file still lists it as being removed: the next change writes that it is gone, and until then a
+            # start finds nothing to remove.
+            self._show(replace(self._state, removing=()))
+            return topic
+
+    async def _store(self, state: CatalogState, made: Iterable[Topic]) -> None:
+        if self._closed:
+            raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has ended")
+        if self._directory is not None:
+            await asyncio.to_thread(_store, self._directory, state, made, before=self._state)
+
+    def _show(self, state: CatalogState) -> None:
+        self._state = state
+        self._names = {topic.id: topic.name for topic in state.topics.values()}
+
+
+def _new_state(properties: BrokerProperties) -> CatalogState:
+    return CatalogState(
+        cluster_id=id_text(random_id()),
+        node_id=properties.node_id,
+        directory_id=random_id(),
+        starts=1,
+        transaction_version=properties.transaction_version,
+    )
+
+
+def _start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState]:
+    directory = DataDirectory(path)
+    try:
+        state = _started(directory, properties)
+    except BaseException:
+        directory.close()
+        raise
+    return directory, state
+
+
+def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogState:
+    found = directory.read_catalog()
+    if found is None:
+        state = _new_state(properties)
+    elif found.node_id != properties.node_id:
+        raise ConfigurationError(
+            option="node.id",
+            value=properties.node_id,
+            rule=f"{directory.path} belongs to node {found.node_id}",
+            remedy="use that id, or another directory",
+        )
+    else:
+        directory.remove_topics(found.removing, live=found.topics)
+        state = replace(found, starts=found.starts + 1, transaction_version=properties.transaction_version, removing=())
+    directory.write_catalog(state)
+    directory.write_meta(state)
+    directory.make_partitions(state.topics.values(), starting=True)
+    return state
+
+
+def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
+    # A crash between the two leaves a topic without directories, and the next start makes them.
+    directory.write_catalog(state)
+    try:
+        directory.make_partitions(made, live=state.topics.values())
+    except OSError:
+        # The change is answered as failed, so no start may find it made. Is the disk too full for that as well, the
+        # next change takes it back.
+        with suppress(OSError):
+            directory.write_catalog(before)
+        raise

@@ -1,0 +1,177 @@
+"""What the node knows of its cluster, as one immutable value, and the JSON that it is kept as.
+
+Kafka keeps the same in its metadata log (KIP-500); a single node needs no log of changes, only the last state.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+
+#: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
+PRODUCER_ID_BLOCK_SIZE: Final = 1000
+
+_FORMAT_VERSION: Final = 1
+_NEEDED: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
+
+#: One ACL as JSON keeps it; `security` writes and reads its fields.
+AclRow: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it stands.
+
+    Args:
+        partitions: how many it has; they are numbered from 0.
+        configs: what was set for this topic, as Kafka's names and texts; defaults are not in it.
+        log_starts: the first offset that there is, of partitions whose records were deleted (DeleteRecords).
+    """
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+    log_starts: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        """True for the names that coordinators keep their records under."""
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def needed(self) -> bool:
+        """True for the topics of this server's own coordinators: they are neither deleted nor given more partitions."""
+        return self.name in _NEEDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogState:
+    """Everything that the catalog keeps.
+
+    Args:
+        starts: how often the node was started on this state, this time included.
+        transaction_version: the finalized level of the feature.
+        next_producer_id: the first id of the next block; everything below may have been handed out.
+        topics: by name.
+        removing: topics deleted for clients, whose files may still be there.
+    """
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID
+    starts: int
+    transaction_version: int
+    next_producer_id: int = 0
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    acls: tuple[AclRow, ...] = ()
+    removing: tuple[Topic, ...] = ()
+
+    def with_topics(self, *topics: Topic) -> CatalogState:
+        """The state with these topics, new ones or in place of those of the same name."""
+        return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+
+    def without_topics(self, *topics: Topic) -> CatalogState:
+        """The state without these topics, their files noted as to be removed."""
+        gone = {topic.name for topic in topics}
+        left = {name: topic for name, topic in self.topics.items() if name not in gone}
+        return replace(self, topics=left, removing=(*self.removing, *topics))
+
+
+def random_id() -> uuid.UUID:
+    """A new id that Kafka's tools can take: its text does not begin with a dash (Kafka: ``Uuid.randomUuid``)."""
+    found = uuid.uuid4()
+    # The first six bits are the first character; one id in 64 gets an A there instead.
+    return found if id_text(found)[0] != "-" else uuid.UUID(int=found.int & ((1 << 122) - 1))
+
+
+def id_text(found: uuid.UUID) -> str:
+    """An id as Kafka prints it: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=")
+
+
+def id_of_text(text: str) -> uuid.UUID:
+    """The id that Kafka prints so.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def write_state(state: CatalogState) -> bytes:
+    """The state as JSON, in the layout that `read_state` reads."""
+    document = {
+        "version": _FORMAT_VERSION,
+        "cluster_id": state.cluster_id,
+        "node_id": state.node_id,
+        "directory_id": id_text(state.directory_id),
+        "starts": state.starts,
+        "transaction_version": state.transaction_version,
+        "next_producer_id": state.next_producer_id,
+        "topics": [_topic_document(topic) for topic in state.topics.values()],
+        "removing": [_topic_document(topic) for topic in state.removing],
+        "acls": [dict(row) for row in state.acls],
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+def read_state(document: bytes) -> CatalogState:
+    """The state that `write_state` wrote.
+
+    Raises:
+        ValueError: the bytes are no JSON, of another version, or lack a field; the text says what.
+    """
+    try:
+        found = json.loads(document)
+        if found["version"] != _FORMAT_VERSION:
+            raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
+        topics = [_topic(row) for row in found["topics"]]
+        return CatalogState(
+            cluster_id=_typed(found, "cluster_id", str),
+            node_id=_typed(found, "node_id", int),
+            directory_id=id_of_text(found["directory_id"]),
+            starts=_typed(found, "starts", int),
+            transaction_version=_typed(found, "transaction_version", int),
+            next_producer_id=_typed(found, "next_producer_id", int),
+            topics={topic.name: topic for topic in topics},
+            removing=tuple(_topic(row) for row in found["removing"]),
+            acls=tuple(_typed(found, "acls", list)),
+        )
+    except KeyError as error:
+        raise ValueError(f"it has no field {error}") from error
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"a field has the wrong type: {error}") from error
+
+
+def _topic_document(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": id_text(topic.id),
+        "partitions": topic.partitions,
+        "configs": dict(topic.configs),
+        "log_starts": {str(partition): offset for partition, offset in topic.log_starts.items()},
+    }
+
+
+def _topic(row: dict[str, Any]) -> Topic:
+    return Topic(
+        name=_typed(row, "name", str),
+        id=id_of_text(row["id"]),
+        partitions=_typed(row, "partitions", int),
+        configs=_typed(row, "configs", dict),
+        log_starts={int(partition): offset for partition, offset in _typed(row, "log_starts", dict).items()},
+    )
+
+
+def _typed(row: dict[str, Any], name: str, kind: type) -> Any:
+    value = row[name]
+    if type(value) is not kind:
+        raise ValueError(f"its field {name!r} is no {kind.__name__}: {value!r}")
+    return value

@@ -1,0 +1,266 @@
+"""The directory of a node's data, laid out as Kafka lays out its ``log.dirs``.
+
+::
+
+    .lock                       locked while a process has the directory
+    meta.properties             cluster and node ids, as Kafka writes them
+    catalog.json                everything else that the node knows, replaced as a whole
+    <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
+    <topic>-<partition>.<id>-delete/    of a deleted topic, on its way out
+    <topic>-<partition>.<id>-stray/     records of a topic that there is not, put away for somebody to look at
+
+Every function here waits for the disk: the catalog calls them in a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.reference.metadata.catalog_state import (
+    CatalogState,
+    Topic,
+    id_of_text,
+    id_text,
+    read_state,
+    write_state,
+)
+
+_LOCK: Final = ".lock"
+_CATALOG: Final = "catalog.json"
+_META: Final = "meta.properties"
+_PARTITION_META: Final = "partition.metadata"
+_UNFINISHED: Final = ".tmp"
+_log = logging.getLogger(__name__)
+_PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
+
+
+class DataDirectory:
+    """A directory that this process, and no other, holds from the constructor to :meth:`close`.
+
+    Args:
+        path: made if it is not there.
+
+    Raises:
+        ConfigurationError: another process has it, or it cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._refused(f"cannot be used: {error.strerror}", "name a directory that can be written") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
+                raise
+            raise self._refused("another process has this directory", "stop it, or name another directory") from error
+
+    def close(self) -> None:
+        """Give the directory free; nothing of it may be used after that."""
+        os.close(self._lock)
+
+    def read_catalog(self) -> CatalogState | None:
+        """The state as last written; None in a directory that was never used.
+
+        Raises:
+            ConfigurationError: the file is damaged or of another version, or the directory holds the data of
+                something else. The text names the file.
+        """
+        file = self.path / _CATALOG
+        try:
+            state = read_state(file.read_bytes())
+        except FileNotFoundError:
+            self._must_be_unused()
+            return None
+        except ValueError as error:
+            raise self._refused(
+                f"{file} cannot be read: {error}", "restore the file, or name another directory"
+            ) from error
+        self._must_belong(state)
+        return state
+
+    def write_catalog(self, state: CatalogState) -> None:
+        """Put the state in place of the last one, durable before this returns; a crash leaves one or the other."""
+        self._replace(_CATALOG, write_state(state))
+
+    def write_meta(self, state: CatalogState) -> None:
+        """Write ``meta.properties`` where it is missing (Kafka: ``MetaProperties``, version 1)."""
+        if (self.path / _META).exists():
+            return
+        lines = [
+            "#",
+            f"#{time.strftime('%a %b %d %H:%M:%S UTC %Y', time.gmtime())}",
+            f"cluster.id={state.cluster_id}",
+            f"directory.id={id_text(state.directory_id)}",
+            f"node.id={state.node_id}",
+            "version=1",
+        ]
+        self._replace(_META, "".join(f"{line}\n" for line in lines).encode())
+
+    def partition(self, topic: str, partition: int) -> Path:
+        """The directory of a partition's segments."""
+        return self.path / f"{topic}-{partition}"
+
+    def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:
+        """Make the directories of all partitions that have none yet, durable before this returns.
+
+        Where a directory is of a topic that there is not, one that was created half way or is deleted, it makes room:
+        it gets another name, and is removed with the next topic that is deleted unless there are records in it.
+
+        Args:
+            topics: whose directories are made.
+            live: the other topics that there are; a directory of one of them stays where it is.
+            starting: records stay where they are as well, for `must_belong` to refuse: somebody has exchanged files.
+
+        Raises:
+            OSError: the disk refused one of them; those made before it are gone again.
+        """
+        topics = tuple(topics)
+        owners = {topic.id for topic in (*topics, *live)}
+        existing = {entry.name for entry in self.path.iterdir()}
+        made: list[Path] = []
+        try:
+            for topic in topics:
+                metadata = f"version: 0\ntopic_id: {id_text(topic.id)}"
+                for partition in range(topic.partitions):
+                    directory = self.partition(topic.name, partition)
+                    if directory.name in existing and _topic_id(directory / _PARTITION_META) not in {None, *owners}:
+                        if starting and _has_records(directory):
+                            continue
+                        self._make_room(directory)
+                        existing.discard(directory.name)
+                    if directory.name not in existing:
+                        directory.mkdir()
+                        made.append(directory)
+                        (directory / _PARTITION_META).write_text(metadata)
+        except OSError:
+            # They are empty, and the disk may have no room for what the caller writes next.
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        if made:
+            _sync_directory(self.path)
+
+    def must_belong(self, topic: Topic, partition: int) -> Path:
+        """The partition's directory, after a look at whose it is.
+
+        Raises:
+            ConfigurationError: it belongs to another topic of this name.
+        """
+        directory = self.partition(topic.name, partition)
+        found = _topic_id(directory / _PARTITION_META)
+        if found not in {None, topic.id}:
+            raise self._refused(
+                f"{directory} has the data of another topic of that name, with the id {found}", "move it away"
+            )
+        return directory
+
+    def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
+        """Remove everything of deleted topics; what is gone already, is well.
+
+        A directory gets its new name before its files go, so that none is ever met half empty under its own name. When
+        this returns, that is durable. Files that the disk does not let go are left to the next call.
+
+        Args:
+            topics: deleted; a directory that says it is of another topic of the name is left alone.
+            live: names of the topics that there are: a directory that does not say whose it is may be one of theirs.
+
+        Raises:
+            OSError: a directory has not got its new name.
+        """
+        existing = {entry.name for entry in self.path.iterdir()}
+        renamed = False
+        for topic in topics:
+            owners = {topic.id} if topic.name in live else {topic.id, None}
+            for partition in range(topic.partitions):
+                directory = self.partition(topic.name, partition)
+                if directory.name in existing and _topic_id(directory / _PARTITION_META) in owners:
+                    directory.rename(self.path / f"{directory.name}.{uuid.uuid4().hex}-delete")
+                    existing.discard(directory.name)
+                    renamed = True
+        if renamed:
+            _sync_directory(self.path)
+        for leftover in self.path.glob("*-delete"):
+            try:
+                shutil.rmtree(leftover)
+            except OSError as error:
+                _log.warning("%s is left for later: %s", leftover, error)
+
+    def partitions_with_records(self) -> set[str]:
+        """Names of the partition directories that hold a segment with anything in it."""
+        return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
+
+    def _make_room(self, directory: Path) -> None:
+        """Put away the directory of a topic that there is not, by the names that Kafka has for such."""
+        used = _has_records(directory)
+        away = self.path / f"{directory.name}.{uuid.uuid4().hex}-{'stray' if used else 'delete'}"
+        directory.rename(away)
+        if used:
+            _log.warning("%s has records of a topic that there is not: it is %s now", directory, away.name)
+
+    def _must_be_unused(self) -> None:
+        for entry in self.path.iterdir():
+            if entry.name == _META or (entry.is_dir() and _PARTITION_DIRECTORY.fullmatch(entry.name)):
+                raise self._refused(
+                    f"it holds {entry.name} and no {_CATALOG}: the data of another server, or a lost file",
+                    "name an empty directory, or restore the file",
+                )
+
+    def _must_belong(self, state: CatalogState) -> None:
+        try:
+            lines = (self.path / _META).read_text().splitlines()
+        except FileNotFoundError:
+            return  # written after the catalog: the first start was cut short
+        found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        if (found.get("cluster.id"), found.get("node.id")) != (state.cluster_id, str(state.node_id)):
+            raise self._refused(
+                f"{self.path / _META} and {_CATALOG} name different clusters or nodes", "restore the one that is right"
+            )
+
+    def _replace(self, name: str, content: bytes) -> None:
+        unfinished = self.path / (name + _UNFINISHED)
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.path / name)
+        _sync_directory(self.path)
+
+    def _refused(self, rule: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(option="--data-dir", value=str(self.path), rule=rule, remedy=remedy)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _has_records(directory: Path) -> bool:
+    return any(segment.stat().st_size for segment in directory.glob("*.log"))
+
+
+def _topic_id(file: Path) -> uuid.UUID | None:
+    """The id in a ``partition.metadata``; None where a crash kept it from the disk."""
+    try:
+        _, _, text = file.read_text().partition("topic_id: ")
+        return id_of_text(text.strip())
+    except (FileNotFoundError, ValueError):
+        return None

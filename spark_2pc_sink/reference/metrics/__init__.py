@@ -1,0 +1,1 @@
+"""Metrics of the reference coordinator, and their Prometheus endpoint."""

@@ -1,0 +1,1 @@
+"""Sockets, TLS and SASL: from accepted connections to ordered requests."""

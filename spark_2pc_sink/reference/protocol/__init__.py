@@ -1,0 +1,1 @@
+"""Requests and responses of the Kafka protocol, and their dispatch to handlers."""

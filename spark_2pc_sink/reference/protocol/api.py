@@ -1,0 +1,105 @@
+"""What a handler is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeAlias
+
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+
+#: The principal of a connection without authentication, as Kafka names it.
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+class Api(IntEnum):
+    """The APIs that the server speaks, by their key on the wire."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+def nothing_waits() -> None:
+    """For requests that no other waits behind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestContext:
+    """Who asks, and in which version.
+
+    Args:
+        principal: ``User:name``.
+        access: the ACLs as they stand for the principal.
+        client_host: the address of the peer, as DescribeGroups shows it (``/127.0.0.1``).
+        advertised: host and port that the listener of this connection advertises; what Metadata tells its clients.
+        appended: Produce calls it when its records stand in the logs, in order, and only their durability is waited
+            for: the next Produce of the connection may begin then. Without a call the next one begins after the reply.
+    """
+
+    version: int
+    client_id: str | None = None
+    principal: str = ANONYMOUS
+    access: Access = FULL_ACCESS
+    client_host: str = "/127.0.0.1"
+    advertised: tuple[str, int] = ("127.0.0.1", 9092)
+    appended: Callable[[], None] = nothing_waits
+
+
+#: Carries out one request. None: nothing is sent back (Produce with acks=0). An exception ends the connection without
+#: a reply: `RemoteProtocolError` with one line in the log, any other with its traceback.
+HandlerFunction: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """One API with the versions that are offered.
+
+    Args:
+        only_reads: the function changes nothing, so it is cancelled when its client has gone (Fetch that waits).
+    """
+
+    version_min: int
+    version_max: int
+    function: HandlerFunction
+    only_reads: bool = False
+
+
+#: What a family of handlers offers; `dispatch` joins them.
+Handlers: TypeAlias = Mapping[Api, Handler]

@@ -1,0 +1,219 @@
+"""Segment files, on disk as Kafka names them or in memory.
+
+An append is one ``pwritev`` of the batch's parts at the end that this process knows. If it fails (ENOSPC, EIO), the
+file is cut back to where it was, so that a batch is there as a whole or not at all; if cutting fails too, the caller
+must take the file for lost. Nothing is durable before ``sync``. A failed ``sync`` must never be tried again: the kernel
+marks the pages clean that it could not write, and a second fdatasync would report success for data that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from spark_2pc_sink.reference.storage.batches import Buffer
+
+SUFFIX: Final = ".log"
+#: Decimal digits of the base offset in a file's name (``LogFileUtils.filenamePrefixFromOffset``).
+_DIGITS: Final = 20
+#: A descriptor that no file has.
+_CLOSED: Final = 2**31 - 1
+
+
+class SegmentFile(Protocol):
+    """The bytes of one segment."""
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The end, where the next batch goes."""
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Write the parts one behind the other at the end, all or nothing.
+
+        Raises:
+            OSError: nothing was written.
+            TornFileError: the disk failed, and what it left could not be cut off.
+        """
+
+    def read(self, position: int, count: int) -> bytes:
+        """Up to ``count`` bytes from ``position`` on; fewer at the end."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to a size."""
+
+    def sync(self) -> None:
+        """Wait until everything written is on disk. May be called in a thread."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class SegmentStore(Protocol):
+    """Where the segments of one partition are."""
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+
+    @property
+    def on_disk(self) -> bool:
+        """False where nothing is ever waited for."""
+
+    def base_offsets(self) -> list[int]:
+        """Base offsets of the segments there are, ascending."""
+
+    def segment(self, base_offset: int) -> SegmentFile:
+        """The file of a segment; an empty one is made if there is none."""
+
+    def sync(self) -> None:
+        """Wait until the names of all files are on disk. May be called in a thread."""
+
+
+class TornFileError(OSError):
+    """A write failed half way, and its remains could not be removed."""
+
+
+def segment_name(base_offset: int) -> str:
+    """The name of a segment file: ``00000000000000000000.log``."""
+    return f"{base_offset:0{_DIGITS}d}{SUFFIX}"
+
+
+class DiskFile:
+    """A segment file on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """See `SegmentFile`."""
+        total = sum(map(len, parts))
+        try:
+            written = os.pwritev(self._descriptor, parts, self.size_bytes)
+            if written < total:  # a disk that is nearly full, or more than the 2 GiB that the kernel takes at once
+                self._write_rest(memoryview(b"".join(parts))[written:], self.size_bytes + written)
+        except OSError:
+            self._cut_back()
+            raise
+        self.size_bytes += total
+
+    def read(self, position: int, count: int) -> bytes:
+        """See `SegmentFile`."""
+        return os.pread(self._descriptor, count, position)
+
+    def truncate(self, size_bytes: int) -> None:
+        """See `SegmentFile`."""
+        os.ftruncate(self._descriptor, size_bytes)
+        self.size_bytes = size_bytes
+
+    def sync(self) -> None:
+        """See `SegmentFile`."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """See `SegmentFile`. Whoever uses the file later gets EBADF, not a file that has the number by then."""
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        os.close(descriptor)
+
+    def _write_rest(self, rest: memoryview, position: int) -> None:
+        # Ends: each round writes a byte at least, or raises.
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            if not written:
+                raise OSError(f"nothing more could be written to {self.path}")
+            rest = rest[written:]
+            position += written
+
+    def _cut_back(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self.size_bytes)
+        except OSError as error:
+            raise TornFileError(f"{self.path} could not be cut back to {self.size_bytes} bytes: {error}") from error
+
+
+class DiskStore:
+    """The segments in a directory, which must exist."""
+
+    on_disk: bool = True
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory)
+        self._directory = directory
+
+    def base_offsets(self) -> list[int]:
+        """See `SegmentStore`."""
+        names = (path.name.removesuffix(SUFFIX) for path in self._directory.glob(f"*{SUFFIX}"))
+        return sorted(int(name) for name in names if len(name) == _DIGITS and name.isdecimal())
+
+    def segment(self, base_offset: int) -> DiskFile:
+        """See `SegmentStore`."""
+        return DiskFile(self._directory / segment_name(base_offset))
+
+    def sync(self) -> None:
+        """See `SegmentStore`."""
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class MemoryFile:
+    """A segment in memory: what it has taken is as durable as it gets."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._data = bytearray()
+
+    @property
+    def size_bytes(self) -> int:
+        """See `SegmentFile`."""
+        return len(self._data)
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """See `SegmentFile`."""
+        for part in parts:
+            self._data += part
+
+    def read(self, position: int, count: int) -> bytes:
+        """See `SegmentFile`."""
+        with memoryview(self._data) as view:
+            return bytes(view[position : position + count])
+
+    def truncate(self, size_bytes: int) -> None:
+        """See `SegmentFile`."""
+        del self._data[size_bytes:]
+
+    def sync(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class MemoryStore:
+    """Segments in memory; a log that is opened on the same store again finds them, as on disk."""
+
+    on_disk: bool = False
+
+    def __init__(self) -> None:
+        self.path = "memory"
+        self._files: dict[int, MemoryFile] = {}
+
+    def base_offsets(self) -> list[int]:
+        """See `SegmentStore`."""
+        return sorted(self._files)
+
+    def segment(self, base_offset: int) -> MemoryFile:
+        """See `SegmentStore`."""
+        return self._files.setdefault(base_offset, MemoryFile(segment_name(base_offset)))
+
+    def sync(self) -> None:
+        """Nothing to wait for."""

@@ -1,0 +1,150 @@
+"""Group commit: however many wait, one fdatasync runs and at most one more is due.
+
+Whoever asks while one is running waits for the next, which covers everything written until it begins. So the number of
+fdatasyncs per second is what the disk can do, and the number of appends per second is not bound by it.
+
+A thread keeps a slow disk away from the event loop, but going there and back costs more than an fdatasync of a fast
+disk. So little is made durable on the loop itself for as long as that has been quick: a disk that stalls then holds
+up the loop once, and is met in a thread until it is quick again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Final, TypeAlias
+
+from spark_2pc_sink.reference.storage.errors import LogFailedError
+from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+
+#: Done when everything is durable that had been written when it was asked for; a failure is its result, so that
+#: nobody has to collect an exception. Each belongs to one who asked: to cancel it harms nobody else.
+Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
+
+#: What is made durable on the event loop: at most so much, if the last fdatasync took at most so long.
+INLINE_BYTES_MAX: Final = 64 * 1024
+INLINE_SECONDS_MAX: Final = 0.001
+
+
+class GroupSync:
+    """The durability of one log. On the event loop only; fdatasync itself runs in a thread unless it is quick.
+
+    Args:
+        log: what is made durable; all that recovery found in it is. A failed fdatasync sets its ``failure``, for good.
+        executor: of the threads; None for the event loop's own.
+        on_synced: told the end offset below which everything is durable now, before the waiting ones are.
+    """
+
+    def __init__(self, log: SegmentedLog, executor: Executor | None, on_synced: Callable[[int], None]) -> None:
+        self._log = log
+        self._executor = executor
+        self._on_synced = on_synced
+        self._durable_end = log.end_offset
+        self._running: list[Synced] = []
+        self._running_end: int | None = None
+        self._waiting: list[Synced] = []
+        self._closed = False
+        self._last_seconds = math.inf
+
+    def request(self) -> Synced:
+        """Everything written until now shall be durable."""
+        asked: Synced = asyncio.get_running_loop().create_future()
+        end_offset = self._log.end_offset
+        if end_offset <= self._durable_end:
+            asked.set_result(None)
+        elif self._log.failure:
+            asked.set_result(self._failure())
+        elif self._running_end is None:
+            self._start([asked])
+        elif self._running_end >= end_offset:
+            self._running.append(asked)
+        else:
+            self._waiting.append(asked)
+        return asked
+
+    def close(self) -> None:
+        """Take no more records; the files are closed once no thread works with them. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._log.refuse("it is closed")
+        if self._running_end is None:
+            self._log.close()
+
+    def _start(self, asked: list[Synced]) -> None:
+        end_offset = self._log.end_offset
+        little = self._log.unsynced_bytes <= INLINE_BYTES_MAX
+        work = self._log.take_unsynced()
+        if work is None:
+            self._synced(end_offset)
+            _answer(asked, None)
+            return
+        self._running, self._running_end = asked, end_offset
+        if little and self._last_seconds <= INLINE_SECONDS_MAX:
+            self._run_here(work)
+        else:
+            self._run_in_thread(partial(self._timed, work))
+
+    def _timed(self, work: Callable[[], None]) -> None:
+        begun = time.perf_counter()
+        work()
+        self._last_seconds = time.perf_counter() - begun
+
+    def _run_here(self, work: Callable[[], None]) -> None:
+        try:
+            self._timed(work)
+        except OSError as error:
+            self._finished(error)
+        else:
+            self._finished(None)
+
+    def _run_in_thread(self, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if self._executor is None:
+            loop.run_in_executor(None, work).add_done_callback(self._thread_finished)
+        else:
+            # Straight back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
+            self._executor.submit(work).add_done_callback(partial(_tell, loop, self._thread_finished))
+
+    def _thread_finished(self, work: Future[None] | asyncio.Future[None]) -> None:
+        self._finished(asyncio.CancelledError("the threads were ended") if work.cancelled() else work.exception())
+
+    def _finished(self, error: BaseException | None) -> None:
+        assert self._running_end is not None
+        if error is None:
+            self._synced(self._running_end)
+        else:
+            self._log.refuse(f"fdatasync failed: {error}")
+        running, self._running, self._running_end = self._running, [], None
+        waiting, self._waiting = self._waiting, []
+        failure = None if error is None else self._failure()
+        _answer(running, failure)
+        if waiting and failure is None:
+            self._start(waiting)
+        else:
+            _answer(waiting, failure)
+        if self._closed and self._running_end is None:
+            self._log.close()
+
+    def _synced(self, end_offset: int) -> None:
+        self._durable_end = end_offset
+        self._on_synced(end_offset)
+
+    def _failure(self) -> LogFailedError:
+        return LogFailedError(path=self._log.path, operation="making records durable", detail=self._log.failure)
+
+
+def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
+    for each in asked:
+        if not each.done():
+            each.set_result(result)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, finished: Callable[[Future[None]], None], work: Future[None]) -> None:
+    """Called in the thread. A loop that was closed meanwhile has nobody who waits."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(finished, work)

@@ -1,0 +1,65 @@
+"""End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+
+
+class Logs(Protocol):
+    """Where the logs of this node's partitions are found; the catalog."""
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log, or None where there is no such partition."""
+
+
+#: Told that a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
+GroupMarker = Callable[[int, int, bool], None]
+
+
+class MarkerWriter:
+    """Appends end markers; all partitions of a marker at once, then one wait until they are durable.
+
+    Args:
+        logs: the partitions.
+        now_ms: milliseconds since 1970.
+
+    Attributes:
+        on_group_marker: told of each marker in ``__consumer_offsets`` as it is appended, in the order of the log, so
+            that the offsets that were pending take effect or are dropped; whoever shows them waits for the disk.
+    """
+
+    def __init__(self, logs: Logs, *, now_ms: Callable[[], int]) -> None:
+        self.on_group_marker: GroupMarker | None = None
+        self._logs = logs
+        self._now_ms = now_ms
+
+    async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The code of each partition: 0 once its marker is durable, 3 where there is no such partition here."""
+        now_ms = self._now_ms()
+        results: dict[TopicPartition, int] = {}
+        written: dict[TopicPartition, PartitionLog] = {}
+        for partition in partitions:
+            log = self._logs.log(partition.topic, partition.partition)
+            if log is None:
+                results[partition] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            results[partition] = log.append_marker(marker, now_ms=now_ms)
+            if results[partition] == Code.NONE:
+                written[partition] = log
+                if self.on_group_marker is not None and partition.topic == GROUP_OFFSETS:
+                    self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
+        results.update(zip(written, await synced(written.values()), strict=True))
+        return results
+
+
+async def synced(logs: Iterable[PartitionLog]) -> list[int]:
+    """Wait until what was appended to these logs is durable: 0 for each, or KAFKA_STORAGE_ERROR."""
+    begun = [log.flush() for log in logs]  # all of them, before the first is waited for
+    return [Code.NONE if await future is None else Code.KAFKA_STORAGE_ERROR for future in begun]

@@ -1,0 +1,407 @@
+"""The transaction coordinator with its log: the shell that carries out what the pure coordinator plans.
+
+For each event, in the order that `coordinator.plans` prescribes: step and reserve, without a wait in between; append
+the plan's record to its partition of ``__transaction_state`` and wait until it is durable; settle; answer; then the
+effects. An event whose plan has no record is answered without waiting for anything.
+
+The order of durability across logs follows from it. Markers are appended when the Prepare record is durable, and the
+Complete record when the markers are: the other way round a loss of power could leave a decision without its cause.
+
+Only the record that adds a partition for the partition's own leader is not waited for (`TransactionService.add`):
+the leader appends, and answers its producer, once the producer's records are durable. Where a loss of power takes the
+Ongoing record and leaves those, `TransactionService.load` finds an open transaction of a pair in use, and adds its
+partition again. It cannot take less: what ends the transaction is written behind the Ongoing record, in the same log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator import (
+    AddPartitionsToTxn,
+    Code,
+    CoordinatorState,
+    Event,
+    LogRecord,
+    MarkersAnswered,
+    Plan,
+    ProducerIdBlockAllocated,
+    Profile,
+    SendMarkers,
+    Settings,
+    Settled,
+    StepNext,
+    due_expirations,
+    due_timeouts,
+    finish_loading,
+    reserve,
+    settle,
+    step,
+    unrecorded,
+)
+from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, Reply
+from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.log.log_values import NO_OFFSET
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metadata.catalog import ProducerIds
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.storage.group_sync import Synced
+from spark_2pc_sink.reference.transactions.background import Background
+from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
+
+_log = logging.getLogger(__name__)
+
+#: Pause before a marker or a completing record is tried again, in milliseconds. There is no last attempt: a decided
+#: transaction is owed its end, and only a disk that fails makes an attempt fail.
+RETRY_PAUSE_MS = 100
+
+
+class Cluster(Logs, Protocol):
+    """What the coordinator needs of the catalog."""
+
+    @property
+    def node_epoch(self) -> int:
+        """The coordinator epoch of this start."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized level of the feature ``transaction.version``."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+
+    def logs(self) -> Iterable[PartitionLog]:
+        """All logs that are open."""
+
+    async def allocate_producer_ids(self) -> ProducerIds:
+        """A block of producer ids, durable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals:
+    """How often time is looked at, in milliseconds; the names are those of Kafka's properties."""
+
+    abort_timed_out_ms: int = 10_000
+    remove_expired_ms: int = 3_600_000
+    producer_expiration_check_ms: int = 600_000
+
+    @classmethod
+    def of(cls, properties: BrokerProperties) -> Intervals:
+        """The intervals that a broker is configured with."""
+        return cls(
+            abort_timed_out_ms=properties.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            remove_expired_ms=properties.transaction_remove_expired_transaction_cleanup_interval_ms,
+            producer_expiration_check_ms=properties.producer_id_expiration_check_interval_ms,
+        )
+
+
+def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
+    """The coordinator's settings.
+
+    Args:
+        properties: of the broker.
+        transaction_version: the finalized level, which may differ from the property.
+        offsets_partition_count: that ``__consumer_offsets`` really has.
+    """
+    return Settings(
+        profile=Profile.KEEP_PREPARED if properties.transaction_keep_prepared_enable else Profile.AS_RELEASED,
+        transaction_version=transaction_version,
+        two_phase_commit_enable=properties.transaction_two_phase_commit_enable,
+        transaction_max_timeout_ms=properties.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=properties.transactional_id_expiration_ms,
+        offsets_partition_count=offsets_partition_count,
+    )
+
+
+class TransactionService:
+    """The coordinator of every transactional id. `load`, `start`, any number of `submit`, `stop`.
+
+    Args:
+        cluster: the catalog, with ``__transaction_state`` in it.
+        markers: writes the end markers.
+        settings: see `settings_of`.
+        intervals: of the timers.
+        now_ms: milliseconds since 1970.
+
+    Attributes:
+        state: what the coordinator knows; for metrics.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        markers: MarkerWriter,
+        *,
+        settings: Settings,
+        intervals: Intervals,
+        now_ms: Callable[[], int],
+    ) -> None:
+        topic = cluster.topic(TRANSACTION_STATE)
+        if topic is None:
+            raise LocalProtocolError(
+                operation="TransactionService()", state=f"no {TRANSACTION_STATE}", rule="the topic must exist"
+            )
+        self.state = CoordinatorState.new(settings, partition_count=topic.partitions)
+        self._cluster = cluster
+        self._markers = markers
+        self._intervals = intervals
+        self._now_ms = now_ms
+        self._background = Background()
+        self._owed: tuple[Effect, ...] = ()
+        self._allocating = False
+        self._waiting_for_change: dict[str, asyncio.Future[None]] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Replay every partition of the state log, and take a block of producer ids.
+
+        Kafka asks for a block when the first id is wanted and answers COORDINATOR_LOAD_IN_PROGRESS until it is there.
+        With the block taken here the first InitProducerId is answered at once.
+        """
+        for index in range(len(self.state.partitions)):
+            self.state, effects = finish_loading(
+                self.state, index, coordinator_epoch=self._cluster.node_epoch, records=self._records(index)
+            )
+            self._owed += effects
+        ids = await self._cluster.allocate_producer_ids()
+        self._take_block(ids)
+        await self._submit_all(unrecorded(self.state, self._open_transactions()))
+
+    def start(self) -> None:
+        """Drive the decided transactions that `load` found to their end, and start the timers.
+
+        The groups must be loaded before: a marker may settle their pending offsets.
+        """
+        owed, self._owed = self._owed, ()
+        self._carry_out(owed)
+        self._background.every(self._intervals.abort_timed_out_ms, self.abort_timed_out)
+        self._background.every(self._intervals.remove_expired_ms, self.remove_expired)
+        self._background.every(self._intervals.producer_expiration_check_ms, self.expire_producers)
+
+    async def stop(self) -> None:
+        """End the timers, and wait a little for what is under way; the next start takes up the rest."""
+        await self._background.stop()
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    async def submit(self, event: Event) -> Reply | None:
+        """Carry out one event; its reply may be sent when this returns.
+
+        A caller that is cancelled meanwhile loses the reply only: the record is in the log, so it is settled.
+        """
+        return await self._append_then_settle(self._reserved(event))
+
+    def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+        """Add partitions, or verify them, for their leader: it makes durable what it appends, see the module."""
+        plan = self._reserved(event)
+        return cast("AddPartitionsReply", self._settle_and_carry_out(plan, self._appended(plan)))
+
+    async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
+        """Wait until the next plan of an id is settled, at most ``timeout_ms``: who was told to try again may do so."""
+        future = self._waiting_for_change.get(transactional_id)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting_for_change[transactional_id] = future
+        await asyncio.wait((future,), timeout=timeout_ms / 1000)
+        if not future.done() and self._waiting_for_change.get(transactional_id) is future:
+            # Others may wait for it too: they find it done, look again, and wait for a new one.
+            del self._waiting_for_change[transactional_id]
+            future.set_result(None)
+
+    async def abort_timed_out(self) -> None:
+        """Abort the transactions that are open for longer than their timeout."""
+        await self._submit_all(due_timeouts(self.state, self._now_ms()))
+
+    async def remove_expired(self) -> None:
+        """Forget the transactional ids that were not used for too long."""
+        await self._submit_all(due_expirations(self.state, self._now_ms()))
+
+    async def expire_producers(self) -> None:
+        """Let the leader of each partition forget the producer ids that were not used for too long."""
+        for log in tuple(self._cluster.logs()):
+            log.expire_producers(self._now_ms())
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    async def _submit_all(self, events: Iterable[Event]) -> None:
+        await asyncio.gather(*map(self.submit, events))
+
+    def _reserved(self, event: Event) -> Plan:
+        plan = step(self.state, event, self._now_ms())
+        self.state = reserve(self.state, plan)
+        return plan
+
+    def _appended(self, plan: Plan) -> Code:
+        """Append the plan's record, if it has one."""
+        if not plan.records:
+            return Code.NONE
+        (record,) = plan.records
+        log = self._state_log(record.partition)
+        return log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms()).code
+
+    def _append_then_settle(self, plan: Plan) -> asyncio.Future[Reply | None]:
+        """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
+        reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        code = self._appended(plan)
+        flushed = self._state_log(plan.records[0].partition).flush() if plan.records and not code else None
+        if flushed is None or flushed.done():
+            reply.set_result(self._settle_and_carry_out(plan, code if flushed is None else _code_of(flushed)))
+            return reply
+
+        def synced(flushed: Synced) -> None:
+            code = _code_of(flushed)
+            try:
+                settled = self._settle(plan, code)
+            except Exception as error:  # noqa: BLE001 - a defect: handed to who waits for the reply
+                reply.set_exception(error)
+                return
+            if not reply.done():
+                reply.set_result(settled.reply)
+            # Behind the reply: it goes out before the next record or marker is written.
+            self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else 0)
+
+        flushed.add_done_callback(synced)
+        return reply
+
+    def _settle_and_carry_out(self, plan: Plan, code: int = Code.NONE, *, pause_ms: int = 0) -> Reply | None:
+        settled = self._settle(plan, code)
+        self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else pause_ms)
+        return settled.reply
+
+    def _settle(self, plan: Plan, code: int) -> Settled:
+        """As `coordinator.settle`, on the state that is kept here; the effects are left to the caller."""
+        settled = settle(self.state, plan, code)
+        self.state = settled.state
+        self._wake(plan.transactional_id)
+        return settled
+
+    def _wake(self, transactional_id: str | None) -> None:
+        waiting = self._waiting_for_change
+        future = waiting.pop(transactional_id, None) if waiting and transactional_id else None
+        if future is not None:
+            future.set_result(None)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect], *, pause_ms: int = 0) -> None:
+        """Start the effects. Until they are through, the pending state keeps other events of the id away."""
+        for effect in effects:
+            if isinstance(effect, SendMarkers):
+                self._background.run(self._send(effect, pause_ms))
+            elif isinstance(effect, StepNext):
+                self._background.run(self._step(effect.event, pause_ms))
+            else:
+                self._want_block()
+
+    async def _step(self, event: Event, pause_ms: int) -> None:
+        await _pause(pause_ms)
+        await self.submit(event)
+
+    async def _send(self, effect: SendMarkers, pause_ms: int) -> None:
+        await _pause(pause_ms)
+        marker = EndMarker(
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            commit=effect.commit,
+            coordinator_epoch=effect.coordinator_epoch,
+            transaction_version=effect.transaction_version,
+        )
+        results = await self._markers.write(marker, effect.partitions)
+        # This node leads every partition that there is, so one without a log is one that was deleted.
+        gone = frozenset(each for each, code in results.items() if code == Code.UNKNOWN_TOPIC_OR_PARTITION)
+        answered = MarkersAnswered(
+            transactional_id=effect.transactional_id,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            coordinator_epoch=effect.coordinator_epoch,
+            results={each: code for each, code in results.items() if each not in gone},
+            gone=gone,
+        )
+        plan = self._reserved(answered)
+        if plan.records:
+            await self._append_then_settle(plan)
+        else:
+            # What comes back is what has to be sent again.
+            self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
+
+    def _want_block(self) -> None:
+        """Allocate a block of producer ids, unless that is under way."""
+        if not self._allocating:
+            self._allocating = True
+            self._background.run(self._allocate())
+
+    async def _allocate(self) -> None:
+        try:
+            ids = await self._cluster.allocate_producer_ids()
+        finally:
+            # After a failure the next request that needs a block asks again.
+            self._allocating = False
+        self._take_block(ids)
+
+    def _take_block(self, ids: ProducerIds) -> None:
+        self._settle_and_carry_out(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def _state_log(self, index: int) -> PartitionLog:
+        log = self._cluster.log(TRANSACTION_STATE, index)
+        if log is None:
+            raise LocalProtocolError(
+                operation=f"{TRANSACTION_STATE}-{index}", state="deleted", rule="the coordinator's log stays"
+            )
+        return log
+
+    def _open_transactions(self) -> dict[Pair, set[TopicPartition]]:
+        """By pair, the partitions with an open transaction."""
+        found: dict[Pair, set[TopicPartition]] = defaultdict(set)
+        for log in self._cluster.logs():
+            for producer in log.producers():
+                if producer.current_txn_start_offset != NO_OFFSET:
+                    pair = Pair(producer.producer_id, producer.producer_epoch)
+                    found[pair].add(TopicPartition(log.topic, log.partition))
+        return found
+
+    def _records(self, index: int) -> list[LogRecord]:
+        """What is in a partition of the state log, but for keys that only another version of Kafka knows.
+
+        Raises:
+            RemoteProtocolError: a record is not Kafka's.
+        """
+        found = []
+        for each in self._state_log(index).records():
+            if each.batch.control:
+                continue
+            key = each.key or b""
+            if (version := key_version(key)) == KEY_VERSION:
+                found.append(LogRecord.decode(index, key, each.value))
+            else:
+                # As Kafka: left by an upgrade that was given up. Refused, it would keep the server from starting.
+                _log.warning(
+                    "skipped offset %d of %s-%d: key version %d is not known",
+                    each.offset,
+                    TRANSACTION_STATE,
+                    index,
+                    version,
+                )
+        return found
+
+
+def _code_of(flushed: Synced) -> Code:
+    return Code.NONE if flushed.result() is None else Code.KAFKA_STORAGE_ERROR
+
+
+async def _pause(milliseconds: int) -> None:
+    """Wait; with nothing to wait for one turn of the loop, at whose end a reply that was given before leaves."""
+    await asyncio.sleep(milliseconds / 1000)

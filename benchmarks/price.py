@@ -27,7 +27,7 @@ from benchmarks.processes import spent
 from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batches, run
 from benchmarks.workbench import Workbench
 from benchmarks.writers import Task, Writer
-from jdbc_state.database import Database
+from jdbc_state.connections import Database
 from jdbc_state.memory import MemoryStateStore
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
 
-from jdbc_state.failures import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
+from jdbc_state.errors import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.schema import StateTables, grant, quoted, sql_of
 from jdbc_state.settings import StoreSettings
 from jdbc_state.versions import find_table, migrate_command, refusal

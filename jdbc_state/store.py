@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Select, select, text
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
-from jdbc_state.database import Database, driver_connection
+from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
 from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import (

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from jdbc_state import SqlStateStore
-from jdbc_state.database import Database
+from jdbc_state.connections import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
@@ -116,7 +116,7 @@ class Stopper:
 @pytest.fixture
 def stopper(start_postgres: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Stopper:
     """Of a server of its own."""
-    for module in ("jdbc_state.deciding", "jdbc_state.database", "spark_2pc_sink.sink.transfer.staging_tables"):
+    for module in ("jdbc_state.deciding", "jdbc_state.connections", "spark_2pc_sink.sink.transfer.staging_tables"):
         monkeypatch.setattr(f"{module}.ANSWER_GRACE_MS", 0)
     return Stopper(start_postgres())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2.errors
 import pytest
 
-from jdbc_state.database import Database
+from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder

@@ -23,7 +23,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import SqlStateStore, application_name, ddl
-from jdbc_state.database import driver_connection
+from jdbc_state.connections import driver_connection
 from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
 from spark_2pc_sink.testing import wait_until

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 
 from jdbc_state import SqlStateStore
-from jdbc_state.database import Database, driver_connection
+from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import SqlDecidingTransaction
 from spark_2pc_sink.errors import (
     CommitUnknownError,
@@ -478,7 +478,7 @@ def test_a_stopped_server_is_not_waited_for_without_end(
     start_postgres: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B26: TCP still acknowledges, no time-out of the server runs; the request ends all the same."""
-    monkeypatch.setattr("jdbc_state.database.ANSWER_GRACE_MS", 0)
+    monkeypatch.setattr("jdbc_state.connections.ANSWER_GRACE_MS", 0)
     server = start_postgres()  # type: ignore[operator]
     with sql_store(server.create_database("shop"), commit_timeout_ms=1_500) as store:
         claim(store)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, StateRow
-from jdbc_state.database import Database
+from jdbc_state.connections import Database
 from jdbc_state.pooler import behind_pooler, takes_transactions
 from jdbc_state.presence import LOOK_S, Presence
 from jdbc_state.sessions import Liveness

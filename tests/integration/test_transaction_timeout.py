@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from jdbc_state import SqlStateStore
-from jdbc_state.database import Database, driver_connection
+from jdbc_state.connections import Database, driver_connection
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 from tests.integration.state_stores import FIRST, ID, SETTINGS, claim, execute, sql_store
 

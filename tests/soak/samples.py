@@ -12,7 +12,7 @@ import psutil
 import psycopg2
 from sqlalchemy import make_url
 
-from jdbc_state.database import KEPT_S_MAX
+from jdbc_state.connections import KEPT_S_MAX
 from spark_2pc_sink.testing import KafkaBroker
 from spark_2pc_sink.transactions import TransactionTool
 from tests.soak.child import GO_ON, HOLD, Child
@@ -55,7 +55,7 @@ MEASURES: Final = (
     # A producer id serves 32 766 transactions; Kafka forgets the one before after a day.
     Measure("Kafka: producers of a partition", 0.5, 3),
     # PostgreSQL.
-    # Each driver keeps one, for a minute (jdbc_state.database); one that was just given back takes a moment to end.
+    # Each driver keeps one, for a minute (jdbc_state.connections); one that was just given back takes a moment to end.
     Measure("PostgreSQL: sessions", 0.5, len(SINKS) + 1),
     Measure("PostgreSQL: age of the oldest session, s", 60, KEPT_S_MAX + 30),
     Measure("PostgreSQL: prepared statements of a session", 0, 0),

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from jdbc_state.database import driver_connection
+from jdbc_state.connections import driver_connection
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg2
 
-from jdbc_state.database import driver_connection
+from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.transfer.copy_channel import RowsEnd

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from sqlalchemy import Connection
 
-    from jdbc_state.database import Database
+    from jdbc_state.connections import Database
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions

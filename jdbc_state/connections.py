@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from jdbc_state.failures import describe, translated
+from jdbc_state.errors import describe, translated
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
 from jdbc_state.watchdog import Watchdog

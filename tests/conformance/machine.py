@@ -36,7 +36,7 @@ from tests.conformance.operations import (
     ProducerId,
 )
 from tests.conformance.subjects import check, given_ids, metadata_of
-from tests.unit.coordinator.driver import START_MS, Driver
+from tests.unit.reference.coordinator.driver import START_MS, Driver
 
 _TOPICS: Final = {"@here": ("here", 0), "@shared": ("shared", 0), "@stuck": ("stuck", 0)}
 #: How long a step waits that waits for something to happen by itself.

@@ -21,7 +21,7 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.java import find_java_home
-from tests.unit.server.batches import NOW_MS, append, append_in_transaction, client_batch
+from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch
 
 pytestmark = pytest.mark.java
 

@@ -1,0 +1,214 @@
+"""The logs of a decided transaction's partitions, asked one after the other: what one says, and what all lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import HaltCause, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recovery.control_marker import PARTITION_MS_MIN, SHOWN_PARTITIONS_MAX
+from spark_2pc_sink.recovery.recovery import OperatorDecision
+from tests.support.halts import halts
+from tests.unit.recovery.test_recovery import Sides
+
+Answer = Callable[[int], Marker]
+FIRST, SECOND = TopicPartition("audit", 0), TopicPartition("orders", 0)
+OUT_OF_RANGE: Final = 1
+
+
+def says(marker: Marker) -> Answer:
+    return lambda _limit_ms: marker
+
+
+def refuses(error: Exception) -> Answer:
+    def refuse(_limit_ms: int) -> Marker:
+        raise error
+
+    return refuse
+
+
+def too_long(sides: Sides) -> Answer:
+    """A log whose end is not reached, however long it is read."""
+
+    def read(limit_ms: int) -> Marker:
+        sides.clock.now += limit_ms / 1000
+        raise KafkaTimeoutError(operation="reading", deadline_ms=limit_ms, last_error="reached offset 9 of 900")
+
+    return read
+
+
+SILENT: Final[dict[str, Callable[[Sides], Answer]]] = {
+    "gone": lambda _: refuses(kafka_error("Metadata", Code.UNKNOWN_TOPIC_OR_PARTITION)),
+    "forbidden": lambda _: refuses(kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)),
+    "out of range": lambda _: refuses(kafka_error("Fetch", OUT_OF_RANGE)),
+    "unreadable bytes": lambda _: refuses(RemoteProtocolError(peer="the broker", detail="the batch has another CRC")),
+    "too long": too_long,
+    "missing": lambda _: says(Marker.MISSING),
+}
+
+
+def forgotten(*partitions: TopicPartition) -> Sides:
+    """A decided transaction whose coordinator shows nothing of it any more."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair, partitions=[str(each) for each in partitions])
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    return sides
+
+
+@pytest.mark.parametrize(("marker", "status"), [(Marker.COMMIT, "done"), (Marker.ABORT, "owed")])
+@pytest.mark.parametrize("first", SILENT)
+def test_where_one_partition_does_not_tell_the_next_one_does(first: str, marker: Marker, status: str) -> None:
+    """B18: of the topics that the batch wrote one was deleted, or cannot be read: the other has the marker."""
+    sides = forgotten(FIRST, SECOND)
+    sides.kafka.logs = {FIRST: SILENT[first](sides), SECOND: says(marker)}
+    sides.start()
+    assert sides.row().status == status
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
+    """A halt, not the error of one partition, which would come again at every start whatever is decided."""
+    sides = forgotten(FIRST, SECOND)
+    sides.kafka.logs = {FIRST: SILENT[silent](sides), SECOND: says(Marker.MISSING)}
+    before = sides.kafka.pair
+    said = r"no partition tells how 0:0 ended: .*audit-0.*; .*orders-0 .*is missing"
+    with halts(HaltCause.OUTCOME_LOST, match=said) as halted:
+        sides.start()
+    assert sides.kafka.pair == before
+    remedies = " ".join(halted.value.remedies)
+    assert "--drop" in remedies
+    assert "--accept-replay" in remedies
+    assert ("make the partitions readable" in remedies) == (silent != "missing")
+    looked = sides.recovery().look()
+    assert (looked.settled, looked.remedies) == (False, halted.value.remedies)
+    assert looked.cause is HaltCause.OUTCOME_LOST
+
+
+@pytest.mark.parametrize(
+    ("decision", "status"), [(OperatorDecision.DROP, "done"), (OperatorDecision.ACCEPT_REPLAY, "owed")]
+)
+@pytest.mark.parametrize("silent", SILENT)
+def test_what_a_person_has_decided_is_done_whatever_the_partitions_say(
+    silent: str, decision: OperatorDecision, status: str
+) -> None:
+    sides = forgotten(SECOND)
+    sides.kafka.logs = {SECOND: SILENT[silent](sides)}
+    sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None)
+    assert sides.row().status == status
+
+
+@pytest.mark.parametrize("other", ["gone", "missing"])
+def test_an_open_transaction_is_waited_for_whatever_the_others_lack(other: str) -> None:
+    sides = forgotten(FIRST, SECOND)
+    sides.kafka.logs = {FIRST: says(Marker.OPEN), SECOND: SILENT[other](sides)}
+    with pytest.raises(InDoubtError, match=r"0:0 in audit-0 after offset 7 is not written yet"):
+        sides.recovery(decision=OperatorDecision.DROP).run(query_id=None, run_id=None)
+    assert sides.row().status == "decided"
+    sides.kafka.logs[FIRST] = says(Marker.COMMIT)
+    sides.start()
+    assert sides.row().status == "done"
+
+
+def test_what_is_open_in_one_partition_may_be_another_transaction() -> None:
+    sides = forgotten(FIRST, SECOND)
+    sides.kafka.logs = {FIRST: says(Marker.OPEN), SECOND: says(Marker.ABORT)}
+    sides.start()
+    assert sides.row().status == "owed"
+
+
+@pytest.mark.parametrize("decision", [None, *OperatorDecision])
+def test_a_cluster_that_cannot_be_reached_is_no_reason_to_halt(decision: OperatorDecision | None) -> None:
+    """Nobody need decide anything, and nothing that somebody has decided is carried out by mistake."""
+    sides = forgotten(FIRST, SECOND)
+    asked: list[str] = []
+
+    def go_away(name: str) -> None:
+        asked.append(name)
+        if "find_marker" in asked:
+            raise KafkaTimeoutError(operation=name, deadline_ms=60_000, last_error="connection refused")
+
+    sides.kafka.before = go_away
+    with pytest.raises(KafkaTimeoutError, match="connection refused"):
+        sides.recovery(decision=decision).run(query_id=None, run_id=None)
+    assert asked[-2:] == ["find_marker", "describe"]
+    assert sides.row().status == "decided"
+
+
+def test_credentials_that_are_refused_are_no_reason_to_halt() -> None:
+    sides = forgotten(FIRST)
+    refused = kafka_error("SaslAuthenticate", Code.SASL_AUTHENTICATION_FAILED)
+
+    def refuse(name: str) -> None:
+        if name == "find_marker":
+            sides.kafka.before = lambda _: (_ for _ in ()).throw(refused)
+            raise refused
+
+    sides.kafka.before = refuse
+    with pytest.raises(KafkaError) as caught:
+        sides.start()
+    assert caught.value is refused
+
+
+def test_the_time_is_bounded_whatever_the_number_of_partitions() -> None:
+    """Each gets half of what is left; the last one is asked only if there is any."""
+    partitions = [TopicPartition("orders", number) for number in range(100)]
+    sides = forgotten(*partitions)
+    limits: list[int] = []
+
+    def slow(limit_ms: int) -> Marker:
+        limits.append(limit_ms)
+        return too_long(sides)(limit_ms)
+
+    sides.kafka.logs = dict.fromkeys(partitions, slow)
+    began_s = sides.clock.now
+    with halts(HaltCause.OUTCOME_LOST, match=r"9\d were not asked within 5000 ms"):
+        sides.start()
+    assert limits[:2] == [2_500, 1_250]
+    assert set(limits[2:]) == {PARTITION_MS_MIN}
+    assert sides.clock.now - began_s <= 5 + PARTITION_MS_MIN / 1000
+
+
+def test_one_partition_has_all_the_time() -> None:
+    sides = forgotten(SECOND)
+    limits: list[int] = []
+
+    def read(limit_ms: int) -> Marker:
+        limits.append(limit_ms)
+        return Marker.COMMIT
+
+    sides.kafka.logs = {SECOND: read}
+    sides.start()
+    assert limits == [5_000]
+
+
+def test_the_first_partition_of_each_topic_is_asked_before_the_second_of_any() -> None:
+    """A deleted topic takes a second for each of its partitions; of hundreds, all the time there is."""
+    names = [TopicPartition(topic, number) for topic in ("audit", "orders") for number in range(12)]
+    sides = forgotten(*names)
+    asked: list[TopicPartition] = []
+
+    def ask(partition: TopicPartition) -> Answer:
+        def read(_limit_ms: int) -> Marker:
+            asked.append(partition)
+            return Marker.MISSING
+
+        return read
+
+    sides.kafka.logs = {each: ask(each) for each in names}
+    with halts(HaltCause.OUTCOME_LOST, match=f"and {len(names) - SHOWN_PARTITIONS_MAX} more like these"):
+        sides.start()
+    assert asked == sorted(names, key=lambda each: (each.partition, each.topic))
+
+
+def test_a_row_that_names_no_partition_halts() -> None:
+    sides = forgotten()
+    with halts(HaltCause.OUTCOME_LOST, match="names no partition whose log could be read"):
+        sides.start()

@@ -1,0 +1,153 @@
+"""Recovery of a decided batch whose records Kafka has lost: nothing is noted as done, until a person decides (B18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
+from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
+from spark_2pc_sink.recovery.recovery import OperatorDecision
+from tests.support.halts import halts
+from tests.unit.recovery.test_recovery import ID, Sides
+
+PARTITION = TopicPartition("orders", 0)
+
+
+def decided(*partitions: str) -> Sides:
+    """A batch at offsets 5 to 7, decided and open in Kafka."""
+    sides = Sides()
+    sides.kafka.topic_ids = {"orders": "old-orders", "audit": "old-audit"}
+    sides.decide(sides.start(), partitions=partitions or ("orders-0",))
+    return sides
+
+
+def make_anew(sides: Sides) -> None:
+    sides.kafka.topic_ids["orders"] = "new-orders"
+
+
+def delete(sides: Sides) -> None:
+    sides.kafka.gone.add("orders")
+
+
+def truncate(sides: Sides) -> None:
+    sides.kafka.ends[PARTITION] = 7
+
+
+LOSSES: dict[str, Callable[[Sides], None]] = {"made anew": make_anew, "deleted": delete, "truncated": truncate}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "committed"])
+def test_a_batch_whose_records_are_gone_halts_until_it_is_decided(lose: Callable[[Sides], None], ended: bool) -> None:
+    """B18: before COMMIT, and before a commit is noted. A look says the same, and nothing is changed."""
+    sides = decided()
+    if ended:
+        sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    lose(sides)
+    state, row = sides.kafka.state, sides.row()
+    for _ in range(2):
+        with halts(HaltCause.TOPIC_REMADE, match="batch 0"):
+            sides.recovery().run(query_id="query-1", run_id="run")
+        assert sides.kafka.state == state
+        assert (sides.row().status, sides.row().kafka_offsets) == ("decided", row.kafka_offsets)
+    looked = sides.recovery().look()
+    assert (looked.settled, looked.cause) == (False, HaltCause.TOPIC_REMADE)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["open", "committed"])
+@pytest.mark.parametrize(
+    ("decision", "status"), [(OperatorDecision.ACCEPT_REPLAY, "owed"), (OperatorDecision.DROP, "done")]
+)
+def test_what_a_person_decides_is_carried_out(ended: bool, decision: OperatorDecision, status: str) -> None:
+    """B18: sent again or given up; and what is left of it in Kafka is no loss of the database afterwards."""
+    sides = decided()
+    if ended:
+        sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    make_anew(sides)
+    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
+    assert (report.settled, sides.row().status) == (status == "done", status)
+    assert sides.kafka.state == "Empty"
+    assert sides.kafka.committed == ([ProducerIdAndEpoch(0, 0)] if ended else [])
+    sides.recovery().run(query_id="query-1", run_id="run-2")
+    assert sides.row().status == status
+
+
+def test_an_owed_batch_is_not_behind_its_own_commit() -> None:
+    """B18: the operator's recovery dies right after it has noted the decision, before InitProducerId."""
+    sides = decided()
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    make_anew(sides)
+
+    def die(name: str) -> None:
+        if name == "init":
+            raise KeyboardInterrupt
+
+    sides.kafka.before = die
+    with pytest.raises(KeyboardInterrupt):
+        sides.recovery(decision=OperatorDecision.ACCEPT_REPLAY, batch_id=0).run(query_id=None, run_id=None)
+    sides.kafka.before = None
+    sides.recovery().run(query_id="query-1", run_id="run-2")
+    assert sides.row().status == "owed"
+
+
+def test_records_that_no_reader_could_see_are_lost_only_before_the_commit() -> None:
+    """B18: the log's start has moved behind the batch's first record."""
+    sides = decided()
+    sides.kafka.starts[PARTITION] = 6
+    with halts(HaltCause.TOPIC_REMADE, match="deleted before any reader could see them"):
+        sides.recovery().run(query_id="query-1", run_id="run")
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides.recovery().run(query_id="query-1", run_id="run")
+    assert sides.row().status == "done"
+
+
+def test_a_row_that_is_done_or_owed_is_not_compared() -> None:
+    """What a topic loses later is its own history; what is owed is sent to whatever topic is there."""
+    sides = decided()
+    sides.recovery().run(query_id="query-1", run_id="run")
+    sides.kafka.calls.clear()
+    make_anew(sides)
+    sides.recovery().run(query_id="query-1", run_id="run")
+    assert "view_logs" not in sides.kafka.calls
+    sides.decide(sides.kafka.pair or ProducerIdAndEpoch(0, 0), batch_id=1)
+    sides.kafka.time_out()
+    sides.kafka.gone.add("orders")
+    sides.recovery().run(query_id="query-1", run_id="run")
+    assert sides.row().status == "owed"
+
+
+def test_a_log_that_lost_the_outcome_with_its_topic_is_told_by_the_topic() -> None:
+    """B7, B18: the coordinator has forgotten, and the topic is another one; or nobody can tell."""
+    sides = decided()
+    sides.kafka.state, sides.kafka.pair = "Unknown", None
+    make_anew(sides)
+    with halts(HaltCause.TOPIC_REMADE, match="old-orders"):
+        sides.recovery().run(query_id="query-1", run_id="run")
+    delete(sides)
+    with halts(HaltCause.OUTCOME_LOST):
+        sides.recovery().run(query_id="query-1", run_id="run")
+
+
+def test_an_outcome_that_is_lost_stays_lost_where_kafka_does_not_answer() -> None:
+    sides = decided()
+
+    def refuse(name: str) -> None:
+        if name == "view_logs":
+            raise kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)
+
+    sides.kafka.before = refuse
+    halt = Halt(HaltCause.OUTCOME_LOST, "no partition tells", ("decide",))
+    assert explain_outcome_lost(sides.kafka, sides.row(), halt) is halt
+
+
+def test_a_verdict_that_ends_nothing_is_not_checked() -> None:
+    sides = decided()
+    wait = Resolution(Verdict.WAIT, "an end is under way")
+    assert check_kept(sides.kafka, sides.row(), wait) is wait
+    assert sides.row().transactional_id == ID

@@ -1,0 +1,256 @@
+"""Recovery of a database that lacks what Kafka has: it names the batches, and goes on only without those named (C5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jdbc_state import MemoryStateStore, StateRow
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, KafkaTimeoutError, StateStoreError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.answers import kafka_error
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
+from spark_2pc_sink.recovery.report import RecoveryReport
+from tests.support.halts import halts
+from tests.unit.recovery.test_recovery import ID, QUERY, Sides
+
+PARTITION = TopicPartition("orders", 0)
+LOST = FoundCommits(
+    tuple(
+        CommittedTransaction(ProducerIdAndEpoch(0, each), each, {PARTITION: (each * 10, each * 10 + 5)})
+        for each in (1, 2)
+    )
+)
+
+
+class BackedUpStore(MemoryStateStore):
+    """A database whose row may be set back, and which may fail to read."""
+
+    failing = False
+
+    def restore(self, row: StateRow) -> None:
+        """Put an older row in place of the newest."""
+        self._rows[row.transactional_id] = row
+
+    def read(self, transactional_id: str) -> StateRow | None:
+        """The row."""
+        if self.failing:
+            raise StateStoreError(operation="read", detail="gone")
+        return super().read(transactional_id)
+
+
+class RestoredSides(Sides):
+    """Both sides, one of which may be set back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: BackedUpStore = BackedUpStore()
+
+
+def restored() -> tuple[RestoredSides, StateRow]:
+    """Batches 0 to 2 in Kafka, and a row that says batch 0."""
+    sides = RestoredSides()
+    pair = sides.start()
+    rows = []
+    for batch_id in range(3):
+        sides.decide(pair, batch_id=batch_id)
+        settled = str(sides.kafka.end(pair, commit=True).producer)
+        rows.append(sides.store.mark_done(ID, sides.row().generation, settled))
+        assert sides.kafka.pair is not None
+        pair = sides.kafka.pair
+    sides.store.restore(rows[0])
+    sides.kafka.found = LOST
+    return sides, sides.row()
+
+
+def recover(sides: Sides, accept_loss: str | None = None, *, query_id: str | None = QUERY) -> RecoveryReport:
+    recovery = sides.recovery(adopt=True, accept_loss=accept_loss)
+    return recovery.run(query_id=query_id, run_id=None if query_id is None else "run-2").report
+
+
+def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> None:
+    """C5: Kafka is left as it is. It asks from the row's last offset on, and for what is newer than the row's pair."""
+    sides, row = restored()
+    state = sides.kafka.state
+    for _ in range(2):
+        with halts(
+            HaltCause.DATABASE_BEHIND, match=r"at least 2 batches.*batch 1: 1 records of 0:1 at offsets"
+        ) as raised:
+            recover(sides)
+        assert raised.value.remedies[0].startswith("compare both sides")
+        assert "--adopt --accept-loss 1..2" in raised.value.remedies[-1]
+    assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
+    query, topics = sides.kafka.queries[0]
+    assert (query.after, query.newer_than, topics) == ({PARTITION: 7}, ProducerIdAndEpoch(0, 0), ["orders"])
+    assert query.producer_ids == {0}
+    assert row.settled_at is not None
+    assert query.since_ms == int(row.settled_at.timestamp() * 1000) - 600_000
+    looked = sides.recovery(adopt=True).look()
+    assert looked.cause is HaltCause.DATABASE_BEHIND
+    assert "batch 2: 2 records" in looked.reason
+    assert sides.recovery(adopt=True, accept_loss="1..2").look().actions == ("would go on without batches 1..2",)
+    assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
+
+
+@pytest.mark.parametrize("query_id", [QUERY, None], ids=["sink", "command line"])
+def test_named_batches_are_passed_over(query_id: str | None) -> None:
+    """C5: the row says the last of them, any replay of it will do, and Kafka's pair is known. Twice changes nothing."""
+    sides, _ = restored()
+    with pytest.raises(ConfigurationError, match=r"begins with batch 1"):
+        recover(sides, "2..2", query_id=query_id)
+    with pytest.raises(ConfigurationError, match=r"at least 2 batches"):
+        recover(sides, "1", query_id=query_id)
+    with pytest.raises(ConfigurationError, match=r"2 committed transactions"):
+        recover(sides, "none", query_id=query_id)
+    assert (sides.row().batch_id, sides.kafka.state) == (0, "CompleteCommit")
+    report = recover(sides, "1..2", query_id=query_id)
+    assert report.settled
+    assert report.actions[0].startswith("went on without batches 1..2")
+    row = sides.row()
+    assert (row.status, row.batch_id, row.digest, row.record_count, row.settled) == ("done", 2, "", 2, "0:3")
+    assert row.kafka_offsets == {"orders-0": (20, 25)}
+    sides.kafka.found = FoundCommits()
+    assert recover(sides, "1..2", query_id=query_id).actions == ()
+
+
+def test_a_loss_that_kafka_no_longer_shows_is_passed_over_from_the_command_line() -> None:
+    """C5: a recovery has taken a new pair since, and the logs cannot be read; the job has halted in a gap."""
+    sides, _ = restored()
+    sides.kafka.init_producer_id()
+    sides.kafka.found = FoundCommits(unread=("orders",))
+    assert recover(sides, "1..2").actions == ()
+    assert sides.row().batch_id == 0
+    assert recover(sides, "1..2", query_id=None).settled
+    assert sides.row().batch_id == 2
+    assert recover(sides, "1..2", query_id=None).actions == ()
+
+
+@pytest.mark.parametrize("ongoing", [False, True], ids=["empty", "ongoing"])
+def test_a_loss_that_kafka_no_longer_shows_is_found_in_the_logs(ongoing: bool) -> None:
+    """C5: a recovery has taken a new pair since; else it would end green, and the job perhaps write a batch twice."""
+    sides, _ = restored()
+    pair = sides.kafka.init_producer_id().producer
+    if ongoing:
+        sides.kafka.produce(pair)
+    for _ in range(2):
+        with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
+            recover(sides, query_id=None)
+    assert sides.kafka.state == ("Ongoing" if ongoing else "Empty")
+    assert recover(sides, "1..2", query_id=None).settled
+    assert (sides.row().batch_id, sides.kafka.state) == (2, "Empty")
+
+
+@pytest.mark.parametrize("marker", [Marker.COMMIT, Marker.ABORT])
+def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) -> None:
+    """C5: a decided row of a backup could be true, and its own end is in the log; the commits behind it are, too."""
+    sides = RestoredSides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.markers = {pair: marker}
+    sides.kafka.found = LOST
+    for _ in range(2):
+        with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
+            recover(sides)
+    assert sides.row().status == ("decided" if marker is Marker.COMMIT else "owed")
+    recover(sides, "1..2" if marker is Marker.COMMIT else "0..1")
+    assert sides.row().status == "done"
+
+
+def test_a_pair_that_the_row_knows_has_no_commits_behind_it() -> None:
+    """The logs are read only after a recovery that wrote nothing, and never for a row without a batch."""
+    sides = Sides()
+    sides.start()
+    sides.decide(sides.start())
+    recover(sides)
+    assert "find_commits" not in sides.kafka.calls
+    recover(sides)
+    assert sides.kafka.calls.count("find_commits") == 1
+    assert sides.row().status == "done"
+
+
+def test_a_commit_that_is_none_of_a_batch_is_passed_by_saying_so() -> None:
+    """A10: another application has used the id. The row stays what it is."""
+    sides, row = restored()
+    sides.kafka.found = FoundCommits()
+    assert recover(sides, "none").settled
+    assert (sides.row().batch_id, sides.row().status, sides.row().digest) == (0, "done", row.digest)
+    assert sides.kafka.state == "Empty"
+    assert recover(sides, "none", query_id=None).settled
+
+
+def test_an_owed_batch_is_the_first_that_may_be_missing() -> None:
+    """C5: Kafka has had its resend, and the database has lost the decision of that."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.time_out()
+    recover(sides)
+    assert sides.row().status == "owed"
+    sides.kafka.state, sides.kafka.found = "CompleteCommit", FoundCommits(LOST.transactions[:1])
+    with halts(HaltCause.DATABASE_BEHIND, match="batch 0: 1 records"):
+        recover(sides)
+    recover(sides, "0")
+    assert (sides.row().status, sides.row().batch_id) == ("done", 0)
+
+
+def test_batches_of_another_query_leave_the_row_without_a_batch() -> None:
+    """A8, C5: a new checkpoint beside a restored database: its own first batch is 0."""
+    sides, _ = restored()
+    recovery = sides.recovery(adopt=True, accept_loss="0..1")
+    recovery.run(query_id="query-2", run_id="run-2")
+    assert (sides.row().status, sides.row().batch_id) == ("done", None)
+
+
+def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:
+    sides, row = restored()
+    sides.store.restore(replace(row, kafka_offsets={}, topic_ids={}))
+    with halts(HaltCause.DATABASE_BEHIND, match="the state row names no topic"):
+        recover(sides)
+    sides.store.restore(row)
+
+    def refuse(name: str) -> None:
+        if name == "find_commits":
+            raise kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)
+
+    sides.kafka.before = refuse
+    with halts(HaltCause.DATABASE_BEHIND, match=r"Not read.*orders \(Metadata answered TOPIC_AUTHORIZATION_FAILED"):
+        recover(sides)
+
+
+def lost_claim() -> HaltError:
+    return HaltError(
+        transactional_id=ID,
+        cause=HaltCause.COMMITS_LOST,
+        database_side="batch 0",
+        kafka_side="not asked",
+        reason="the database has lost commits",
+        remedies=("compare",),
+    )
+
+
+def test_a_driver_whose_claim_is_lost_says_what_else_is() -> None:
+    """C5: a failover in mid-run. Where a side does not answer, the error stays as it was."""
+    sides, _ = restored()
+    losses = sides.recovery().losses
+    named = losses.name(lost_claim())
+    assert named.cause is HaltCause.COMMITS_LOST
+    assert "at least 2 batches" in named.reason
+    assert "--accept-loss 1..2" in named.remedies[-1]
+    other = replace(lost_claim(), cause=HaltCause.GAP)
+    assert losses.name(other) is other
+
+    def silent(_name: str) -> None:
+        raise KafkaTimeoutError(operation="describe", deadline_ms=1, last_error="none")
+
+    sides.kafka.before = silent
+    error = lost_claim()
+    assert losses.name(error) is error
+    sides.kafka.before = None
+    sides.store.failing = True
+    assert losses.name(error) is error
+    assert Sides().recovery().losses.name(error) is error

@@ -1,0 +1,187 @@
+"""Recovery of a row that is gone: from its history, or by a person's word where that is gone too."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, KafkaTimeoutError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.recovery.api import recover
+from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
+from spark_2pc_sink.recovery.recovery import standing_row
+from tests.support.fake_kafka import FakeClock
+from tests.support.halts import halts
+from tests.unit.recovery.test_recovery import ID, QUERY, Sides
+
+PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
+
+
+def decided_and_lost(*, history: bool = True, transaction_version: int = 2) -> tuple[Sides, ProducerIdAndEpoch]:
+    """A driver died after its decision, and then the row was deleted; without ``history``, its lines too."""
+    sides = Sides(transaction_version=transaction_version)
+    pair = sides.start()
+    sides.decide(pair, batch_id=4)
+    sides.kafka.began = {PARTITIONS[0]: 5, PARTITIONS[1]: 0}
+    del sides.store._rows[ID]
+    if not history:
+        sides.store._lines.clear()
+    return sides, pair
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_decided_row_that_is_lost_is_made_again_and_followed(
+    adopt: bool, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C13: adopt aborted the transaction, and the batch came a second time."""
+    sides, pair = decided_and_lost(transaction_version=version)
+    with caplog.at_level(logging.WARNING):
+        report = sides.recovery(adopt=adopt).run(query_id=QUERY, run_id="run-2").report
+    assert (sides.kafka.committed, sides.kafka.aborted) == ([pair], [])
+    assert (sides.row().status, sides.row().batch_id) == (RowStatus.DONE, 4)
+    made = f"made the lost state row again from line 1 of its history (batch 4, decided {pair})"
+    assert report.actions[0] == made
+    assert f"{ID}: {made}" in caplog.messages
+
+
+def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
+    """D2: `status` and `--dry-run` change nothing, and a lost row is not one that never was."""
+    sides, pair = decided_and_lost()
+    report = sides.recovery().look()
+    assert (report.known, report.settled) == (True, False)
+    assert report.database_before == f"no state row; decided {pair}"
+    assert report.actions == (
+        f"would make the lost state row again from line 1 of its history (batch 4, decided {pair})",
+        "would commit the transaction of the row's pair",
+    )
+    assert sides.store.read(ID) is None
+    sides.kafka.end(pair, commit=True)
+    sides.start()
+    del sides.store._rows[ID]
+    settled = sides.recovery().look()
+    assert not settled.settled
+    assert settled.actions[0].startswith("would make the lost state row again")
+
+
+def test_a_look_at_an_id_that_nobody_knows() -> None:
+    report = Sides().recovery().look()
+    assert (report.known, report.settled, report.actions) == (False, True, ())
+
+
+def test_a_lost_row_of_no_batch_is_known_too() -> None:
+    """A8: what is open was not decided, as the history would have its line."""
+    sides = Sides()
+    pair = sides.start()
+    sides.kafka.produce(pair)
+    del sides.store._rows[ID]
+    assert standing_row(sides.store, ID) is not None
+    report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
+    assert sides.kafka.aborted == [pair]
+    assert "(no batch, none, settled at 0:0)" in report.actions[0]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) -> None:
+    """C14: neither `--adopt` nor adopt=True; and the message says how to find out."""
+    sides, pair = decided_and_lost(history=False, transaction_version=version)
+    sides.kafka.began[PARTITIONS[2]] = KafkaTimeoutError(operation="ask", deadline_ms=1, last_error="gone")
+    with halts(HaltCause.ID_IN_USE, match="asks how it ends"):
+        sides.start()
+    with halts(HaltCause.OPEN_TRANSACTION):
+        sides.recovery(adopt=True).run(query_id=QUERY, run_id="run-2")
+    with halts(HaltCause.OPEN_TRANSACTION, match=f"has decided {pair}, which Kafka holds open") as halted:
+        sides.recovery(adopt=True).run(query_id=None, run_id=None)
+    assert "It wrote to orders-0 from offset 5, orders-1 from offset 0, orders-2 (not to be read" in halted.value.reason
+    command = f"spark-2pc recover --transactional-id {ID} --adopt --open-transaction"
+    assert any(f"{command} commit --batch N" in remedy for remedy in halted.value.remedies)
+    assert any(f"{command} abort" in remedy for remedy in halted.value.remedies)
+    assert (sides.kafka.state, sides.kafka.committed, sides.kafka.aborted) == ("Ongoing", [], [])
+    assert sides.recovery(adopt=True).look().cause is HaltCause.OPEN_TRANSACTION
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("keeps_prepared", [False, True])
+def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
+    """C14: the batch is done with any digest, so that its replay is skipped."""
+    sides, pair = decided_and_lost(history=False, transaction_version=version)
+    sides.kafka.offers_keep_prepared = keeps_prepared
+    word = OpenTransactionEnd(4)
+    report = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
+    assert report.actions[0] == f"noted {pair} as the decision of batch 4, as the operator says"
+    assert report.settled
+    assert sides.kafka.committed == [pair]
+    row = sides.row()
+    assert (row.status, row.batch_id, row.digest, row.record_count) == (RowStatus.DONE, 4, "", 1)
+    assert row.kafka_offsets == {"orders-0": (5, 5), "orders-1": (0, 0)}
+    again = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
+    assert (again.settled, again.actions) == (True, ())
+
+
+def test_a_crash_behind_the_persons_word_loses_nothing() -> None:
+    """C14: the word is in the row before Kafka is asked, so that any later start carries it out."""
+    sides, pair = decided_and_lost(history=False)
+    sides.kafka.lose_answer_of.append("end")
+    with pytest.raises(Exception, match="Nothing is lost"):
+        sides.recovery(adopt=True, open_transaction=OpenTransactionEnd(4)).run(query_id=None, run_id=None)
+    assert sides.row().status == RowStatus.DECIDED
+    sides.start()
+    assert (sides.kafka.committed, sides.row().status, sides.row().batch_id) == ([pair], RowStatus.DONE, 4)
+
+
+def test_a_person_says_abort() -> None:
+    """C14: the table has none of its rows."""
+    sides, pair = decided_and_lost(history=False)
+    word = OpenTransactionEnd(None)
+    sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
+    assert (sides.kafka.committed, sides.kafka.aborted) == ([], [pair])
+    assert (sides.row().status, sides.row().batch_id) == (RowStatus.NONE, None)
+    sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
+
+
+def test_a_transaction_that_ended_before_the_word_halts() -> None:
+    """C14: a time-out has aborted it, and the table has its rows."""
+    sides, _ = decided_and_lost(history=False)
+    sides.kafka.time_out()
+    with halts(HaltCause.OPEN_TRANSACTION, match="no transaction is open that could end with commit"):
+        sides.recovery(adopt=True, open_transaction=OpenTransactionEnd(4)).run(query_id=None, run_id=None)
+
+
+def test_where_it_is_open_is_asked_within_bounds() -> None:
+    """B26: partitions that do not answer cost their time once, and a message names no hundreds of them."""
+    sides, _ = decided_and_lost(history=False)
+    many = {TopicPartition("orders", number): number for number in range(SHOWN_PARTITIONS_MAX + 5)}
+    sides.kafka.began = {**many, PARTITIONS[1]: None}
+    clock = FakeClock()
+    sides.kafka.before = lambda name: clock.sleep(2.0 if name == "open_since" else 0.0)
+    found = began_at(sides.kafka, Deadline(clock, 5_000))
+    assert list(found.values())[:4] == [0, "no record yet", 2, "not asked, for lack of time"]
+    sides.kafka.before = None
+    with halts(HaltCause.OPEN_TRANSACTION, match="and 5 more") as halted:
+        sides.recovery(adopt=True).run(query_id=None, run_id=None)
+    assert "orders-1 (no record yet)" in halted.value.reason
+    sides.kafka.pair = None
+    assert began_at(sides.kafka, Deadline(clock, 5_000)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"open_transaction": "end", "adopt": True}, "it is commit or abort"),
+        ({"open_transaction": "abort"}, "pass adopt too"),
+        ({"open_transaction": "commit", "adopt": True}, "it comes with open_transaction='commit'"),
+        ({"open_transaction": "abort", "adopt": True, "batch": 3}, "it comes with open_transaction='commit'"),
+        ({"batch": 3}, "it comes with open_transaction='commit'"),
+        ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it is at least 0"),
+    ],
+)
+def test_a_word_that_is_not_complete_is_refused(options: dict[str, object], said: str) -> None:
+    """D3: before any side is asked."""
+    sides = {"kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
+    with pytest.raises(ConfigurationError) as raised:
+        recover(transactional_id="orders", **sides, **options)  # type: ignore[arg-type]
+    assert said in str(raised.value)

@@ -1,0 +1,71 @@
+"""A catalog in memory behind the handlers of clusters, topics and configs, spoken to through the wire format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kafka.protocol import admin, metadata
+
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
+from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
+from spark_2pc_sink.reference.handlers.topics import TopicHandlers
+from spark_2pc_sink.reference.metadata.catalog import Catalog
+from spark_2pc_sink.reference.protocol.api import Api
+from tests.unit.reference.node import exchange
+
+_RESPONSES = {
+    found.API_KEY: found
+    for module in (admin, metadata)
+    for name, found in vars(module).items()
+    if name.endswith("Response") and hasattr(found, "API_KEY")
+}
+
+
+class Denying:
+    """An access that refuses some operations, on every resource or on those of one kind or name."""
+
+    def __init__(self, *operations: Operation, resource: Resource | None = None, name: str | None = None) -> None:
+        self._operations = operations
+        self._resource = resource
+        self._name = name
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        return not (operation in self._operations and self._resource in {None, resource} and self._name in {None, name})
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        return not (operation in self._operations and self._resource in {None, resource})
+
+
+class ClusterNode:
+    """The handlers over a catalog that has the coordinators' topics."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.handlers = {
+            **ClusterHandlers(catalog).handlers(),
+            **TopicHandlers(catalog).handlers(),
+            **ConfigHandlers(catalog).handlers(),
+        }
+
+    async def ask(self, request: Any, version: int, *, access: Access = FULL_ACCESS) -> Any:
+        """Send a request of a version that is offered; the response."""
+        handler = self.handlers[Api(request.API_KEY)]
+        assert handler.version_min <= version <= handler.version_max
+        return await exchange(handler.function, request, _RESPONSES[request.API_KEY], version, access=access)
+
+
+def with_node(use: Callable[[ClusterNode], Awaitable[None]], properties: Mapping[str, str] | None = None) -> None:
+    """Start a node in memory, use it, end it."""
+
+    async def started() -> None:
+        given = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "2", **(properties or {})}
+        catalog = await Catalog.open(None, BrokerProperties.from_mapping(given))
+        await catalog.ensure_internal_topics()
+        await use(ClusterNode(catalog))
+        await catalog.close()
+
+    asyncio.run(started())

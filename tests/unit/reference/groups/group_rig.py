@@ -1,0 +1,145 @@
+"""The handlers of groups and offsets over logs in memory, asked as a client asks: by encoded messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+from kafka.protocol import admin, consumer, producer
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.offset_service import OffsetService
+from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.store import GroupStore
+from spark_2pc_sink.reference.handlers.groups import GroupHandlers
+from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import RequestContext
+from spark_2pc_sink.reference.protocol.codec import REQUESTS
+from tests.unit.reference.waiting import within
+
+TOPIC = Topic("orders", UUID(int=7), 3)
+PARTITIONS = 2
+START_MS = 1_700_000_000_000
+
+
+def response_class(name: str) -> Any:
+    return next(found for module in (consumer, admin, producer) if (found := getattr(module, f"{name}Response", None)))
+
+
+class FakeCluster:
+    """The catalog, as far as groups know it."""
+
+    def __init__(self) -> None:
+        self.partitions = {index: self._open(index) for index in range(PARTITIONS)}
+
+    @staticmethod
+    def _open(index: int) -> PartitionLog:
+        return PartitionLog.open(None, topic=GROUP_OFFSETS, partition=index, leader_epoch=0, settings=LogSettings())
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        return self.partitions.get(partition) if topic == GROUP_OFFSETS else None
+
+    def topic(self, name: str) -> Topic | None:
+        return TOPIC if name == TOPIC.name else None
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return TOPIC if topic_id == TOPIC.id else None
+
+
+class FakeVerification:
+    """The transaction coordinator: answers what the test says."""
+
+    def __init__(self) -> None:
+        self.code = Code.NONE
+        self.asked: list[tuple[int, str, Pair, TopicPartition]] = []
+
+    async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
+        self.asked.append((version, transactional_id, pair, partition))
+        return self.code
+
+
+class GroupRig:
+    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``."""
+
+    def __init__(self, settings: GroupSettings | None = None, cluster: FakeCluster | None = None) -> None:
+        self.now_ms = START_MS
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000)
+        self.cluster = cluster or FakeCluster()
+        self.verification = FakeVerification()
+        self.context = RequestContext(version=0, client_id="c")
+        self._ids = count(1)
+        store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=lambda: self.now_ms)
+        self.service = GroupService(
+            store, self.settings, now_ms=lambda: self.now_ms, new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}"
+        )
+        self.offsets = OffsetService(self.service, self.verification, now_ms=lambda: self.now_ms)
+        self.service.load()
+        self._handlers = {
+            **GroupHandlers(self.service).handlers(),
+            **GroupOffsetHandlers(self.offsets, self.cluster, now_ms=lambda: self.now_ms).handlers(),
+        }
+
+    def restarted(self) -> GroupRig:
+        """A broker that starts on the same logs."""
+        rig = GroupRig(self.settings, self.cluster)
+        rig.now_ms = self.now_ms
+        return rig
+
+    async def ask(self, name: str, version: int, **fields: Any) -> dict[str, Any]:
+        """Send a request of kafka-python's, by name, and decode what comes back."""
+        kind = next(each for each in REQUESTS.values() if each.__name__ == f"{name}Request")
+        # Encoded and decoded on both ways: the answer must fit the schema of the version.
+        request = kind.decode(kind(version=version, **fields).encode(version=version), version=version)
+        handler = self._handlers[kind.API_KEY]
+        assert handler.version_min <= version <= handler.version_max
+        answer = await handler.function(replace(self.context, version=version), request)
+        encoded = answer.encode(version=version)
+        decoded: dict[str, Any] = response_class(name).decode(encoded, version=version).to_dict()
+        return decoded
+
+    async def answered(self, *tasks: asyncio.Task[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What the requests are answered, when nothing but the present deadlines has to pass."""
+        return list(await asyncio.wait_for(asyncio.gather(*tasks), timeout=5))
+
+    async def marker(self, group_id: str, pair: Pair, *, commit: bool) -> None:
+        """An end marker in the group's partition, as the transaction coordinator writes it."""
+        index = self.service.store.partition_of(group_id)
+        log = self.cluster.partitions[index]
+        mark = EndMarker(pair.producer_id, pair.epoch, commit, coordinator_epoch=0)
+        assert log.append_marker(mark, now_ms=self.now_ms) is Code.NONE
+        self.service.store.on_marker(index, pair.producer_id, commit)
+        await log.sync()
+
+
+def run(
+    test: Callable[[GroupRig], Coroutine[Any, Any, None]],
+    *,
+    settings: GroupSettings | None = None,
+    cluster: FakeCluster | None = None,
+) -> None:
+    """Start a broker's worth of groups, test it, and end it in an orderly way."""
+
+    async def whole() -> None:
+        rig = GroupRig(settings, cluster)
+        rig.service.start()
+        await within(test(rig))
+        await rig.service.stop()
+
+    asyncio.run(whole())
+
+
+def codes_of(answer: Mapping[str, Any]) -> list[int]:
+    """The codes of the partitions of a commit or a deletion."""
+    return [partition["error_code"] for topic in answer["topics"] for partition in topic["partitions"]]

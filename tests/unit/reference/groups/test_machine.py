@@ -1,0 +1,386 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup, case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.states import GroupState
+from tests.unit.reference.groups.group_script import CONSUMER, GroupScript
+from tests.unit.reference.groups.messages import SUBSCRIPTION
+
+
+def test_a_new_member_gets_an_id_first_and_joins_with_it() -> None:
+    """KIP-394: 'the join group request with empty member id is rejected with MEMBER_ID_REQUIRED'."""
+    script = GroupScript()
+    first = script.joined(script.ask_join())
+    assert (first.code, first.member_id) == (Code.MEMBER_ID_REQUIRED, "c-1")
+    assert script.group.state is GroupState.EMPTY
+    second = script.ask_join("c-1")
+    script.pass_ms(0)
+    answer = script.joined(second)
+    assert (answer.code, answer.generation, answer.leader, answer.protocol) == (Code.NONE, 1, "c-1", "range")
+    assert [member.member_id for member in answer.members] == ["c-1"]
+
+
+def test_an_old_client_joins_at_once() -> None:
+    script = GroupScript()
+    ticket = script.ask_join(version=3)
+    script.pass_ms(0)
+    assert script.joined(ticket).member_id == "c-1"
+
+
+def test_a_pending_member_that_does_not_come_lapses() -> None:
+    script = GroupScript()
+    script.ask_join()
+    script.pass_ms(9_999)
+    assert script.group.pending
+    script.pass_ms(1)
+    assert not script.group.pending
+
+
+def test_the_assignment_goes_out_when_its_record_is_durable() -> None:
+    script = GroupScript()
+    member_id, _ = script.new_member()
+    script.pass_ms(0)
+    ticket = script.ask_sync(member_id, assignments={member_id: b"all"})
+    assert ticket not in script.answers
+    assert script.heartbeat(member_id) is Code.NONE
+    assert script.group.pending_sync == frozenset()
+    script.durable()
+    assert (script.synced(ticket).code, script.synced(ticket).assignment) == (Code.NONE, b"all")
+    assert script.group.state is GroupState.STABLE
+    (store,) = script.stored
+    assert (store.value.generation, store.value.protocol, store.value.members[0].assignment) == (1, "range", b"all")
+
+
+def test_an_assignment_that_could_not_be_stored_begins_a_rebalance() -> None:
+    script = GroupScript()
+    member_id, _ = script.new_member()
+    script.pass_ms(0)
+    ticket = script.ask_sync(member_id, assignments={member_id: b"all"})
+    script.durable(Code.NOT_COORDINATOR)
+    assert (script.synced(ticket).code, script.synced(ticket).assignment) == (Code.NOT_COORDINATOR, b"")
+    assert script.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_two_members_rebalance_eagerly() -> None:
+    """A second member joins; the first learns of it by its heartbeat, joins again, and the two share."""
+    script = GroupScript()
+    (one,) = script.stable()
+    two, joining = script.new_member()
+    assert script.heartbeat(one) is Code.REBALANCE_IN_PROGRESS
+    assert joining not in script.answers
+    again = script.ask_join(one)
+    assert script.joined(joining).generation == script.joined(again).generation == 2
+    assert script.joined(joining).members == ()
+    assert {member.member_id for member in script.joined(again).members} == {one, two}
+    following = script.ask_sync(two)
+    assert following not in script.answers
+    leading = script.assign(one)
+    assert script.synced(following).assignment == two.encode()
+    assert script.synced(leading).assignment == one.encode()
+    assert script.heartbeat(one) is script.heartbeat(two) is Code.NONE
+
+
+def test_two_members_rebalance_cooperatively() -> None:
+    """KIP-429: the member that gave partitions up joins once more, with other metadata, and a generation follows."""
+    script = GroupScript()
+    cooperative = (("cooperative-sticky", b"owned: all"),)
+    one, _ = script.new_member(protocols=cooperative)
+    script.pass_ms(0)
+    script.assign(one)
+    two, joining = script.new_member(protocols=(("cooperative-sticky", b"owned: none"),))
+    assert script.heartbeat(one) is Code.REBALANCE_IN_PROGRESS
+    script.ask_join(one, protocols=cooperative)
+    script.ask_sync(two)
+    script.assign(one)
+    assert script.group.state is GroupState.STABLE
+    again = script.ask_join(one, protocols=(("cooperative-sticky", b"owned: half"),))
+    assert script.heartbeat(two) is Code.REBALANCE_IN_PROGRESS
+    second = script.ask_join(two, protocols=(("cooperative-sticky", b"owned: none"),))
+    assert script.joined(again).generation == script.joined(second).generation == 3
+    assert {each.member_id: each.metadata for each in script.joined(again).members}[one] == b"owned: half"
+    assert script.joined(joining).generation == 2
+
+
+def test_a_follower_that_joins_again_unchanged_gets_the_generation_as_it_is() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    answer = script.joined(script.ask_join(two))
+    assert (answer.code, answer.generation, answer.leader, answer.members) == (Code.NONE, 1, one, ())
+    assert script.group.state is GroupState.STABLE
+
+
+def test_the_leader_that_joins_again_begins_a_rebalance() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    ticket = script.ask_join(one)
+    assert ticket not in script.answers
+    assert script.heartbeat(two) is Code.REBALANCE_IN_PROGRESS
+
+
+def test_a_lost_join_answer_is_given_again_while_the_group_completes() -> None:
+    script = GroupScript()
+    member_id, first = script.new_member()
+    script.pass_ms(0)
+    again = script.joined(script.ask_join(member_id))
+    assert again == script.joined(first)
+
+
+def test_a_rebalance_calls_waiting_syncs_back() -> None:
+    script = GroupScript()
+    (one, _), (two, _) = script.new_member(), script.new_member()
+    script.pass_ms(0)
+    waiting = script.ask_sync(two)
+    assert script.group.leader == one
+    script.ask_join(one, protocols=(("range", b"other"),))
+    assert script.synced(waiting).code is Code.REBALANCE_IN_PROGRESS
+
+
+def test_an_assignment_of_a_generation_that_is_over_is_ignored() -> None:
+    script = GroupScript()
+    (one,) = script.stable()
+    script.ask_join(one)
+    ticket = script.ask_sync(one, assignments={one: b"old"})
+    script.ask_join(one, protocols=(("range", b"other"),))
+    script.durable()
+    assert script.synced(ticket).code is Code.REBALANCE_IN_PROGRESS
+    assert script.group.state is GroupState.COMPLETING_REBALANCE
+    assert script.group.members[one].assignment == b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"member_id": "stranger"}, Code.UNKNOWN_MEMBER_ID),
+        ({"generation": 7}, Code.ILLEGAL_GENERATION),
+        ({"generation": 0}, Code.ILLEGAL_GENERATION),
+        ({"protocol_type": "connect"}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol": "roundrobin"}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"instance_id": "i"}, Code.UNKNOWN_MEMBER_ID),
+        ({"protocol": "range", "protocol_type": "consumer"}, Code.NONE),
+    ],
+)
+def test_sync_is_refused(fields: dict[str, Any], code: Code) -> None:
+    script = GroupScript()
+    (one,) = script.stable()
+    before = script.group
+    answer = script.synced(script.ask_sync(**{"member_id": one, **fields}))
+    assert (answer.code, answer.assignment) == (code, one.encode() if code is Code.NONE else b"")
+    assert script.group == before
+
+
+def test_sync_while_the_group_prepares() -> None:
+    script = GroupScript()
+    one, _ = script.stable(2)
+    script.ask_join(one)
+    assert script.synced(script.ask_sync(one)).code is Code.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"protocol_type": "connect"}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("sticky", b""),)}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": ()}, Code.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "stranger"}, Code.UNKNOWN_MEMBER_ID),
+        ({"member_id": "stranger", "instance_id": "i"}, Code.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_join_is_refused(fields: dict[str, Any], code: Code) -> None:
+    script = GroupScript()
+    script.stable()
+    before = script.group
+    assert script.joined(script.ask_join(**fields)).code is code
+    assert script.group == before
+
+
+@pytest.mark.parametrize("fields", [{"protocols": ()}, {"protocol_type": ""}])
+def test_an_empty_group_wants_some_protocol(fields: dict[str, Any]) -> None:
+    script = GroupScript()
+    assert script.joined(script.ask_join(**fields)).code is Code.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_the_protocol_is_one_that_all_can_do_and_most_prefer() -> None:
+    script = GroupScript()
+    wishes = ((("a", b""), ("b", b"")), (("b", b""), ("a", b"")), (("b", b""), ("x", b""), ("a", b"")))
+    tickets = [script.new_member(protocols=wish)[1] for wish in wishes]
+    script.pass_ms(0)
+    assert {script.joined(ticket).protocol for ticket in tickets} == {"b"}
+
+
+def test_a_full_group_takes_nobody() -> None:
+    """KIP-389: 'the JoinGroup request is rejected with GROUP_MAX_SIZE_REACHED'."""
+    script = GroupScript(GroupSettings(initial_rebalance_delay_ms=0, size_max=1))
+    (one,) = script.stable()
+    answer = script.joined(script.ask_join())
+    assert (answer.code, answer.member_id) == (Code.GROUP_MAX_SIZE_REACHED, "")
+    assert list(script.group.members) == [one]
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation", "instance_id", "code"),
+    [
+        ("stranger", 1, None, Code.UNKNOWN_MEMBER_ID),
+        ("c-1", 0, None, Code.ILLEGAL_GENERATION),
+        ("c-1", 1, "i", Code.UNKNOWN_MEMBER_ID),
+        ("c-1", 1, None, Code.NONE),
+    ],
+)
+def test_heartbeat(member_id: str, generation: int, instance_id: str | None, code: Code) -> None:
+    script = GroupScript()
+    script.stable()
+    assert script.heartbeat(member_id, generation, instance_id) is code
+
+
+def test_a_member_without_heartbeats_is_removed() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    script.pass_ms(6_000)
+    assert script.heartbeat(two) is Code.NONE
+    script.pass_ms(4_000)
+    assert list(script.group.members) == [two]
+    assert script.group.leader == two
+    assert script.heartbeat(two) is Code.REBALANCE_IN_PROGRESS
+    assert script.heartbeat(one) is Code.UNKNOWN_MEMBER_ID
+
+
+def test_the_last_member_that_is_removed_leaves_an_empty_generation_behind() -> None:
+    script = GroupScript()
+    script.stable()
+    script.pass_ms(10_000)
+    assert (script.group.state, script.group.generation, script.group.protocol) == (GroupState.EMPTY, 2, None)
+    (store,) = script.unstored
+    assert (store.value.generation, store.value.members, store.value.protocol_type) == (2, (), "consumer")
+
+
+def test_a_member_that_waits_to_join_needs_no_heartbeats() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    ticket = script.ask_join(one, rebalance_timeout_ms=60_000)
+    for _ in range(5):
+        script.pass_ms(8_000)
+        assert script.heartbeat(two) is Code.REBALANCE_IN_PROGRESS
+    assert one in script.group.members
+    assert ticket not in script.answers
+
+
+def test_the_rebalance_timeout_removes_members_that_did_not_join() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    ticket = script.ask_join(two, protocols=(("range", b"new"),))
+    for _ in range(10):
+        script.pass_ms(6_000)
+        script.heartbeat(one)
+    assert script.joined(ticket).leader == two
+    assert list(script.group.members) == [two]
+
+
+def test_a_pending_member_that_lapses_holds_nobody_up_any_more() -> None:
+    script = GroupScript()
+    (one,) = script.stable()
+    script.ask_join()
+    ticket = script.ask_join(one)
+    script.pass_ms(9_999)
+    assert ticket not in script.answers
+    script.pass_ms(1)
+    assert script.joined(ticket).generation == 2
+
+
+def test_a_member_whose_session_ends_holds_nobody_up_any_more() -> None:
+    script = GroupScript()
+    one, _ = script.stable(2)
+    ticket = script.ask_join(one)
+    script.pass_ms(9_999)
+    assert ticket not in script.answers
+    script.pass_ms(1)
+    assert (script.joined(ticket).generation, list(script.group.members)) == (2, [one])
+
+
+def test_members_that_joined_and_do_not_sync_are_removed() -> None:
+    """Kafka: expirePendingSync, after the rebalance timeout."""
+    script = GroupScript()
+    (one, _), (two, _) = script.new_member(), script.new_member()
+    script.pass_ms(0)
+    script.assign(one)
+    for _ in range(10):
+        script.pass_ms(6_000)
+        script.heartbeat(one)
+        script.heartbeat(two)
+    assert list(script.group.members) == [one]
+    assert script.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_the_first_rebalance_waits_for_more_members() -> None:
+    """KIP-134: the delay is repeated while new members come, up to the rebalance timeout."""
+    script = GroupScript(GroupSettings(initial_rebalance_delay_ms=3_000))
+    _, first = script.new_member(rebalance_timeout_ms=7_000)
+    script.pass_ms(2_000)
+    _, second = script.new_member(rebalance_timeout_ms=7_000)
+    script.pass_ms(1_000)
+    assert script.answers.keys().isdisjoint({first, second})
+    script.pass_ms(2_999)
+    assert script.answers.keys().isdisjoint({first, second})
+    script.pass_ms(1)
+    assert len(script.joined(first).members) == 2
+    assert script.joined(second).generation == 1
+
+
+def test_leave() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    pending = script.joined(script.ask_join()).member_id
+    codes = script.leave((one, None), ("stranger", None), ("", "nobody"), ("", None), (pending, None))
+    unknown = Code.UNKNOWN_MEMBER_ID
+    assert codes == (Code.NONE, unknown, unknown, unknown, Code.NONE)
+    assert (list(script.group.members), script.group.leader) == ([two], two)
+    assert script.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_that_leaves_is_told_on_the_requests_that_wait() -> None:
+    script = GroupScript()
+    (one, _), (two, _) = script.new_member(), script.new_member()
+    script.pass_ms(0)
+    syncing = script.ask_sync(two)
+    assert script.leave((two, None)) == (Code.NONE,)
+    assert script.synced(syncing).code is Code.UNKNOWN_MEMBER_ID
+    assert one in script.group.members
+
+
+def test_a_loaded_group_goes_on_where_it_was() -> None:
+    script = GroupScript()
+    one, two = script.stable(2)
+    value = group_value(script.group)
+    loaded = machine.loaded("g", value, script.settings, 50_000).group
+    assert (loaded.state, loaded.generation, loaded.leader, loaded.protocol) == (GroupState.STABLE, 1, one, "range")
+    assert {key: member.assignment for key, member in loaded.members.items()} == {
+        one: one.encode(),
+        two: two.encode(),
+    }
+    assert loaded.next_deadline_ms() == 60_000
+    script.group, script.now_ms = loaded, 50_000
+    assert script.heartbeat(two) is Code.NONE
+    assert script.joined(script.ask_join(two, protocols=CONSUMER[:1])).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "metadata", "topics"),
+    [
+        ("consumer", SUBSCRIPTION, frozenset({"orders"})),
+        ("consumer", b"\0", None),
+        ("connect", SUBSCRIPTION, None),
+    ],
+)
+def test_what_a_group_subscribes_to(protocol_type: str, metadata: bytes, topics: frozenset[str] | None) -> None:
+    script = GroupScript()
+    script.new_member(protocol_type=protocol_type, protocols=(("range", metadata),))
+    script.pass_ms(0)
+    assert script.group.topics == topics
+    assert script.group.subscribes_to("orders") is (protocol_type == "consumer")
+    assert script.group.subscribes_to("payments") is (protocol_type == "consumer" and topics is None)

@@ -1,0 +1,339 @@
+"""The offset APIs, asked by encoded messages. Codes and fields are those that Apache Kafka 4.4.0 answered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.states import Pair
+from tests.unit.reference.groups import messages
+from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, codes_of, run
+
+NONE = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
+PAIR = Pair(44, 0)
+UNKNOWN_ID = UUID(int=12345)
+
+
+async def stable(rig: GroupRig) -> None:
+    """The stable group g of the member c-1, in generation 1."""
+    joined = await rig.ask("JoinGroup", 3, **messages.join())
+    assert joined["member_id"] == "c-1"
+    await rig.ask("SyncGroup", 3, **messages.sync("g", 1, "c-1", {"c-1": b"A"}))
+
+
+async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) -> dict[int, int]:
+    """What an OffsetFetch of everything shows: offset by partition, or the negative code."""
+    answer = await rig.ask("OffsetFetch", 9, **messages.fetch((group, None), stable=stable))
+    (one,) = answer["groups"]
+    assert one["error_code"] == 0
+    return {
+        each["partition_index"]: -each["error_code"] or each["committed_offset"]
+        for topic in one["topics"]
+        for each in topic["partitions"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "codes"),
+    [
+        (9, messages.commit("g", 1, "c-1", {0: 5}), [0]),
+        (2, messages.commit("g", 1, "c-1", {0: 5}), [0]),
+        (9, messages.commit("g", 1, "c-1", {0: 5, 7: 5}), [3, 0]),
+        (9, messages.commit("g", 1, "c-1", {0: 5}, topic="nope"), [3]),
+        (9, messages.commit("g", 1, "c-1", {0: 5}, metadata="x" * 4097), [12]),
+        (9, messages.commit("g", 1, "c-1", {0: 5}, metadata="é" * 4096), [0]),
+        (9, messages.commit("g", 1, "c-1", {0: 5}, metadata=None), [0]),
+        (9, messages.commit("g", 1, "x", {0: 5}), [25]),
+        (9, messages.commit("g", 1, "c-1", {0: 5}, instance_id="i"), [25]),
+        (9, messages.commit("g", 0, "c-1", {0: 5}), [22]),
+        (9, messages.commit("g", 2, "c-1", {0: 5}), [22]),
+        (9, messages.commit("g", -1, "c-1", {0: 5}), [22]),
+        (9, messages.commit("g", -1, "", {0: 5}), [25]),
+        (9, messages.commit("none", 0, "x", {0: 5}), [69]),
+        (8, messages.commit("none", 0, "x", {0: 5}), [22]),
+        (9, messages.commit("none", -1, "x", {0: 5}, instance_id="i"), [0]),
+        (9, messages.commit("", -1, "", {0: 5}), [0]),
+        (10, messages.commit("none", -1, "", {0: 5, 9: 9}, topic=TOPIC.id), [3, 0]),
+        (10, messages.commit("none", -1, "", {0: 5}, topic=UNKNOWN_ID), [100]),
+    ],
+)
+def test_commit(version: int, fields: dict[str, Any], codes: list[int]) -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        assert codes_of(await rig.ask("OffsetCommit", version, **fields)) == codes
+        kept = {0: 5} if 0 in codes else {}
+        assert await committed(rig, fields["group_id"]) == kept
+        assert await committed(rig.restarted(), fields["group_id"]) == kept
+
+    run(test)
+
+
+def test_a_commit_while_the_group_rebalances() -> None:
+    """Offsets are taken while members join, and refused between the join phase and the assignment."""
+
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
+        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
+        await asyncio.sleep(0)
+        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))) == [0]
+        again = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", "c-1")))
+        await rig.answered(joining, again)
+        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", 2, "c-1", {0: 6}))) == [27]
+        assert await committed(rig) == {0: 5}
+
+    run(test)
+
+
+def test_a_commit_is_a_sign_of_life() -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        rig.now_ms += 9_000
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
+        rig.now_ms += 9_000
+        rig.service.expire("g")
+        assert rig.service.heartbeat("g", "c-1", None, 1) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "expected"),
+    [
+        (9, messages.fetch(("g", {"orders": [0, 1]})), {0: 5, 1: -1}),
+        (8, messages.fetch(("g", None)), {0: 5}),
+        (7, messages.fetch_one("g", None), {0: 5}),
+        (7, messages.fetch_one("g", {"orders": [2, 0]}, stable=True), {2: -1, 0: 5}),
+        (1, messages.fetch_one("g", {"orders": [0]}), {0: 5}),
+        (3, messages.fetch_one("g", {}), {}),
+        (1, messages.fetch_one("none", {"orders": [0]}), {0: -1}),
+        (7, messages.fetch_one("none", None), {}),
+        (9, messages.fetch(("none", {"nope": [0]})), {0: -1}),
+        (10, messages.fetch(("g", {TOPIC.id: [0, 1]})), {0: 5, 1: -1}),
+        (10, messages.fetch(("g", None)), {0: 5}),
+    ],
+)
+def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:
+    async def test(rig: GroupRig) -> None:
+        commit = messages.commit("g", -1, "", {0: 5}, metadata="m")
+        assert codes_of(await rig.ask("OffsetCommit", 9, **commit)) == [0]
+        answer = await rig.ask("OffsetFetch", version, **fields)
+        holder = answer["groups"][0] if version >= 8 else answer
+        assert holder.get("error_code", 0) == 0
+        found = {each["partition_index"]: each for topic in holder["topics"] for each in topic["partitions"]}
+        assert {index: each["committed_offset"] for index, each in found.items()} == expected
+        for each in found.values():
+            assert each["metadata"] == ("m" if each["committed_offset"] == 5 else "")
+            assert each["error_code"] == 0
+
+    run(test)
+
+
+def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
+    """The offset was committed for a topic of the same name with another id, or the id is nobody's."""
+
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("OffsetCommit", 10, **messages.commit("g", -1, "", {0: 5}, topic=TOPIC.id))
+        answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0], TOPIC.id: [0]})))
+        codes = [topic["partitions"][0]["error_code"] for topic in answer["groups"][0]["topics"]]
+        assert codes == [100, 0]
+        renamed = replace(TOPIC, id=UNKNOWN_ID)
+        rig.cluster.topic_by_id = lambda _topic_id: renamed  # type: ignore[method-assign, assignment]
+        answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0]})))
+        assert answer["groups"][0]["topics"][0]["partitions"] == [{"partition_index": 0, **NONE}]
+
+    run(test)
+
+
+def test_offsets_of_a_transaction() -> None:
+    async def test(rig: GroupRig) -> None:
+        fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
+        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [0]
+        partition = TopicPartition(GROUP_OFFSETS, rig.service.store.partition_of("g"))
+        assert rig.verification.asked == [(5, "tid", PAIR, partition)]
+        unstable = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}, stable=True))
+        assert unstable["topics"][0]["partitions"] == [{"partition_index": 0, **NONE, "error_code": 88}]
+        assert await committed(rig) == {}
+        assert codes_of(
+            await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {1: 6}))
+        ) == [0]
+        assert len(rig.verification.asked) == 1
+        assert (await rig.restarted().ask("DescribeGroups", 0, groups=["g"]))["groups"][0]["group_state"] == "Empty"
+        await rig.marker("g", PAIR, commit=True)
+        assert await committed(rig, stable=True) == {0: 5, 1: 6}
+        assert await committed(rig.restarted(), stable=True) == {0: 5, 1: 6}
+
+    run(test)
+
+
+def test_an_aborted_transaction_leaves_no_offsets() -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
+        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5, 1: 5}))
+        assert await committed(rig, stable=True) == {0: -88}
+        assert await committed(rig) == {0: 1}
+        pending = rig.restarted()
+        assert await committed(pending, stable=True) == {0: -88}
+        await rig.marker("g", PAIR, commit=False)
+        assert await committed(rig, stable=True) == {0: 1}
+        assert await committed(rig.restarted(), stable=True) == {0: 1}
+
+    run(test)
+
+
+def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5}))
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 99}))
+        await rig.marker("g", PAIR, commit=True)
+        assert await committed(rig) == await committed(rig.restarted()) == {0: 99}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "answered", "codes"),
+    [
+        (5, messages.commit_in_transaction("", (44, 0), {0: 5}), 0, [24]),
+        (5, messages.commit_in_transaction("", (44, 0), {0: 5, 7: 7}), 0, [3, 24]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 49, [49]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 47, [47]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}), 51, [51]),
+        (4, messages.commit_in_transaction("g", (44, 0), {0: 5}), 120, [120]),
+        (3, messages.commit_in_transaction("g", (44, 0), {0: 5}), 48, [48]),
+        (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [14]),
+        (1, messages.commit_in_transaction("g", (44, 0), {0: 5}), 14, [15]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5, 8: 8}), 0, [3, 0]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, topic="nope"), 0, [3]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, metadata="x" * 5000), 0, [12]),
+        (5, messages.commit_in_transaction("none", (44, 0), {0: 5}, generation=3, member_id="x"), 0, [22]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="x"), 0, [25]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=0, member_id="c-1"), 0, [22]),
+        (5, messages.commit_in_transaction("g", (44, 0), {0: 5}, generation=1, member_id="c-1"), 0, [0]),
+        # Clients before KIP-447 name no generation, and no member.
+        (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 0, [0]),
+    ],
+)
+def test_commit_in_a_transaction(version: int, fields: dict[str, Any], answered: int, codes: list[int]) -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        rig.verification.code = Code(answered)
+        assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == codes
+
+    run(test)
+
+
+def test_a_stale_epoch_is_refused_before_the_coordinator_is_asked() -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 3), {0: 5}))
+        rig.verification.asked.clear()
+        assert codes_of(
+            await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 2), {0: 5}))
+        ) == [47]
+        assert rig.verification.asked == []
+
+    run(test)
+
+
+def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
+    """The add was for a transaction that is over by the time of the append: 48, and nothing is written."""
+
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("TxnOffsetCommit", 3, **messages.commit_in_transaction("g", (44, 0), {0: 1}))
+        await rig.marker("g", PAIR, commit=True)
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def slow(*_arguments: object) -> int:
+            asked.set()
+            await answer.wait()
+            return 0
+
+        rig.verification.for_offsets = slow  # type: ignore[method-assign, assignment]
+        task = asyncio.ensure_future(
+            rig.ask("TxnOffsetCommit", 3, **messages.commit_in_transaction("g", (44, 0), {0: 5}))
+        )
+        await asked.wait()
+        await rig.marker("g", PAIR, commit=False)
+        answer.set()
+        assert codes_of(await task) == [48]
+        assert await committed(rig, stable=True) == {0: 1}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "codes"),
+    [
+        (messages.delete_offsets("", "orders", 0), 24, []),
+        (messages.delete_offsets("none", "orders", 0), 69, []),
+        (messages.delete_offsets("simple", "orders", 0, 2, 9), 0, [3, 0, 0]),
+        (messages.delete_offsets("simple", "nope", 0), 0, [3]),
+        (messages.delete_offsets("g", "orders", 0), 0, [86]),
+    ],
+)
+def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5, 1: 6}))
+        answer = await rig.ask("OffsetDelete", 0, **fields)
+        assert (answer["error_code"], codes_of(answer)) == (code, codes)
+        kept = {1: 6} if 0 in codes else {0: 5, 1: 6}
+        assert await committed(rig, "simple") == await committed(rig.restarted(), "simple") == kept
+
+    run(test)
+
+
+def test_offsets_of_a_group_with_members_of_another_protocol_stay() -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("JoinGroup", 3, **messages.join(protocol_type="connect"))
+        assert (await rig.ask("OffsetDelete", 0, **messages.delete_offsets("g", "orders", 0)))["error_code"] == 68
+
+    run(test)
+
+
+class Only:
+    """ACLs on these resources alone."""
+
+    def __init__(self, *resources: Resource) -> None:
+        self._resources = resources
+
+    def allows(self, _operation: Operation, resource: Resource, _name: str) -> bool:
+        return resource in self._resources
+
+    def allows_any(self, _operation: Operation, resource: Resource) -> bool:
+        return resource in self._resources
+
+
+@pytest.mark.parametrize(
+    ("resources", "commit", "transaction", "fetch"),
+    [
+        ((), 30, 53, (30, [])),
+        ((Resource.GROUP,), 29, 53, (0, [29])),
+        ((Resource.TRANSACTIONAL_ID,), 30, 30, (30, [])),
+        ((Resource.GROUP, Resource.TRANSACTIONAL_ID), 29, 29, (0, [29])),
+        ((Resource.GROUP, Resource.TRANSACTIONAL_ID, Resource.TOPIC), 0, 0, (0, [0])),
+    ],
+)
+def test_acls(resources: tuple[Resource, ...], commit: int, transaction: int, fetch: tuple[int, list[int]]) -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
+        rig.context = replace(rig.context, access=Only(*resources))
+        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [commit]
+        fields = messages.commit_in_transaction("g", (44, 0), {1: 5})
+        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [transaction]
+        answer = await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", {"orders": [0]}))
+        assert (answer["error_code"], codes_of(answer)) == fetch
+        oldest = await rig.ask("OffsetFetch", 1, **messages.fetch_one("g", {"orders": [0]}))
+        assert codes_of(oldest) == ([fetch[0]] if fetch[0] else fetch[1])
+        if fetch == (0, [29]):
+            assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["topics"] == []
+
+    run(test)

@@ -1,0 +1,308 @@
+"""The shell of groups: what is durable before an answer, what a restart finds, deadlines, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.groups.members import GroupSettings
+from spark_2pc_sink.reference.groups.service import group_settings, random_member_id
+from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.steps import JoinRequest
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.storage.errors import LogFailedError
+from tests.unit.reference.groups import messages
+from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, run
+
+DAY_MS = 86_400_000
+
+
+class Disk:
+    """Stands between the groups' logs and their disk: writes wait until it is let go, or fail."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.free = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.failure: LogFailedError | None = None
+        for log in cluster.partitions.values():
+            log.sync = self._slow(log)  # type: ignore[method-assign]
+
+    def _slow(self, log: PartitionLog) -> Callable[[], Coroutine[Any, Any, None]]:
+        sync = log.sync
+
+        async def slow() -> None:
+            self.asked.set()
+            await self.free.wait()
+            if self.failure is not None:
+                raise self.failure
+            await sync()
+
+        return slow
+
+
+async def waiting(*tasks: asyncio.Task[Any]) -> bool:
+    """True when none of the requests is answered although everything else has had its turn."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return not any(task.done() for task in tasks)
+
+
+async def stable(rig: GroupRig, group: str = "g") -> str:
+    joined = await rig.ask("JoinGroup", 3, **messages.join(group))
+    member_id: str = joined["member_id"]
+    await rig.ask("SyncGroup", 3, **messages.sync(group, joined["generation_id"], member_id, {member_id: b"A"}))
+    return member_id
+
+
+def test_an_assignment_is_durable_before_anybody_gets_it() -> None:
+    async def test(rig: GroupRig) -> None:
+        joined = await rig.ask("JoinGroup", 3, **messages.join())
+        disk = Disk(rig.cluster)
+        syncing = asyncio.ensure_future(
+            rig.ask("SyncGroup", 3, **messages.sync("g", 1, joined["member_id"], {"c-1": b"A"}))
+        )
+        await disk.asked.wait()
+        assert await waiting(syncing)
+        assert rig.service.store.groups["g"].state is GroupState.COMPLETING_REBALANCE
+        disk.free.set()
+        (answer,) = await rig.answered(syncing)
+        assert (answer["error_code"], answer["assignment"]) == (0, "A")
+
+    run(test)
+
+
+def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> None:
+    async def test(rig: GroupRig) -> None:
+        disk = Disk(rig.cluster)
+        committing = asyncio.ensure_future(rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5})))
+        await disk.asked.wait()
+        fetching = asyncio.ensure_future(rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))
+        assert await waiting(committing, fetching)
+        disk.free.set()
+        commit, fetch = await rig.answered(committing, fetching)
+        assert codes_of(commit) == [0]
+        assert fetch["topics"][0]["partitions"][0]["committed_offset"] == 5
+
+    run(test)
+
+
+def test_a_disk_that_fails_is_told_to_the_client() -> None:
+    """Kafka answers NOT_COORDINATOR where the log cannot be written; the group rebalances."""
+
+    async def test(rig: GroupRig) -> None:
+        joined = await rig.ask("JoinGroup", 3, **messages.join())
+        disk = Disk(rig.cluster)
+        disk.failure = LogFailedError(path="log", operation="fdatasync", detail="gone")
+        disk.free.set()
+        synced = await rig.ask("SyncGroup", 3, **messages.sync("g", 1, joined["member_id"], {"c-1": b"A"}))
+        assert (synced["error_code"], rig.service.store.groups["g"].state) == (16, GroupState.PREPARING_REBALANCE)
+        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("other", -1, "", {0: 5}))) == [16]
+
+    run(test)
+
+
+def test_without_the_topic_of_offsets_there_is_no_coordinator() -> None:
+    async def test(rig: GroupRig) -> None:
+        rig.cluster.partitions.clear()
+        assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [15]
+        fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
+        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [15]
+        assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["error_code"] == 15
+
+    run(test)
+
+
+def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
+    async def test(rig: GroupRig) -> None:
+        member_id = await stable(rig)
+        again = rig.restarted()
+        again.service.start()
+        assert again.service.heartbeat("g", member_id, None, 1) == 0
+        part = await again.ask("SyncGroup", 5, **messages.sync("g", 1, member_id))
+        assert (part["error_code"], part["assignment"], part["protocol_name"]) == (0, "A", "range")
+        await again.service.stop()
+
+    run(test)
+
+
+def test_a_restart_gives_members_a_whole_session_and_then_removes_them() -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        again = rig.restarted()
+        again.now_ms += 9_999
+        again.service.expire("g")
+        assert again.service.store.groups["g"].members
+        again.now_ms += 1
+        again.service.expire("g")
+        group = again.service.store.groups["g"]
+        assert (group.state, group.generation, dict(group.members)) == (GroupState.EMPTY, 2, {})
+        assert again.restarted().service.store.groups["g"].generation == 2
+
+    run(test)
+
+
+def test_a_new_group_is_written_down_at_once() -> None:
+    """Kafka writes the empty group when the first member is given its id."""
+
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("JoinGroup", 9, **messages.join())
+        assert rig.restarted().service.store.groups["g"].generation == 0
+
+    run(test)
+
+
+def test_deadlines_are_met_by_themselves() -> None:
+    """The member that does not come is missed by the timer alone; this test moves no clock."""
+
+    async def test(rig: GroupRig) -> None:
+        loop = asyncio.get_running_loop()
+        rig.service._now_ms = lambda: int(loop.time() * 1000)
+        one = (await rig.ask("JoinGroup", 3, **messages.join(session_timeout_ms=50)))["member_id"]
+        two = (await rig.ask("JoinGroup", 9, **messages.join(session_timeout_ms=50)))["member_id"]
+        joined = await rig.ask("JoinGroup", 9, **messages.join("g", two))
+        assert (joined["leader"], [each["member_id"] for each in joined["members"]]) == (two, [two])
+        assert rig.service.heartbeat("g", one, None, 1) == 25
+
+    run(test, settings=GroupSettings(initial_rebalance_delay_ms=1, min_session_timeout_ms=1))
+
+
+def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        first = rig.service._timers["g"].when()
+        rig.service.heartbeat("g", "c-1", None, 1)
+        assert rig.service._timers["g"].when() == first
+        await rig.ask("JoinGroup", 9, **messages.join(session_timeout_ms=1_000))
+        assert rig.service._timers["g"].when() < first
+        assert (await rig.ask("LeaveGroup", 0, group_id="g", member_id="c-2"))["error_code"] == 0
+        await rig.ask("LeaveGroup", 0, group_id="g", member_id="c-1")
+        assert rig.service._timers == {}
+
+    run(test)
+
+
+def test_a_client_that_has_gone_is_not_answered() -> None:
+    async def test(rig: GroupRig) -> None:
+        await stable(rig)
+        pending = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
+        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", pending)))
+        assert await waiting(joining)
+        joining.cancel()
+        with suppress(asyncio.CancelledError):
+            await joining
+        again = await rig.ask("JoinGroup", 9, **messages.join("g", "c-1"))
+        assert (again["error_code"], len(again["members"])) == (0, 2)
+
+    run(test)
+
+
+def test_the_end_answers_whoever_waits() -> None:
+    async def test(rig: GroupRig) -> None:
+        one = await stable(rig)
+        two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
+        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
+        assert await waiting(joining)
+        await rig.service.stop()
+        (answer,) = await rig.answered(joining)
+        assert (answer["error_code"], answer["member_id"]) == (16, two)
+        assert one in rig.restarted().service.store.groups["g"].members
+
+    run(test)
+
+
+def test_offsets_are_forgotten_after_the_retention_time() -> None:
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5}))
+        await stable(rig)
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
+        await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("open", (44, 0), {0: 5}))
+        rig.now_ms += 7 * DAY_MS - 1
+        await rig.service.remove_expired()
+        assert set(rig.service.store.groups) == {"simple", "g", "open"}
+        rig.now_ms += 1
+        await rig.service.remove_expired()
+        assert set(rig.service.store.groups) == set(rig.restarted().service.store.groups) == {"g", "open"}
+        rig.service.expire("g")
+        rig.now_ms += 7 * DAY_MS
+        await rig.service.remove_expired()
+        assert set(rig.service.store.groups) == {"open"}
+
+    run(test)
+
+
+def test_an_empty_group_without_offsets_is_forgotten_at_the_next_look() -> None:
+    async def test(rig: GroupRig) -> None:
+        member_id = await stable(rig)
+        await rig.service.remove_expired()
+        assert "g" in rig.service.store.groups
+        await rig.ask("LeaveGroup", 0, group_id="g", member_id=member_id)
+        await rig.service.remove_expired()
+        assert "g" not in rig.service.store.groups
+
+    run(test)
+
+
+def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
+    async def test(rig: GroupRig) -> None:
+        for group in ("g", "h"):
+            await rig.ask("OffsetCommit", 9, **messages.commit(group, -1, "", {0: 5, 1: 6}))
+        rig.service.forget_topic("payments")
+        assert len(rig.service.store.offsets("g").of_group("g")) == 2
+        rig.service.forget_topic("orders")
+        for found in (rig, rig.restarted()):
+            assert not any(found.service.store.offsets(group).of_group(group) for group in ("g", "h"))
+
+    run(test)
+
+
+def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_2pc_sink.reference.groups.store.TOMBSTONES_MAX", 2)
+
+    async def test(rig: GroupRig) -> None:
+        await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5, 1: 6, 2: 7}))
+        assert (await rig.ask("DeleteGroups", 2, groups_names=["g"]))["results"][0]["error_code"] == 0
+        assert rig.restarted().service.store.groups == {}
+
+    run(test)
+
+
+def test_groups_are_placed_as_by_kafka() -> None:
+    async def test(rig: GroupRig) -> None:
+        # "orders".hashCode() is -1008770331 in Java.
+        assert rig.service.store.partition_of("orders") == 1008770331 % 2
+        log = rig.service.store.log("orders")
+        assert log is rig.cluster.log(GROUP_OFFSETS, 1)
+
+    run(test)
+
+
+def test_texts_that_no_record_could_hold_are_refused() -> None:
+    async def test(rig: GroupRig) -> None:
+        long, wanted = "g" * 40_000, JoinRequest(ticket=None, protocols=(("range", b""),))
+        assert (await rig.service.join(long, wanted)).code == 24
+        for refused in (
+            replace(wanted, instance_id=long),
+            replace(wanted, protocol_type=long),
+            replace(wanted, protocols=((long, b""),)),
+        ):
+            assert (await rig.service.join("g", refused)).code == -1
+        assert rig.service.store.groups == {}
+
+    run(test)
+
+
+def test_settings_come_from_the_brokers_properties() -> None:
+    assert group_settings(BrokerProperties()) == replace(GroupSettings())
+
+
+def test_member_ids_are_new_every_time() -> None:
+    one, two = random_member_id("c"), random_member_id("c")
+    assert one != two
+    assert len(one) == len("c-") + 36

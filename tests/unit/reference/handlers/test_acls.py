@@ -1,0 +1,222 @@
+"""CreateAcls, DescribeAcls, DeleteAcls; codes and texts are those that Apache Kafka 4.4.0 answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.handlers.acls import AclHandlers
+from spark_2pc_sink.reference.metadata.acls import AclStore
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from tests.unit.reference.metadata.test_acls import Rows
+
+VERSIONS = (1, 2, 3)
+NO_COLON = (
+    "Could not parse principal from `a` (no colon is present separating the principal type from the principal name)"
+)
+
+
+class Only:
+    """May do one thing to the cluster."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        return (operation, resource, name) == (self.operation, Resource.CLUSTER, "kafka-cluster")
+
+    def allows_any(self, operation: Operation, resource: Resource) -> bool:
+        raise AssertionError(f"{operation} of any {resource} is not asked for")
+
+
+def ask(store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: Operation | None = None) -> Any:
+    """Through the encoding of the request and of the answer."""
+    handler = AclHandlers(store).handlers()[Api(request.API_KEY)]
+    assert (handler.version_min, handler.version_max) == (1, 3)
+    asked = type(request).decode(request.encode(version=version), version=version)
+    needed = Operation.DESCRIBE if isinstance(request, DescribeAclsRequest) else Operation.ALTER
+    context = RequestContext(version=version, access=Only(may or needed))
+
+    async def run() -> Any:
+        return await handler.function(context, asked)
+
+    answer = asyncio.run(run())
+    return response.decode(answer.encode(version=version), version=version)
+
+
+def creation(**fields: Any) -> Any:
+    given = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:a", "host": "*"}
+    return CreateAclsRequest.AclCreation(**{**given, "operation": 3, "permission_type": 3, **fields})
+
+
+def create(store: AclStore | None, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
+    answer = ask(store, CreateAclsRequest(creations=list(creations)), CreateAclsResponse, **options)
+    return [(result.error_code, result.error_message) for result in answer.results]
+
+
+def filter_fields(**fields: Any) -> dict[str, Any]:
+    everything: dict[str, Any] = dict.fromkeys(
+        ("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1
+    )
+    everything |= dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+    return everything | fields
+
+
+def describe(store: AclStore | None, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return ask(store, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
+
+
+def found(store: AclStore, **fields: Any) -> list[tuple[Any, ...]]:
+    return [
+        (each.resource_type, each.pattern_type, each.resource_name, [(acl.principal, acl.host) for acl in each.acls])
+        for each in describe(store, **fields).resources
+    ]
+
+
+def delete(store: AclStore | None, *filters: dict[str, Any], **options: Any) -> Any:
+    request = DeleteAclsRequest(
+        filters=[DeleteAclsRequest.DeleteAclsFilter(**filter_fields(**each)) for each in filters]
+    )
+    return ask(store, request, DeleteAclsResponse, **options).filter_results
+
+
+def filled() -> AclStore:
+    store = AclStore(Rows())
+    create(
+        store,
+        creation(),
+        creation(principal="User:b", host="h"),
+        creation(resource_pattern_type=4, resource_name="p"),
+        creation(resource_type=5, operation=15),
+    )
+    return store
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_acls_are_created_described_by_resource_and_deleted(version: int) -> None:
+    store = AclStore(Rows())
+    assert create(store, creation(), creation(host="h"), version=version) == [(0, ""), (0, "")]
+    assert create(store, creation(), version=version) == [(0, "")]
+    answer = describe(store, options={"version": version})
+    assert (answer.error_code, answer.error_message, len(answer.resources)) == (0, "", 1)
+    assert [(each.host, each.operation, each.permission_type) for each in answer.resources[0].acls] == [
+        ("*", 3, 3),
+        ("h", 3, 3),
+    ]
+    (result,) = delete(store, {"host_filter": "h"}, version=version)
+    assert (result.error_code, result.error_message) == (0, None)
+    (gone,) = result.matching_acls
+    assert (gone.resource_type, gone.resource_name, gone.pattern_type, gone.host) == (2, "t", 3, "h")
+    assert found(store) == [(2, 3, "t", [("User:a", "*")])]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"resource_type": 4}, 42, "The only valid name for the CLUSTER resource is kafka-cluster"),
+        ({"resource_type": 9}, 42, "Invalid resourceType UNKNOWN"),
+        ({"resource_type": 1}, -1, None),
+        ({"resource_name": ""}, 42, "Invalid empty resource name"),
+        ({"resource_pattern_type": 1}, -1, None),
+        ({"resource_pattern_type": 2}, -1, None),
+        ({"resource_pattern_type": 9}, 42, "Invalid patternType UNKNOWN"),
+        ({"operation": 1}, -1, None),
+        ({"operation": 99}, 42, "Invalid operation UNKNOWN"),
+        ({"permission_type": 1}, -1, None),
+        ({"permission_type": 9}, 42, "Invalid permissionType UNKNOWN"),
+        ({"host": ""}, 42, "Host pattern cannot be null or empty"),
+        (
+            {"principal": "a"},
+            42,
+            NO_COLON,
+        ),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(
+    fields: dict[str, Any], code: int, text: str | None
+) -> None:
+    store = AclStore(Rows())
+    assert create(store, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
+    assert [each.name for each in store.acls] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"resource_type": 4, "resource_name": "kafka-cluster"}, {"principal": "Group:x"}, {"operation": 2}]
+)
+def test_other_rules_are_taken(fields: dict[str, Any]) -> None:
+    assert create(AclStore(Rows()), creation(**fields)) == [(0, "")]
+
+
+def test_descriptions_are_grouped_and_filtered() -> None:
+    store = filled()
+    topic = (2, 3, "t", [("User:a", "*"), ("User:b", "h")])
+    assert found(store) == [topic, (2, 4, "p", [("User:a", "*")]), (5, 3, "t", [("User:a", "*")])]
+    assert found(store, resource_type_filter=2, pattern_type_filter=3) == [topic]
+    assert found(store, pattern_type_filter=2, resource_name_filter="prefix") == [(2, 4, "p", [("User:a", "*")])]
+    assert found(store, operation=99) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"operation": 99}, "Unknown entryFilter."),
+        ({"permission_type": 99}, "Unknown entryFilter."),
+        ({"resource_type_filter": 99}, "Unknown patternFilter."),
+        ({"pattern_type_filter": 99}, "Unknown patternFilter."),
+    ],
+)
+def test_an_unknown_filter_deletes_nothing_and_the_others_do(fields: dict[str, Any], text: str) -> None:
+    store = filled()
+    unknown, known = delete(store, fields, {"principal_filter": "User:b"})
+    assert (unknown.error_code, unknown.error_message, list(unknown.matching_acls)) == (42, text, [])
+    assert (known.error_code, len(known.matching_acls)) == (0, 1)
+    assert len(store.acls) == 3
+
+
+def test_a_rule_that_two_filters_match_is_named_by_both() -> None:
+    store = filled()
+    assert [len(each.matching_acls) for each in delete(store, {}, {"resource_type_filter": 2})] == [4, 3]
+    assert store.acls == ()
+
+
+@pytest.mark.parametrize("code", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
+def test_the_code_unknown_ends_the_connection(code: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="UNKNOWN"):
+        create(AclStore(Rows()), creation(**{code: 0}))
+
+
+def test_a_filter_with_the_code_unknown_ends_the_connection() -> None:
+    with pytest.raises(RemoteProtocolError):
+        describe(filled(), operation=0)
+    with pytest.raises(RemoteProtocolError):
+        delete(filled(), {"resource_type_filter": 0})
+
+
+def test_without_an_authorizer_there_are_no_acls() -> None:
+    disabled = (54, "No Authorizer is configured.")
+    assert create(None, creation(), creation()) == [disabled, disabled]
+    answer = describe(None)
+    assert (answer.error_code, answer.error_message, list(answer.resources)) == (*disabled, [])
+    assert [(each.error_code, each.error_message) for each in delete(None, {})] == [disabled]
+
+
+def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
+    store = filled()
+    denied = (31, "Cluster authorization failed.")
+    assert create(store, creation(resource_name="new"), may=Operation.DESCRIBE) == [denied]
+    answer = describe(store, options={"may": Operation.ALTER})
+    assert (answer.error_code, answer.error_message, list(answer.resources)) == (*denied, [])
+    assert [(each.error_code, each.error_message) for each in delete(store, {}, may=Operation.DESCRIBE)] == [denied]
+    assert len(store.acls) == 4

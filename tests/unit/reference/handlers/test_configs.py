@@ -1,0 +1,277 @@
+"""DescribeConfigs and IncrementalAlterConfigs answer as Kafka 4.4.0 does; the expected values are its replies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.reference.config.topic_configs import check_topic_config
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.configs import config_fault
+from tests.unit.reference.cluster_node import ClusterNode, Denying, with_node
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+_Described = DescribeConfigsRequest.DescribeConfigsResource
+_Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+
+async def describe(
+    node: ClusterNode,
+    *resources: tuple[int, str, list[str] | None],
+    version: int = 4,
+    synonyms: bool = True,
+    documentation: bool = False,
+    access: Access = FULL_ACCESS,
+) -> list[Any]:
+    asked = [
+        _Described(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in resources
+    ]
+    request = DescribeConfigsRequest(
+        resources=asked,
+        include_synonyms=synonyms,
+        **({"include_documentation": documentation} if version >= 3 else {}),
+    )
+    return list((await node.ask(request, version, access=access)).results)
+
+
+async def alter(
+    node: ClusterNode,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    kind: int = TOPIC,
+    version: int = 1,
+    validate_only: bool = False,
+    access: Access = FULL_ACCESS,
+) -> tuple[int, str | None]:
+    configs = [_Altered.AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in operations]
+    resource = _Altered(resource_type=kind, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    (one,) = (await node.ask(request, version, access=access)).responses
+    assert (one.resource_type, one.resource_name) == (kind, name)
+    return one.error_code, one.error_message
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_the_configs_of_a_topic(version: int) -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("orders", 1, {"max.message.bytes": "9"})
+        (found,) = await describe(node, (TOPIC, "orders", None), version=version)
+        assert (found.error_code, found.error_message, len(found.configs)) == (0, "", 37)
+        (own,) = [each for each in found.configs if each.name == "max.message.bytes"]
+        assert (own.value, own.config_source, own.read_only, own.is_sensitive) == ("9", 1, False, False)
+        assert [(each.name, each.value, each.source) for each in own.synonyms] == [
+            ("max.message.bytes", "9", 1),
+            ("message.max.bytes", "1048588", 5),
+        ]
+        if version >= 3:
+            assert (own.config_type, own.documentation) == (3, None)
+
+    with_node(use)
+
+
+def test_only_what_is_asked_for() -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("orders", 1)
+        (found,) = await describe(
+            node, (TOPIC, "orders", ["segment.bytes", "nonsense"]), synonyms=False, documentation=True
+        )
+        (one,) = found.configs
+        assert (one.name, one.synonyms, one.documentation) == (
+            "segment.bytes",
+            [],
+            "a segment file is rolled at this size",
+        )
+        (everything,) = await describe(node, (TOPIC, "orders", []))
+        assert len(everything.configs) == 37
+        assert await describe(node) == []
+
+    with_node(use)
+
+
+def test_the_properties_of_the_broker() -> None:
+    async def use(node: ClusterNode) -> None:
+        names = ["num.partitions", "node.id", "auto.create.topics.enable", "ssl.key.password", "log.segment.bytes"]
+        (found,) = await describe(node, (BROKER, "1", names))
+        shown = {
+            each.name: (each.value, each.read_only, each.config_source, each.config_type, each.is_sensitive)
+            for each in found.configs
+        }
+        assert shown == {
+            "num.partitions": ("3", True, 4, 3, False),
+            "node.id": ("1", True, 5, 3, False),
+            "auto.create.topics.enable": ("true", True, 5, 1, False),
+            "ssl.key.password": (None, True, 5, 9, True),
+            "log.segment.bytes": ("1073741824", True, 5, 3, False),
+        }
+        (partitions,) = [each for each in found.configs if each.name == "num.partitions"]
+        assert [(each.value, each.source) for each in partitions.synonyms] == [("3", 4), ("1", 5)]
+        (defaults,) = await describe(node, (BROKER, "", None))
+        assert (defaults.error_code, defaults.configs) == (0, [])
+
+    with_node(use, {"num.partitions": "3"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "absent", 3, ""),
+        (TOPIC, "a/b", 17, "Topic name is invalid: 'a/b' contains one or more characters"),
+        (TOPIC, "", 17, "Topic name is invalid: the empty string is not allowed"),
+        (BROKER, "7", 42, "Unexpected broker id, expected 1 or empty string, but received 7"),
+        (BROKER, "x", 42, "Broker id must be an integer, but it is: x"),
+        (8, "1", 42, "The server has no configs of BROKER_LOGGER."),
+        (32, "group", 42, "The server has no configs of GROUP."),
+        (0, "1", 42, "This most likely occurs because of a request being malformed"),
+        (3, "1", 42, "This most likely occurs because of a request being malformed"),
+    ],
+)
+def test_what_has_no_configs(kind: int, name: str, code: int, message: str) -> None:
+    async def use(node: ClusterNode) -> None:
+        (found,) = await describe(node, (kind, name, None))
+        assert (found.error_code, found.configs, found.resource_name) == (code, [], name)
+        assert found.error_message.startswith(message)
+
+    with_node(use)
+
+
+def test_who_may_see_configs() -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("orders", 1)
+        asked = ((TOPIC, "orders", None), (TOPIC, "absent", None), (BROKER, "1", None))
+        found = await describe(node, *asked, access=Denying(Operation.DESCRIBE_CONFIGS))
+        assert [(each.error_code, each.error_message, each.configs) for each in found] == [
+            (29, "Topic authorization failed.", []),
+            (29, "Topic authorization failed.", []),
+            (31, "Cluster authorization failed.", []),
+        ]
+
+    with_node(use)
+
+
+def test_configs_are_set_and_taken_back() -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("orders", 1, {"retention.ms": "5"})
+
+        def configs() -> dict[str, str]:
+            topic = node.catalog.topic("orders")
+            assert topic is not None
+            return dict(topic.configs)
+
+        assert await alter(node, "orders", ("max.message.bytes", SET, "7"), ("segment.ms", SET, "9")) == (0, None)
+        assert configs() == {"retention.ms": "5", "max.message.bytes": "7", "segment.ms": "9"}
+        assert await alter(node, "orders", ("segment.ms", DELETE, None), version=0) == (0, None)
+        assert await alter(node, "orders", ("flush.ms", DELETE, None), ("nonsense", DELETE, None)) == (0, None)
+        assert configs() == {"retention.ms": "5", "max.message.bytes": "7"}
+        assert await alter(node, "orders", ("max.message.bytes", SET, "8"), validate_only=True) == (0, None)
+        assert await alter(node, "orders") == (0, None)
+        assert configs() == {"retention.ms": "5", "max.message.bytes": "7"}
+
+    with_node(use)
+
+
+def test_lists_are_appended_to_and_subtracted_from() -> None:
+    """KIP-339; what is not set starts from the default."""
+
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("orders", 1)
+        for how, value, expected in (
+            (APPEND, "compact", "delete,compact"),
+            (APPEND, "compact", "delete,compact"),
+            (SUBTRACT, "delete", "compact"),
+            (SUBTRACT, "delete,compact", ""),
+        ):
+            assert await alter(node, "orders", ("cleanup.policy", how, value)) == (0, None)
+            topic = node.catalog.topic("orders")
+            assert topic is not None
+            assert topic.configs["cleanup.policy"] == expected
+
+    with_node(use)
+
+
+@pytest.mark.parametrize(
+    ("operations", "code", "message"),
+    [
+        ([("retention.ms", APPEND, "1")], 40, "Can't APPEND to key retention.ms because its type is not LIST."),
+        ([("retention.ms", SUBTRACT, "1")], 40, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
+        ([("retention.ms", 9, "1")], -1, None),
+        ([("retention.ms", SET, None)], 42, "Null value not supported for : retention.ms"),
+        ([("cleanup.policy", APPEND, None)], 42, "Null value not supported for : cleanup.policy"),
+        ([("nonsense", SET, "1")], 40, "Unknown topic config name: nonsense"),
+        ([("retention.ms", SET, "x")], 40, "Invalid value x for configuration retention.ms: Not a number of type LONG"),
+        ([("retention.ms", SET, "7"), ("nonsense", SET, "1")], 40, "Unknown topic config name: nonsense"),
+        ([("retention.ms", SET, "7"), ("retention.ms", DELETE, None)], 42, "Error due to duplicate config keys"),
+    ],
+)
+def test_what_is_not_altered(operations: list[tuple[str, int, str | None]], code: int, message: str | None) -> None:
+    async def use(node: ClusterNode) -> None:
+        topic = await node.catalog.create_topic("orders", 1, {"segment.ms": "5"})
+        assert await alter(node, "orders", *operations) == (code, message)
+        assert node.catalog.topic("orders") == topic
+
+    with_node(use)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "absent", 3, "The topic 'absent' does not exist."),
+        (TOPIC, "a/b", 17, "Topic name is invalid: 'a/b' contains one or more characters other than"),
+        (TOPIC, "", 42, "Default topic resources are not allowed."),
+        (BROKER, "1", 42, "Cannot update these configs dynamically: [retention.ms]"),
+        (BROKER, "9", 42, "Unexpected broker id, expected 1, but received 9"),
+        (BROKER, "x", 42, "Node id must be an integer, but it is: x"),
+        (8, "1", 42, "The server has no configs of BROKER_LOGGER."),
+        (3, "x", 42, "Unknown resource type 3"),
+    ],
+)
+def test_what_cannot_be_altered(kind: int, name: str, code: int, message: str) -> None:
+    async def use(node: ClusterNode) -> None:
+        found_code, found = await alter(node, name, ("retention.ms", SET, "1"), kind=kind)
+        assert found_code == code
+        assert (found or "").startswith(message)
+
+    with_node(use)
+
+
+def test_who_may_alter() -> None:
+    async def use(node: ClusterNode) -> None:
+        topic = await node.catalog.create_topic("orders", 1)
+        access = Denying(Operation.ALTER_CONFIGS)
+        assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=access))[0] == 29
+        assert (await alter(node, "1", ("node.id", SET, "1"), kind=BROKER, access=access))[0] == 31
+        assert node.catalog.topic("orders") == topic
+        other = Denying(Operation.ALTER_CONFIGS, resource=Resource.CLUSTER)
+        assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=other))[0] == 0
+
+    with_node(use)
+
+
+def test_a_resource_given_twice_is_altered_by_neither() -> None:
+    async def use(node: ClusterNode) -> None:
+        topic = await node.catalog.create_topic("orders", 1)
+        config = _Altered.AlterableConfig(name="retention.ms", config_operation=SET, value="1")
+        resource = _Altered(resource_type=TOPIC, resource_name="orders", configs=[config])
+        request = IncrementalAlterConfigsRequest(resources=[resource, resource], validate_only=False)
+        responses = (await node.ask(request, 1)).responses
+        assert [each.error_code for each in responses] == [42, 42]
+        assert node.catalog.topic("orders") == topic
+
+    with_node(use)
+
+
+def test_a_refusal_is_told_in_kafkas_words() -> None:
+    for name, value, text in (
+        ("nonsense", "1", "Unknown topic config name: nonsense"),
+        (
+            "cleanup.policy",
+            "x",
+            "Invalid value x for configuration cleanup.policy: String must be one of: compact, delete",
+        ),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            check_topic_config(name, value)
+        assert config_fault(refused.value) == text

@@ -1,0 +1,474 @@
+"""Produce from message to message: who may write where, what the coordinator is asked, what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest import mock
+
+import pytest
+from kafka.protocol.producer import ProduceRequest
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import Code, TransactionState
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.transactions.verification import VerificationSettings
+from tests.unit.reference.coordinator.access import denied
+from tests.unit.reference.node import START_MS, TID, Node, batch, batch_of_times, run
+from tests.unit.reference.seeds import known
+from tests.unit.reference.waiting import until
+
+T0 = ("t", 0)
+PAIR = (42, 5)
+PRODUCE_VERSIONS = range(3, 14)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_every_version_appends_and_says_where(version: int) -> None:
+    async def check(running: Node) -> None:
+        assert running.producing.handlers()[Api.PRODUCE].version_min == 3
+        for base_offset in (0, 2):
+            answer = (await running.produce({T0: batch(b"a", b"b")}, tid=None, version=version))[T0]
+            assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, base_offset, -1)
+            assert answer.log_start_offset == (0 if version >= 5 else -1)
+            assert (answer.record_errors, answer.error_message) == ([], None)
+        got = await running.read(isolation=0)
+        assert got.high_watermark == 4
+
+    run(check)
+
+
+def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
+    async def check(running: Node) -> None:
+        running.cluster.settings = LogSettings(log_append_time=True)
+        running.now_ms += 77
+        answer = (await running.produce({T0: batch(b"a")}, tid=None))[T0]
+        assert (answer.error_code, answer.log_append_time_ms) == (0, START_MS + 77)
+
+    run(check)
+
+
+def test_partitions_are_answered_one_by_one() -> None:
+    async def check(running: Node) -> None:
+        broken = bytearray(batch(b"x"))
+        broken[-1] ^= 1
+        answers = await running.produce(
+            {
+                T0: batch(b"a"),
+                ("t", 1): bytes(broken),
+                ("t", 2): b"",
+                ("t", 3): batch(b"a"),
+                ("missing", 0): batch(b"a"),
+                ("u", 0): batch(b"a") + batch(b"b"),
+            },
+            tid=None,
+        )
+        assert {name: each.error_code for name, each in answers.items()} == {
+            T0: Code.NONE,
+            ("t", 1): Code.CORRUPT_MESSAGE,
+            ("t", 2): Code.INVALID_RECORD,
+            ("t", 3): Code.UNKNOWN_TOPIC_OR_PARTITION,
+            ("missing", 0): Code.UNKNOWN_TOPIC_OR_PARTITION,
+            ("u", 0): Code.INVALID_RECORD,
+        }
+        assert {
+            (each.base_offset, each.log_append_time_ms, each.log_start_offset)
+            for name, each in answers.items()
+            if name != T0
+        } == {(-1, -1, -1)}
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_records_from_the_future_are_named(version: int) -> None:
+    """KIP-467, from v8 on; message.timestamp.after.max.ms is an hour."""
+
+    async def check(running: Node) -> None:
+        records = batch_of_times(START_MS, START_MS + 3_600_001, START_MS + 3_600_000, START_MS + 9_000_000)
+        answer = (await running.produce({T0: records}, tid=None, version=version))[T0]
+        assert (answer.error_code, answer.base_offset) == (Code.INVALID_TIMESTAMP, -1)
+        assert answer.log_start_offset == 0
+        assert [each.batch_index for each in answer.record_errors] == ([1, 3] if version >= 8 else [])
+        unreadable = batch(b"v", timestamp_ms=START_MS + 9_000_000, codec=4)
+        answer = (await running.produce({T0: unreadable}, tid=None, version=version))[T0]
+        assert (answer.error_code, answer.record_errors) == (Code.INVALID_TIMESTAMP, [])
+
+    run(check)
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> None:
+    """LogValidator.validateKey; in Kafka before what is known of the producer is looked at."""
+
+    async def check(running: Node) -> None:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact", "delete"}))
+        assert (await running.produce({T0: batch(b"a")}, tid=None, version=version))[T0].error_code == 0
+        answer = (await running.produce({T0: batch_of_times(*[START_MS] * 4)}, tid=None, version=version))[T0]
+        assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (Code.INVALID_RECORD, -1, 0)
+        fault = "Compacted topic cannot accept message without key in topic partition t-0"
+        named = [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
+        assert named == ([(at, fault) for at in range(4)] if version >= 8 else [])
+        shown = ", ".join(f"RecordError(batchIndex={at}, message='{fault}')" for at in range(3))
+        assert answer.error_message == (
+            "One or more records have been rejected due to 4 record errors in total, "
+            f"and only showing the first three errors at most: [{shown}]"
+            if version >= 8
+            else None
+        )
+        late = batch_of_times(START_MS, START_MS + 3_600_001)
+        answer = (await running.produce({T0: late}, tid=None, version=8))[T0]
+        assert (answer.error_code, answer.error_message) == (Code.INVALID_TIMESTAMP, None)
+        assert [each.batch_index_error_message for each in answer.record_errors] == [fault, fault]
+        unreadable = batch(b"v", codec=4)
+        answer = (await running.produce({T0: unreadable}, tid=None, version=8))[T0]
+        assert (answer.error_code, answer.record_errors, answer.error_message) == (Code.INVALID_RECORD, [], None)
+        assert (await running.read(isolation=0)).high_watermark == 1
+
+    run(check)
+
+
+def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
+    async def check(running: Node) -> None:
+        without_sequence = batch(b"a", pair=(7, 0), sequence=-1, transactional=False)
+        answers = await running.produce({T0: without_sequence, ("t", 9): without_sequence}, tid=None)
+        assert [(each.error_code, each.log_start_offset) for each in answers.values()] == [
+            (Code.INVALID_RECORD, 0),
+            (Code.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        ]
+
+    run(check)
+
+
+def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
+    async def check(running: Node) -> None:
+        answers = await running.produce({T0: batch(b"a"), ("missing", 0): batch(b"a")}, tid=None, version=13)
+        assert [each.error_code for each in answers.values()] == [0, Code.UNKNOWN_TOPIC_ID]
+
+    run(check)
+
+
+def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
+    async def check(running: Node) -> None:
+        access = denied((Operation.WRITE, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TOPIC, "missing"))
+        answers = await running.produce(
+            {T0: batch(b"a"), ("t", 1): b"", ("missing", 0): batch(b"a"), ("u", 0): batch(b"a")},
+            tid=None,
+            access=access,
+        )
+        refused = Code.TOPIC_AUTHORIZATION_FAILED
+        assert [each.error_code for each in answers.values()] == [refused, refused, refused, 0]
+        assert running.batches() == []
+
+    run(check)
+
+
+@pytest.mark.parametrize(("version", "code"), [(6, Code.UNSUPPORTED_COMPRESSION_TYPE), (7, Code.NONE)])
+def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
+    async def check(running: Node) -> None:
+        answers = await running.produce({T0: batch(b"a", codec=4)}, tid=None, version=version)
+        assert answers[T0].error_code == code
+
+    run(check)
+
+
+def test_internal_topics_are_for_the_admin_client() -> None:
+    async def check(running: Node) -> None:
+        internal = ("__consumer_offsets", 0)
+        answers = await running.produce({internal: batch(b"a"), T0: batch(b"a")}, tid=None)
+        assert [each.error_code for each in answers.values()] == [Code.INVALID_TOPIC_EXCEPTION, 0]
+        answers = await running.produce({internal: batch(b"a")}, tid=None, client_id="__admin_client")
+        assert answers[internal].error_code == 0
+
+    run(check)
+
+
+def test_what_may_be_waited_for() -> None:
+    async def check(running: Node) -> None:
+        for acks in (2, -2):
+            answers = await running.produce({T0: batch(b"a"), ("t", 9): batch(b"a")}, tid=None, acks=acks)
+            assert [each.error_code for each in answers.values()] == [21, Code.UNKNOWN_TOPIC_OR_PARTITION]
+        assert running.batches() == []
+        assert await running.produce({T0: batch(b"a")}, tid=None, acks=0) == {}
+        # Only the end of the connection can tell the client.
+        with pytest.raises(RemoteProtocolError, match="t-9: 3"):
+            await running.produce({("t", 9): batch(b"a")}, tid=None, acks=0)
+        assert (await running.produce({T0: batch(b"a")}, tid=None, acks=1))[T0].base_offset == 1
+        assert (await running.read(isolation=0)).high_watermark == 2
+
+    run(check)
+
+
+def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_for_at_once() -> None:
+    async def check(running: Node) -> None:
+        running.disk.stop_at = running.disk.syncs + 2
+        names = [("t", 0), ("t", 1), ("t", 2)]
+        task = asyncio.ensure_future(running.produce(dict.fromkeys(names, batch(b"a")), tid=None))
+        await until(running.disk.stopped.is_set)
+        assert [len(running.batches(*name)) for name in names] == [1, 1, 1]
+        assert not task.done()
+        # The next request of the connection may be begun.
+        assert running.appended == 1
+        running.disk.released.set()
+        assert [each.error_code for each in (await task).values()] == [0, 0, 0]
+
+    run(check)
+
+
+def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
+    async def check(running: Node) -> None:
+        running.disk.stop_at = running.disk.syncs + 1
+        # The first sync runs, and the second is due for both of the others.
+        tasks = [asyncio.ensure_future(running.produce({T0: batch(b"a")}, tid=None)) for _ in range(3)]
+        await until(running.disk.stopped.is_set)
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks[:2])
+        running.disk.released.set()
+        assert (await asyncio.wait_for(tasks[2], 5))[T0].error_code == 0
+        assert (await running.read(isolation=0)).high_watermark == 3
+
+    run(check)
+
+
+def test_a_full_disk_is_said_for_its_partition_only() -> None:
+    async def check(running: Node) -> None:
+        running.disk.append_error = "t-1"
+        answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
+        assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
+
+    run(check)
+
+
+def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
+    async def check(running: Node) -> None:
+        running.disk.sync_error = "t-1"
+        answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
+        assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
+        assert (answers["t", 1].base_offset, answers["t", 1].log_start_offset) == (-1, -1)
+
+    run(check)
+
+
+def test_a_retry_is_answered_with_the_first_offset() -> None:
+    async def check(running: Node) -> None:
+        first = batch(b"a", b"b", pair=(7, 0), sequence=0, transactional=False)
+        following = batch(b"c", pair=(7, 0), sequence=2, transactional=False)
+        answers = [(await running.produce({T0: records}, tid=None))[T0] for records in (first, following, first)]
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 2), (0, 0)]
+        assert [each.log_append_time_ms for each in answers] == [-1, -1, START_MS]
+        gap = batch(b"d", pair=(7, 0), sequence=9, transactional=False)
+        refused = (await running.produce({T0: gap}, tid=None))[T0]
+        assert refused.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        # A refused append says where the log starts; a request that never came so far does not.
+        assert (refused.base_offset, refused.log_start_offset) == (-1, 0)
+
+    run(check)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
+    async def check(running: Node) -> None:
+        batches = {T0: batch(b"a", pair=PAIR, sequence=0), ("u", 0): batch(b"a")}
+        nobody = await running.produce(batches, tid=None)
+        access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+        refused = await running.produce(batches, access=access)
+        assert {each.error_code for each in (*nobody.values(), *refused.values())} == {53}
+        assert running.batches("u") == []
+        # Nobody asks about an id that is not used.
+        assert (await running.produce({T0: batch(b"a")}, access=access))[T0].error_code == 0
+
+    run(check, known())
+
+
+def test_one_request_is_of_one_producer() -> None:
+    async def check(running: Node) -> None:
+        batches = {
+            T0: batch(b"a", pair=PAIR, sequence=0),
+            ("t", 1): batch(b"a", pair=(42, 6), sequence=0),
+            ("u", 0): batch(b"a"),
+        }
+        answers = await running.produce(batches)
+        assert {each.error_code for each in answers.values()} == {Code.INVALID_PRODUCER_ID_MAPPING}
+
+    run(check, known())
+
+
+def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> None:
+    async def check(running: Node) -> None:
+        before = len(running.records())
+        names = [("t", 0), ("t", 1), ("u", 0)]
+        answers = await running.produce(dict.fromkeys(names, batch(b"a", pair=PAIR, sequence=0)))
+        assert [each.error_code for each in answers.values()] == [0, 0, 0]
+        (record,) = running.records()[before:]
+        assert record.value is not None
+        assert record.value.partitions == frozenset(TopicPartition(*name) for name in names)
+        # From now on nobody asks.
+        assert await running.write(PAIR, sequence=1) == 0
+        assert len(running.records()) == before + 1
+
+    run(check, known())
+
+
+def test_nobody_asks_about_what_is_refused_anyway() -> None:
+    async def check(running: Node) -> None:
+        zstd = batch(b"a", pair=PAIR, sequence=0, codec=4)
+        answers = await running.produce({T0: zstd, ("t", 9): batch(b"a", pair=PAIR, sequence=0)}, version=6)
+        assert [each.error_code for each in answers.values()] == [76, Code.UNKNOWN_TOPIC_OR_PARTITION]
+
+    run(check, known())
+
+
+def test_a_producer_is_answered_when_its_records_are_durable() -> None:
+    """What adds their partition is written by then, and may follow to the disk later."""
+
+    async def check(running: Node) -> None:
+        running.disk.stop_in = "t-0"
+        task = asyncio.ensure_future(running.write(PAIR))
+        await until(running.disk.stopped.is_set)
+        assert (len(running.batches()), running.appended, running.state()) == (1, 1, "Ongoing")
+        assert not task.done()
+        running.disk.released.set()
+        assert (await task, running.disk.syncs) == (0, 1)
+
+    run(check, known())
+
+
+@pytest.mark.parametrize(
+    ("pair", "tid", "codes"),
+    [
+        ((42, 4), TID, {12: 47, 11: 47, 10: 47}),
+        ((42, 6), TID, {12: 47, 11: 47, 10: 47}),
+        ((43, 5), TID, {12: 49, 11: 49, 10: 49}),
+        (PAIR, "nobody", {12: 49, 11: 49, 10: 49}),
+        (PAIR, TID, {11: 120, 10: 48}),
+    ],
+)
+def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
+    pair: tuple[int, int], tid: str, codes: dict[int, int]
+) -> None:
+    async def check(running: Node) -> None:
+        for version, code in codes.items():
+            batches = {T0: batch(b"a", pair=pair, sequence=0), ("u", 0): batch(b"a")}
+            answers = await running.produce(batches, tid=tid, version=version)
+            assert [each.error_code for each in answers.values()] == [code, 0]
+            assert (answers[T0].base_offset, answers[T0].log_start_offset) == (-1, -1)
+        assert running.batches() == []
+
+    run(check, known())
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_an_old_client_that_added_its_partition_may_write(version: int) -> None:
+    async def check(running: Node) -> None:
+        assert await running.add(PAIR, T0) == [0]
+        assert await running.write(PAIR, version=version) == 0
+
+    run(check, known())
+
+
+def test_an_old_client_is_believed_where_verification_is_off() -> None:
+    async def check(running: Node) -> None:
+        running.cluster.settings = LogSettings(verification=False)
+        assert await running.write(PAIR, version=11) == 0
+        found = running.service.state.get(TID)
+        assert found is not None
+        assert found.state is TransactionState.COMPLETE_COMMIT
+        # A new client relies on the implicit add, whatever the property says.
+        assert await running.write(PAIR, version=12, partition=1) == 0
+        assert running.service.state.get(TID) is not found
+
+    run(check, known(), verification=VerificationSettings(enabled=False))
+
+
+def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
+    async def check(running: Node) -> None:
+        assert await running.write(PAIR) == 0
+        assert (await running.end(PAIR)).error_code == 0
+        await running.settled()
+        before = len(running.records())
+        assert await running.write(PAIR, sequence=1) == Code.INVALID_PRODUCER_EPOCH
+        assert len(running.records()) == before
+
+    run(check, known())
+
+
+def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
+    """KIP-890: the leader tries again while the coordinator answers CONCURRENT_TRANSACTIONS."""
+
+    async def check(running: Node) -> None:
+        for epoch in range(5, 25):
+            assert await running.write((42, epoch)) == 0
+            ended = await running.end((42, epoch))
+            assert (ended.error_code, ended.producer_epoch) == (0, epoch + 1)
+        await running.settled()
+        assert len(running.markers_of()) == 20
+
+    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
+
+
+@pytest.mark.parametrize(("version", "code", "asked_max"), [(12, 51, 6), (11, 19, 1), (10, 19, 1)])
+def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, asked_max: int) -> None:
+    """Only the implicit add is tried again: as long as the property says, with a pause in between."""
+
+    async def check(running: Node) -> None:
+        assert await running.write(PAIR) == 0
+        running.disk.append_error = "t-0"
+        assert (await running.end(PAIR)).error_code == 0
+        add = running.service.add
+        with mock.patch.object(running.service, "add", side_effect=add) as asked:
+            assert await running.write((42, 6), partition=1, version=version) == code
+        assert min(2, asked_max) <= asked.call_count <= asked_max
+        running.disk.append_error = ""
+
+    run(check, known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40))
+
+
+def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
+    async def check(running: Node) -> None:
+        assert await running.write(PAIR) == 0
+        running.disk.stop_in = "t-0"
+        assert (await running.end(PAIR)).error_code == 0
+        await until(running.disk.stopped.is_set)
+        task = asyncio.ensure_future(running.produce({("u", 0): batch(b"a", pair=(42, 6), sequence=0)}))
+        await until(lambda: running.service._waiting_for_change)
+        running.cluster.delete("u")
+        running.disk.released.set()
+        assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
+
+
+def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:
+    async def check(running: Node) -> None:
+        tasks = [
+            asyncio.ensure_future(
+                running.produce({T0: batch(b"a", pair=(7, 0), sequence=sequence, transactional=False)}, tid=None)
+            )
+            for sequence in range(5)
+        ]
+        answers = [(await task)[T0] for task in tasks]
+        assert [(each.error_code, each.base_offset) for each in answers] == [(0, offset) for offset in range(5)]
+
+    run(check)
+
+
+def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
+    async def check(running: Node) -> None:
+        tasks = [asyncio.ensure_future(running.write(PAIR, sequence=sequence)) for sequence in range(5)]
+        assert [await task for task in tasks] == [0] * 5
+
+    run(check, known())
+
+
+def test_a_request_for_nothing() -> None:
+    async def check(running: Node) -> None:
+        request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1, topic_data=[])
+        response = await running.producing.produce(RequestContext(version=9), request)
+        assert response.responses == []
+
+    run(check)

@@ -1,0 +1,328 @@
+"""CreateTopics, DeleteTopics and CreatePartitions answer as Kafka 4.4.0 does; the expected values are its replies."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+from unittest import mock
+
+import pytest
+from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from tests.unit.reference.cluster_node import ClusterNode, Denying, with_node
+
+_Topic = CreateTopicsRequest.CreatableTopic
+_State = DeleteTopicsRequest.DeleteTopicState
+_More = CreatePartitionsRequest.CreatePartitionsTopic
+NO_ID = uuid.UUID(int=0)
+
+
+class OnlyTopicDeletes(Denying):
+    """Deletes topics by name, not by right over the cluster."""
+
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
+        cluster_delete = operation is Operation.DELETE and resource is Resource.CLUSTER
+        return not cluster_delete and super().allows(operation, resource, name)
+
+
+def topic(
+    name: str,
+    partitions: int = 1,
+    replication: int = 1,
+    *,
+    assigned: tuple[tuple[int, list[int]], ...] = (),
+    configs: dict[str, str | None] | None = None,
+) -> Any:
+    return _Topic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication,
+        assignments=[_Topic.CreatableReplicaAssignment(partition_index=at, broker_ids=on) for at, on in assigned],
+        configs=[_Topic.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+    )
+
+
+async def create(
+    node: ClusterNode, *topics: Any, version: int = 7, validate_only: bool = False, access: Access = FULL_ACCESS
+) -> list[Any]:
+    request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000, validate_only=validate_only)
+    return list((await node.ask(request, version, access=access)).topics)
+
+
+async def delete(
+    node: ClusterNode, *names: str, ids: tuple[uuid.UUID, ...] = (), version: int = 6, access: Access = FULL_ACCESS
+) -> list[tuple[str | None, int]]:
+    states = [
+        *(_State(name=name, topic_id=NO_ID) for name in names),
+        *(_State(name=None, topic_id=each) for each in ids),
+    ]
+    fields = {"topics": states} if version >= 6 else {"topic_names": list(names)}
+    response = await node.ask(DeleteTopicsRequest(timeout_ms=1000, **fields), version, access=access)
+    return [(each.name, each.error_code) for each in response.responses]
+
+
+async def grow(
+    node: ClusterNode,
+    name: str,
+    count: int,
+    assigned: list[list[int]] | None = None,
+    *,
+    validate_only: bool = False,
+    access: Access = FULL_ACCESS,
+) -> tuple[int, str | None]:
+    assignments = None if assigned is None else [_More.CreatePartitionsAssignment(broker_ids=on) for on in assigned]
+    topics = [_More(name=name, count=count, assignments=assignments)]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=validate_only)
+    (one,) = (await node.ask(request, 3, access=access)).results
+    return one.error_code, one.error_message
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_topic_is_created(version: int) -> None:
+    async def use(node: ClusterNode) -> None:
+        (made,) = await create(node, topic("orders", 2, configs={"max.message.bytes": "9"}), version=version)
+        known = node.catalog.topic("orders")
+        assert known is not None
+        assert (made.name, made.error_code, made.error_message) == ("orders", 0, None)
+        assert (known.partitions, known.configs) == (2, {"max.message.bytes": "9"})
+        if version >= 5:
+            assert (made.num_partitions, made.replication_factor, made.topic_config_error_code) == (2, 1, 0)
+            shown = {each.name: (each.value, each.config_source) for each in made.configs}
+            assert shown["max.message.bytes"] == ("9", 1)
+            assert shown["segment.bytes"] == ("1073741824", 5)
+            assert list(shown) == sorted(shown)
+        if version >= 7:
+            assert made.topic_id == known.id
+
+    with_node(use)
+
+
+REFUSED: list[tuple[Any, int, str]] = [
+    (topic(""), 17, "the empty string is not allowed"),
+    (topic("."), 17, "'.' is not allowed"),
+    (topic(".."), 17, "'..' is not allowed"),
+    (topic("a/b"), 17, "'a/b' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"),
+    (topic("ü"), 17, "contains one or more characters"),
+    (topic("x" * 250), 17, "is longer than the max allowed length 249"),
+    (topic("p_q"), 17, "Topic 'p_q' collides with existing topic: p.q"),
+    (topic("there"), 36, "Topic 'there' already exists."),
+    (topic("__transaction_state"), 36, "already exists."),
+    (topic("__cluster_metadata"), 42, "Creation of internal topic __cluster_metadata is prohibited."),
+    (topic("e", 0), 37, "Number of partitions was set to an invalid non-positive value."),
+    (topic("e", -2), 37, "Number of partitions was set to an invalid non-positive value."),
+    (topic("e", 10_001), 44, "Excessively large number of partitions per request."),
+    (topic("e", 1, 2), 38, "The target replication factor of 2 cannot be reached because only 1 broker(s)"),
+    (topic("e", 1, 0), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
+    (topic("e", 1, -2), 38, "Replication factor must be larger than 0, or -1 to use the default value."),
+    (topic("e", configs={"nonsense": "1"}), 40, "Unknown topic config name: nonsense"),
+    (topic("e", configs={"retention.ms": None}), 40, "Null value not supported for topic configs: retention.ms"),
+    (topic("e", configs={"retention.ms": "x"}), 40, "Invalid value x for configuration retention.ms: Not a number of "),
+    (topic("e", 0, 2, configs={"nonsense": "1"}), 40, "Unknown topic config name: nonsense"),
+    (topic("e", 2, 1, assigned=((0, [1]),)), 42, "but replication factor was not set to -1."),
+    (topic("e", 2, -1, assigned=((0, [1]),)), 42, "but numPartitions was not set to -1."),
+    (topic("e", -1, -1, assigned=((0, [7]),)), 39, "includes broker 7, but no such broker is registered."),
+    (topic("e", -1, -1, assigned=((1, [1]),)), 39, "partitions should be a consecutive 0-based integer sequence"),
+    (topic("e", -1, -1, assigned=((0, []),)), 39, "The manual partition assignment includes an empty replica list."),
+    (topic("e", -1, -1, assigned=((0, [1, 1]),)), 39, "includes the broker 1 more than once."),
+    (
+        topic("e", -1, -1, assigned=((0, [1]), (0, [1]))),
+        39,
+        "Found multiple manual partition assignments for partition",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "code", "message"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_what_kafka_does_not_create(asked: Any, code: int, message: str, validate_only: bool) -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("there", 1)
+        await node.catalog.create_topic("p.q", 1)
+        before = node.catalog.topics()
+        good, bad = sorted(
+            await create(node, asked, topic("good"), validate_only=validate_only), key=lambda each: each.error_code
+        )
+        assert (bad.error_code, bad.num_partitions, bad.configs, bad.topic_id) == (code, -1, [], None)
+        assert message in bad.error_message
+        assert good.error_code == 0
+        assert node.catalog.topics()[: len(before)] == before
+        assert (node.catalog.topic("good") is None) == validate_only
+
+    with_node(use)
+
+
+def test_defaults_and_assignments_say_how_many_partitions() -> None:
+    async def use(node: ClusterNode) -> None:
+        made = await create(node, topic("d", -1, -1), topic("a", -1, -1, assigned=((1, [1]), (0, [1]))))
+        assert [(each.name, each.error_code, each.num_partitions) for each in made] == [("d", 0, 5), ("a", 0, 2)]
+
+    with_node(use, {"num.partitions": "5"})
+
+
+def test_a_topic_that_the_disk_refuses_is_answered_so() -> None:
+    async def use(node: ClusterNode) -> None:
+        full = mock.patch.object(node.catalog, "create_topic", side_effect=OSError("no space left on device"))
+        with full:
+            (refused,) = await create(node, topic("orders"))
+        assert (refused.name, refused.error_code) == ("orders", 56)
+        (made,) = await create(node, topic("orders"))
+        assert made.error_code == 0
+
+    with_node(use)
+
+
+def test_a_name_given_twice_creates_nothing() -> None:
+    async def use(node: ClusterNode) -> None:
+        made = await create(node, topic("g"), topic("g"), topic("h"))
+        assert {each.name: each.error_code for each in made} == {"g": 42, "h": 0}
+        assert len(made) == 2
+        assert node.catalog.topic("g") is None
+
+    with_node(use)
+
+
+def test_who_may_create_and_who_may_see_the_configs() -> None:
+    async def use(node: ClusterNode) -> None:
+        (made,) = await create(node, topic("a"), access=Denying(Operation.CREATE))
+        assert (made.error_code, made.error_message) == (29, "Authorization failed.")
+        by_topic = Denying(Operation.CREATE, resource=Resource.CLUSTER)
+        (made,) = await create(node, topic("a"), access=by_topic)
+        assert made.error_code == 0
+        (made,) = await create(node, topic("b"), access=Denying(Operation.DESCRIBE_CONFIGS))
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
+
+    with_node(use)
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    async def use(node: ClusterNode) -> None:
+        for version in range(1, 6):
+            await node.catalog.create_topic("a", 1)
+            assert await delete(node, "a", "absent", version=version) == [("a", 0), ("absent", 3)]
+        a = await node.catalog.create_topic("a", 1)
+        await node.catalog.create_topic("b", 1)
+        assert a is not None
+        gone = await delete(node, "b", ids=(a.id, uuid.UUID(int=5)))
+        assert gone == [("a", 0), (None, 100), ("b", 0)]
+        assert all(topic.internal for topic in node.catalog.topics())
+
+    with_node(use)
+
+
+def test_a_topic_of_a_coordinator_that_this_server_lacks_can_be_deleted() -> None:
+    """Kafka 4.4.0 lets clients create, grow and delete internal topics; only those that this server needs stay."""
+
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("__share_group_state", 1)
+        assert await grow(node, "__share_group_state", 2) == (0, None)
+        assert await delete(node, "__share_group_state") == [("__share_group_state", 0)]
+
+    with_node(use)
+
+
+def test_what_cannot_be_deleted_stays() -> None:
+    async def use(node: ClusterNode) -> None:
+        a = await node.catalog.create_topic("a", 1)
+        assert a is not None
+        assert await delete(node, "a", "a") == [("a", 42)]
+        assert await delete(node, ids=(a.id, a.id)) == [(None, 42)]
+        assert await delete(node, "a", ids=(a.id,)) == [("a", 42)]
+        assert await delete(node, ids=(NO_ID,)) == [(None, 42)]
+        request = DeleteTopicsRequest(topics=[_State(name="a", topic_id=a.id)], timeout_ms=1)
+        assert (await node.ask(request, 6)).responses[0].error_message == (
+            "You may not specify both topic name and topic id."
+        )
+        assert await delete(node, "__transaction_state", "__consumer_offsets") == [
+            ("__transaction_state", 44),
+            ("__consumer_offsets", 44),
+        ]
+        assert node.catalog.topic("a") is not None
+        assert len(node.catalog.topics()) == 3
+
+    with_node(use)
+
+
+def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> None:
+    async def use(node: ClusterNode) -> None:
+        a = await node.catalog.create_topic("a", 1)
+        assert a is not None
+        blind = Denying(Operation.DELETE, Operation.DESCRIBE)
+        assert await delete(node, "a", "absent", access=blind) == [("a", 29), ("absent", 29)]
+        assert await delete(node, ids=(a.id,), access=blind) == [(None, 29)]
+        seeing = Denying(Operation.DELETE)
+        assert await delete(node, "a", "absent", access=seeing) == [("a", 29), ("absent", 3)]
+        assert await delete(node, ids=(a.id,), access=seeing) == [("a", 29)]
+        deleting = OnlyTopicDeletes(Operation.DESCRIBE)
+        assert await delete(node, "a", access=deleting) == [("a", 29)]
+        by_cluster = Denying(Operation.DELETE, Operation.DESCRIBE, resource=Resource.TOPIC)
+        assert await delete(node, "a", access=by_cluster) == [("a", 0)]
+
+    with_node(use)
+
+
+def test_a_topic_gets_more_partitions() -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("a", 1)
+        assert await grow(node, "a", 3, validate_only=True) == (0, None)
+        assert await grow(node, "a", 3) == (0, None)
+        assert await grow(node, "a", 4, [[1]]) == (0, None)
+        known = node.catalog.topic("a")
+        assert known is not None
+        assert known.partitions == 4
+
+    with_node(use)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assigned", "code", "message"),
+    [
+        ("a", 4, None, 37, "Topic already has 4 partition(s)."),
+        ("a", 1, None, 37, "The topic a currently has 4 partition(s); 1 would not be an increase."),
+        ("a", -1, None, 37, "The topic a currently has 4 partition(s); -1 would not be an increase."),
+        ("absent", 4, None, 3, None),
+        ("a/b", 4, None, 3, None),
+        (
+            "a",
+            5,
+            [[1], [1]],
+            39,
+            "Attempted to add 1 additional partition(s), but only 2 assignment(s) were specified.",
+        ),
+        ("a", 5, [], 39, "Attempted to add 1 additional partition(s), but only 0 assignment(s) were specified."),
+        ("a", 5, [[9]], 39, "The manual partition assignment includes broker 9, but no such broker is registered."),
+        ("a", 5, [[]], 39, "The manual partition assignment includes an empty replica list."),
+        ("a", 20_000, None, 44, "Excessively large number of additional partitions per request."),
+        (
+            "__consumer_offsets",
+            51,
+            None,
+            44,
+            "The topic __consumer_offsets belongs to the coordinators of this server.",
+        ),
+    ],
+)
+def test_what_gets_no_more_partitions(
+    name: str, count: int, assigned: list[list[int]] | None, code: int, message: str | None
+) -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("a", 4)
+        before = node.catalog.topics()
+        assert await grow(node, name, count, assigned) == (code, message)
+        assert node.catalog.topics() == before
+
+    with_node(use)
+
+
+def test_growing_twice_in_one_request_or_without_alter_is_refused() -> None:
+    async def use(node: ClusterNode) -> None:
+        await node.catalog.create_topic("a", 1)
+        topics = [_More(name="a", count=count, assignments=None) for count in (2, 3)]
+        response = await node.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False), 0)
+        assert [(each.name, each.error_code) for each in response.results] == [("a", 42)]
+        assert await grow(node, "a", 2, access=Denying(Operation.ALTER)) == (29, None)
+        known = node.catalog.topic("a")
+        assert known is not None
+        assert known.partitions == 1
+
+    with_node(use)

@@ -1,0 +1,416 @@
+"""The leader of one partition: appends, what is durable, what readers see, and a log that is opened again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
+from spark_2pc_sink.reference.log.log_values import NOWHERE, FoundOffset, Isolation, LogSettings, ProducerDescription
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
+from spark_2pc_sink.reference.storage.batches import inspect
+from spark_2pc_sink.reference.storage.errors import LogFailedError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.files import MemoryStore, SegmentStore
+from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch, seen
+
+UNCOMMITTED, COMMITTED = Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED
+ENOUGH_BYTES = 1 << 20
+
+
+def opened(place: Path | SegmentStore | None = None, *, leader_epoch: int = 0, **settings: Any) -> PartitionLog:
+    return PartitionLog.open(place, topic="t", partition=3, leader_epoch=leader_epoch, settings=LogSettings(**settings))
+
+
+def with_log(test: Callable[[PartitionLog], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test of a log in memory, on an event loop."""
+
+    def run() -> None:
+        asyncio.run(test(opened()))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def end(pid: int, epoch: int, *, commit: bool = True, coordinator: int = 0, version: int = 2) -> EndMarker:
+    return EndMarker(pid, epoch, commit, coordinator, version)
+
+
+def values(log: PartitionLog, offset: int = 0, isolation: Isolation = UNCOMMITTED) -> list[bytes | None]:
+    data = log.read(offset, max_bytes=ENOUGH_BYTES, isolation=isolation, min_one=True).records
+    return [record.value for record in seen(data)]
+
+
+@with_log
+async def test_readers_see_what_is_durable(log: PartitionLog) -> None:
+    outcome = append(log, client_batch([b"a", b"b"]))
+    assert (outcome.code, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset) == (0, 0, -1, 0)
+    assert (log.end_offset, log.high_watermark, log.last_stable_offset) == (2, 0, 0)
+    assert values(log) == []
+    moved = log.changed()
+    assert not moved.done()
+    await log.sync()
+    assert moved.done()
+    assert (log.high_watermark, log.last_stable_offset) == (2, 2)
+    assert values(log, 1) == [b"a", b"b"]
+    assert not log.changed().done()
+
+
+def test_a_client_that_waits_for_nothing_is_flushed_all_the_same(tmp_path: Path) -> None:
+    """acks=0 and acks=1: nobody awaits, and readers see the records soon."""
+
+    async def run() -> None:
+        log = opened(tmp_path)
+        append(log, client_batch())
+        moved = log.changed()
+        log.flush()
+        await asyncio.wait([moved], timeout=20)
+        assert log.high_watermark == 1
+        log.close()
+
+    asyncio.run(run())
+
+
+@with_log
+async def test_offsets_outside_are_refused(log: PartitionLog) -> None:
+    append(log, client_batch())
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(offset, max_bytes=ENOUGH_BYTES, isolation=UNCOMMITTED, min_one=True)
+    assert values(log, 1) == []
+
+
+@with_log
+async def test_a_retry_gets_the_first_answer(log: PartitionLog) -> None:
+    append(log, client_batch())
+    batch = client_batch([b"x"], producer=(7, 0), sequence=0, timestamps_ms=[NOW_MS - 3])
+    append(log, batch)
+    again = append(log, batch)
+    assert again.duplicate
+    assert (again.code, again.base_offset, again.log_append_time_ms) == (0, 1, NOW_MS - 3)
+    assert log.end_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch", "expected"),
+    [
+        ({"message_max_bytes": 100}, client_batch([bytes(100)]), Code.MESSAGE_TOO_LARGE),
+        ({"segment_bytes": 100}, client_batch([bytes(100)]), Code.RECORD_LIST_TOO_LARGE),
+        ({}, client_batch(timestamps_ms=[NOW_MS + 3_600_001]), Code.INVALID_TIMESTAMP),
+        ({}, client_batch(producer=(7, 0), sequence=0, transactional=True), Code.INVALID_TXN_STATE),
+        ({}, client_batch(timestamps_ms=[NOW_MS + 3_600_000]), Code.NONE),
+        ({"log_append_time": True}, client_batch(timestamps_ms=[NOW_MS + 3_600_001]), Code.NONE),
+    ],
+)
+def test_what_a_partition_refuses(settings: dict[str, Any], batch: bytes, expected: Code) -> None:
+    log = opened(**settings)
+    outcome = append(log, batch)
+    assert outcome.code == expected
+    assert (outcome.base_offset, outcome.log_start_offset) == ((-1, -1) if expected else (0, 0))
+    assert log.end_offset == (0 if expected else 1)
+
+
+def test_the_broker_stamps_its_time() -> None:
+    log = opened(log_append_time=True)
+    outcome = append(log, client_batch([b"a"], timestamps_ms=[5]), now_ms=NOW_MS + 1)
+    assert outcome.log_append_time_ms == NOW_MS + 1
+    (record,) = log.records()
+    assert record.timestamp_ms == NOW_MS + 1
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@with_log
+async def test_a_transaction_holds_the_stable_offset_until_its_marker_is_durable(log: PartitionLog) -> None:
+    append(log, client_batch([b"before"]))
+    append_in_transaction(log, [b"inside"], producer=(7, 0), sequence=0)
+    append(log, client_batch([b"after"]))
+    await log.sync()
+    assert (log.high_watermark, log.last_stable_offset) == (3, 1)
+    assert values(log, 0, COMMITTED) == [b"before"]
+    assert log.read(1, max_bytes=ENOUGH_BYTES, isolation=COMMITTED, min_one=True).aborted == ()
+    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
+    assert log.last_stable_offset == 1
+    await log.sync()
+    assert (log.high_watermark, log.last_stable_offset) == (4, 4)
+
+
+def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> None:
+    """LogValidator stamps what every origin appends: the bit 0x08 in end markers and in records of the coordinators."""
+    log = opened(log_append_time=True)
+    append_in_transaction(log, [b"x"], producer=(7, 0), sequence=0)
+    assert log.append_marker(end(7, 1), now_ms=NOW_MS) == 0
+    assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).log_append_time_ms == -1
+    assert [each.batch.attributes for each in log.records()] == [0x18, 0x38, 0x08]
+    assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
+
+
+@with_log
+async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
+    for pid in (1, 2, 3):
+        append_in_transaction(log, [b"x"], producer=(pid, 0), sequence=0)
+    await log.sync()
+    stable = []
+    for pid in (2, 1, 3):
+        log.append_marker(end(pid, 1), now_ms=NOW_MS)
+        await log.sync()
+        stable.append(log.last_stable_offset)
+    assert stable == [0, 2, 6]
+
+
+@with_log
+async def test_aborted_transactions_are_listed_for_read_committed_only(log: PartitionLog) -> None:
+    append_in_transaction(log, [b"x"], producer=(1, 0), sequence=0)
+    append_in_transaction(log, [b"y"], producer=(2, 0), sequence=0)
+    log.append_marker(end(2, 1, commit=False), now_ms=NOW_MS)  # 2
+    log.append_marker(end(1, 1, commit=False), now_ms=NOW_MS)  # 3
+    append_in_transaction(log, [b"z"], producer=(3, 0), sequence=0)
+    log.append_marker(end(3, 1), now_ms=NOW_MS)  # 5
+    log.append_marker(end(9, 1, commit=False), now_ms=NOW_MS)  # ends nothing
+    await log.sync()
+
+    def aborted(offset: int, isolation: Isolation) -> object:
+        return log.read(offset, max_bytes=ENOUGH_BYTES, isolation=isolation, min_one=True).aborted
+
+    assert aborted(0, COMMITTED) == ((2, 1), (1, 0))
+    assert aborted(3, COMMITTED) == ((1, 0),)
+    assert aborted(4, COMMITTED) == ()
+    assert aborted(0, UNCOMMITTED) is None
+
+
+@with_log
+async def test_nothing_is_listed_to_a_reader_that_stands_at_the_stable_offset(log: PartitionLog) -> None:
+    """An empty list, though transactions behind it were aborted; below it they are listed already (as by Kafka)."""
+    append(log, client_batch())
+    append_in_transaction(log, [b"open"], producer=(1, 0), sequence=0)
+    append_in_transaction(log, [b"aborted"], producer=(2, 0), sequence=0)
+    log.append_marker(end(2, 1, commit=False), now_ms=NOW_MS)
+    await log.sync()
+    assert log.last_stable_offset == 1
+    for offset, listed in ((0, ((2, 2),)), (1, ()), (2, ()), (4, ())):
+        fetched = log.read(offset, max_bytes=ENOUGH_BYTES, isolation=COMMITTED, min_one=True)
+        assert fetched.aborted == listed
+    assert values(log, 4) == []
+
+
+@with_log
+async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(log: PartitionLog) -> None:
+    """``__consumer_offsets``: no sequences, the same guard."""
+    writer = Writer(7, 2)
+    records = [(b"k", b"v"), (b"l", None)]
+    assert log.append_records(records, now_ms=NOW_MS, producer=writer).code == Code.INVALID_TXN_STATE
+    standing = log.standing(writer, supports_epoch_bump=True, now_ms=NOW_MS)
+    assert isinstance(standing, NeedsCoordinator)
+    outcome = log.append_records(records, now_ms=NOW_MS, producer=writer, guard=standing.guard)
+    assert (outcome.code, outcome.base_offset) == (0, 0)
+    assert log.append_records(records, now_ms=NOW_MS, producer=writer).base_offset == 2
+    assert log.append_records(records, now_ms=NOW_MS).base_offset == 4
+    fenced = log.append_records(records, now_ms=NOW_MS, producer=Writer(7, 1))
+    assert fenced.code == Code.INVALID_PRODUCER_EPOCH
+    assert log.append_marker(end(7, 3), now_ms=NOW_MS) == 0
+    assert [(record.offset, record.key, record.value, record.batch.control) for record in log.records(3)] == [
+        (3, b"l", None, False),
+        (4, b"k", b"v", False),
+        (5, b"l", None, False),
+        (6, b"\0\0\0\1", b"\0\0\0\0\0\0", True),
+    ]
+
+
+@with_log
+async def test_a_refused_marker_writes_nothing(log: PartitionLog) -> None:
+    append_in_transaction(log, [b"x"], producer=(7, 5), sequence=0)
+    assert log.append_marker(end(7, 5), now_ms=NOW_MS) == Code.INVALID_PRODUCER_EPOCH
+    assert log.append_marker(end(7, 6, coordinator=4), now_ms=NOW_MS) == Code.NONE
+    assert log.append_marker(end(7, 6, coordinator=3), now_ms=NOW_MS) == Code.TRANSACTION_COORDINATOR_FENCED
+    assert log.end_offset == 2
+
+
+@with_log
+async def test_producers_are_described_until_they_expire(log: PartitionLog) -> None:
+    append(log, client_batch(producer=(1, 0), sequence=4, timestamps_ms=[NOW_MS - 9]))
+    append_in_transaction(log, [b"x"], producer=(2, 3), sequence=0)
+    log.append_marker(end(3, 1, coordinator=6), now_ms=NOW_MS)
+    assert list(log.producers()) == [
+        ProducerDescription(1, 0, 4, NOW_MS - 9, -1, -1),
+        ProducerDescription(2, 3, 0, NOW_MS, -1, 1),
+        ProducerDescription(3, 1, -1, NOW_MS, 6, -1),
+    ]
+    log.expire_producers(NOW_MS + 86_400_000 - 9)
+    assert [each.producer_id for each in log.producers()] == [2, 3]
+    log.expire_producers(NOW_MS + 86_400_000)
+    assert [each.producer_id for each in log.producers()] == [2]
+
+
+# --- finding offsets --------------------------------------------------------------------------------------------------
+
+
+@with_log
+async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: PartitionLog) -> None:
+    append(log, client_batch([b"a", b"b"], timestamps_ms=[10, 30]))
+    append(log, client_batch([b"c"], timestamps_ms=[20], compression=3))
+    assert log.offset_for_timestamp(0, UNCOMMITTED) == NOWHERE
+    await log.sync()
+    found = [log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
+    assert found == [
+        *(FoundOffset(0, 10, 0), FoundOffset(0, 10, 0)),
+        *(FoundOffset(1, 30, 0), FoundOffset(1, 30, 0)),
+        NOWHERE,
+    ]
+    assert log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)
+    append_in_transaction(log, [b"d"], producer=(7, 0), sequence=0)
+    await log.sync()
+    assert log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
+    assert log.offset_for_timestamp(31, COMMITTED) == NOWHERE
+    assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
+
+
+@with_log
+async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: PartitionLog) -> None:
+    """KIP-734, after DeleteRecords (KIP-107): a deleted record's offset is no place to read from."""
+    for timestamps_ms in ([50], [10], [30, 20, 25], [5]):
+        append(log, client_batch([b"v"] * len(timestamps_ms), timestamps_ms=timestamps_ms))
+    await log.sync()
+    found = []
+    for start in range(7):
+        log.delete_before(start)
+        largest = log.offset_of_max_timestamp(UNCOMMITTED)
+        found.append((largest.offset, largest.timestamp_ms))
+    assert found == [(0, 50), (2, 30), (2, 30), (4, 25), (4, 25), (5, 5), (-1, -1)]
+
+
+def test_an_empty_log_has_no_times_and_no_batches() -> None:
+    log = opened(leader_epoch=4)
+    assert log.offset_of_max_timestamp(UNCOMMITTED) == NOWHERE
+    assert (log.earliest(), log.latest(COMMITTED)) == (FoundOffset(0, -1, 4), FoundOffset(0, -1, 4))
+    assert log.offset_for_epoch(4) == EpochEnd(4, 0)
+
+
+def test_leader_epochs_are_read_back_from_the_batches() -> None:
+    store = MemoryStore()
+    for epoch in (0, 1, 2):
+        log = opened(store, leader_epoch=epoch)
+        if epoch != 1:
+            append(log, client_batch([b"a", b"b"]))
+    log = opened(store, leader_epoch=5)
+    append(log, client_batch([b"a", b"b"]))
+    expected = {
+        -1: EpochEnd(-1, -1),
+        0: EpochEnd(0, 2),
+        1: EpochEnd(0, 2),
+        2: EpochEnd(2, 4),
+        4: EpochEnd(2, 4),
+        5: EpochEnd(5, 6),
+        6: EpochEnd(-1, -1),
+    }
+    assert {epoch: log.offset_for_epoch(epoch) for epoch in expected} == expected
+    assert log.latest(UNCOMMITTED).leader_epoch == 5
+    assert [record.batch.leader_epoch for record in log.records()] == [0, 0, 2, 2, 5, 5]
+
+
+# --- opened again, and failing ----------------------------------------------------------------------------------------
+
+
+def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
+    async def run() -> None:
+        log = opened(tmp_path, segment_bytes=1000)
+        for number in range(20):
+            append_in_transaction(log, [b"%d" % number], producer=(number, 0), sequence=0)
+            if number % 3:
+                log.append_marker(end(number, 1, commit=number % 2 == 0), now_ms=NOW_MS)
+        await log.sync()
+        log.close()
+        again = opened(tmp_path, segment_bytes=1000, leader_epoch=1)
+        assert len(again._log._segments) > 2
+        assert again.recovered_cut_bytes == 0
+        assert (again.high_watermark, again.last_stable_offset) == (log.high_watermark, log.last_stable_offset)
+        assert again.last_stable_offset == 0
+        assert list(again.producers()) == list(log.producers())
+        assert again._state.aborted.entries == log._state.aborted.entries
+        assert len(again._state.aborted.entries) == 7
+        again.close()
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_refuses_and_takes_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        log = opened(tmp_path)
+        batch = client_batch(producer=(7, 0), sequence=0)
+
+        def full(*_: object) -> int:
+            raise OSError("No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", full)
+            assert append(log, batch).code == Code.KAFKA_STORAGE_ERROR
+            assert log.append_marker(end(7, 1), now_ms=NOW_MS) == Code.KAFKA_STORAGE_ERROR
+            assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).code == Code.KAFKA_STORAGE_ERROR
+        assert (log.end_offset, list(log.producers())) == (0, [])
+        assert append(log, batch).base_offset == 0
+        await log.sync()
+        log.close()
+
+    asyncio.run(run())
+
+
+def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        log = opened(tmp_path)
+        append(log, client_batch([b"safe"]))
+        await log.sync()
+
+        def broken(_: int) -> None:
+            raise OSError("Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", broken)
+            append(log, client_batch([b"lost"]))
+            with pytest.raises(LogFailedError, match="Input/output error"):
+                await log.sync()
+        assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
+        with pytest.raises(LogFailedError):
+            await log.sync()
+        assert (log.high_watermark, values(log)) == (1, [b"safe"])
+        log.close()
+
+    asyncio.run(run())
+
+
+def test_a_waiting_client_that_goes_away_takes_nobody_along(tmp_path: Path) -> None:
+    async def run() -> None:
+        log = opened(tmp_path)
+        append(log, client_batch())
+        impatient, patient = asyncio.ensure_future(log.sync()), asyncio.ensure_future(log.sync())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await patient
+        assert log.high_watermark == 1
+        log.close()
+
+    asyncio.run(run())
+
+
+@with_log
+async def test_closing_wakes_readers_and_refuses_writers(log: PartitionLog) -> None:
+    moved = log.changed()
+    log.close()
+    log.close()
+    assert moved.done()
+    assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
+
+
+def test_settings_may_change_while_the_log_is_open() -> None:
+    log = opened()
+    log.settings = replace(log.settings, message_max_bytes=10)
+    assert append(log, client_batch()).code == Code.MESSAGE_TOO_LARGE
+    assert inspect(client_batch()).size_bytes > 10

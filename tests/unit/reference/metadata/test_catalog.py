@@ -1,0 +1,416 @@
+"""The catalog: every change durable before anybody sees it, whatever a crash cuts off."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
+from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
+from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
+from spark_2pc_sink.reference.storage.batches import read_header
+from tests.unit.reference.node import START_MS, batch
+
+PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
+Use = Callable[[Catalog], Coroutine[Any, Any, None]]
+
+
+def run(directory: Path | None, use: Use, properties: BrokerProperties = PROPERTIES) -> None:
+    """Start a node, use it, and end it in an orderly way."""
+
+    async def started() -> None:
+        catalog = await Catalog.open(directory, properties)
+        await catalog.open_logs()
+        try:
+            await use(catalog)
+        finally:
+            await catalog.close()
+
+    asyncio.run(started())
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "data" if request.param == "disk" else None
+
+
+def test_topics_come_grow_change_and_go(place: Path | None) -> None:
+    async def use(catalog: Catalog) -> None:
+        topic = await catalog.create_topic("orders", 2, {"max.message.bytes": "500"})
+        assert topic is not None
+        assert catalog.topic("orders") == topic == catalog.topic_by_id(topic.id)
+        assert await catalog.create_topic("orders", 9) is None
+        assert await catalog.add_partitions("orders", 2) is None
+        grown = await catalog.add_partitions("orders", 4)
+        assert grown == catalog.topic("orders") == Topic("orders", topic.id, 4, {"max.message.bytes": "500"})
+        log = catalog.log("orders", 3)
+        assert log is not None
+        assert log.settings.message_max_bytes == 500
+        await catalog.alter_configs("orders", lambda now: {**now, "max.message.bytes": "600"})
+        assert log.settings.message_max_bytes == 600
+        assert catalog.log("orders", 4) is catalog.log("orders", -1) is catalog.log("other", 0) is None
+        assert [each.name for each in catalog.topics()] == ["orders"]
+        assert await catalog.delete_topic("orders") == catalog_topic_with(grown, "600")
+        assert (catalog.topics(), catalog.logs()) == ((), ())
+        assert (catalog.topic("orders"), catalog.topic_by_id(topic.id), catalog.log("orders", 0)) == (None, None, None)
+        assert await catalog.delete_topic("orders") is None
+        assert await catalog.alter_configs("orders", lambda _: {}) is None
+
+    run(place, use)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(entry.name for entry in directory.iterdir())
+
+
+def catalog_topic_with(topic: Topic | None, max_message_bytes: str) -> Topic:
+    assert topic is not None
+    return Topic(topic.name, topic.id, topic.partitions, {"max.message.bytes": max_message_bytes})
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    async def fill(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 2, {"retention.ms": "5"})
+        await catalog.set_acls([{"principal": "User:a", "operation": 4}])
+        seen.extend([catalog.cluster_id, catalog.node_epoch, catalog.topics()])
+
+    async def look(catalog: Catalog) -> None:
+        assert [catalog.cluster_id, catalog.node_epoch - 1, catalog.topics()] == seen
+        assert catalog.acls() == ({"principal": "User:a", "operation": 4},)
+        assert catalog.node_epoch == 1
+
+    run(tmp_path, fill)
+    run(tmp_path, look)
+
+
+def test_records_are_there_after_a_restart_and_stand_under_the_epoch_of_their_start(tmp_path: Path) -> None:
+    records = batch(b"one")
+
+    async def write(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 2)
+        log = catalog.log("orders", 1)
+        assert log is not None
+        assert log.append(records, read_header(records), now_ms=START_MS).code is Code.NONE
+
+    async def look(catalog: Catalog) -> None:
+        assert [(log.topic, log.partition, log.end_offset) for log in catalog.logs()] == [("orders", 1, 1)]
+        assert [log.leader_epoch for log in catalog.logs()] == [1]
+        assert [record.value for record in catalog.logs()[0].records()] == [b"one"]
+
+    run(tmp_path, write)
+    run(tmp_path, look)
+
+
+def test_the_end_flushes_what_was_written(place: Path | None) -> None:
+    records = batch(b"one")
+
+    async def use(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        log.append(records, read_header(records), now_ms=START_MS)
+        assert log.high_watermark == 0
+        await catalog.close()
+        assert log.high_watermark == log.end_offset == 1
+
+    run(place, use)
+
+
+def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
+    """KIP-730: blocks of 1000; what is left of a block at a restart is lost."""
+
+    async def use(catalog: Catalog) -> None:
+        first = 1000 * 3 * catalog.node_epoch
+        found = await asyncio.gather(*(catalog.allocate_producer_ids() for _ in range(3)))
+        assert found == [ProducerIds(first), ProducerIds(first + 1000), ProducerIds(first + 2000)]
+        assert found[0].size == 1000
+
+    run(place, use)
+    if place is not None:
+        run(place, use)
+
+
+def test_a_change_is_durable_before_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = DataDirectory.write_catalog
+    catalogs: list[Catalog] = []
+
+    def watched(directory: DataDirectory, state: CatalogState) -> None:
+        if catalogs:
+            assert catalogs[0].topic("orders") is None
+        write(directory, state)
+
+    async def use(catalog: Catalog) -> None:
+        catalogs.append(catalog)
+        await catalog.create_topic("orders", 1)
+        assert catalog.topic("orders") is not None
+
+    monkeypatch.setattr(DataDirectory, "write_catalog", watched)
+    run(tmp_path, use)
+
+
+def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_directory: DataDirectory, _state: CatalogState) -> None:
+        raise OSError("no space left")
+
+    async def use(catalog: Catalog) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(DataDirectory, "write_catalog", full)
+            with pytest.raises(OSError, match="no space"):
+                await catalog.create_topic("orders", 1)
+            with pytest.raises(OSError, match="no space"):
+                await catalog.allocate_producer_ids()
+        assert catalog.topic("orders") is None
+        assert await catalog.create_topic("orders", 1) is not None
+        assert await catalog.allocate_producer_ids() == ProducerIds(0)
+
+    run(tmp_path, use)
+
+
+def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
+    async def use(catalog: Catalog) -> None:
+        caller = asyncio.ensure_future(catalog.create_topic("orders", 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.cancel()
+        await catalog.create_topic("other", 1)  # has its turn after it
+        assert {topic.name for topic in catalog.topics()} == {"orders", "other"}
+
+    run(tmp_path, use)
+
+
+@pytest.mark.parametrize("crash", ["after the file", "while renaming"])
+def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
+) -> None:
+    where = {
+        "after the file": (DataDirectory, "remove_topics"),
+        "while renaming": (Path, "rename"),
+    }[crash]
+
+    def killed(*_: object, **__: object) -> None:
+        raise OSError("killed")
+
+    async def delete(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 2)
+        await catalog.create_topic("kept", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(*where, killed)
+            with pytest.raises(OSError, match="killed"):
+                await catalog.delete_topic("orders")
+
+    async def look(catalog: Catalog) -> None:
+        assert [topic.name for topic in catalog.topics()] == ["kept"]
+        assert names_in(tmp_path) == [".lock", "catalog.json", "kept-0", "meta.properties"]
+        assert await catalog.create_topic("orders", 1) is not None
+
+    async def look_again(catalog: Catalog) -> None:
+        assert [topic.name for topic in catalog.topics()] == ["kept", "orders"]
+        assert (tmp_path / "orders-0").is_dir()
+
+    run(tmp_path, delete)
+    run(tmp_path, look)
+    run(tmp_path, look_again)
+
+
+def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: Path) -> None:
+    records = batch(b"new")
+
+    async def use(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 1)
+        await catalog.delete_topic("orders")
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        log.append(records, read_header(records), now_ms=START_MS)
+
+    async def look(catalog: Catalog) -> None:
+        assert [log.end_offset for log in catalog.logs()] == [1]
+
+    run(tmp_path, use)
+    run(tmp_path, look)
+
+
+def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = batch(b"new")
+
+    def busy(_path: Path) -> None:
+        raise OSError("device or resource busy")
+
+    async def use(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 1)
+        assert await catalog.delete_topic("orders") is not None
+        (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
+        assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        log.append(records, read_header(records), now_ms=START_MS)
+
+    async def look(catalog: Catalog) -> None:
+        assert [log.end_offset for log in catalog.logs()] == [1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", busy)
+        run(tmp_path, use)
+        run(tmp_path, look)  # a start is not kept from serving by what it cannot remove
+    run(tmp_path, look)
+    assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties", "orders-0"]
+
+
+def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("too many open files")
+
+    async def use(catalog: Catalog) -> None:
+        for name, partitions in (("orders", 2), ("other", 1)):
+            await catalog.create_topic(name, partitions)
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", refused)
+            with pytest.raises(OSError, match="too many"):
+                await catalog.delete_topic("orders")
+        await catalog.delete_topic("other")
+        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+
+    run(tmp_path, use)
+
+
+def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    async def create(catalog: Catalog) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(DataDirectory, "make_partitions", killed)
+            with pytest.raises(RuntimeError, match="killed"):
+                await catalog.create_topic("orders", 2)
+
+    async def look(catalog: Catalog) -> None:
+        assert catalog.topic("orders") is not None
+        assert (tmp_path / "orders-1" / "partition.metadata").exists()
+        assert catalog.log("orders", 1) is not None
+
+    run(tmp_path, create)
+    run(tmp_path, look)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
+) -> None:
+    """A disk without inodes: the second partition's directory has no room."""
+    mkdir = Path.mkdir
+
+    def full(path: Path, *args: Any, **options: Any) -> None:
+        if path.name == "orders-1":
+            raise OSError("no space left on device")
+        mkdir(path, *args, **options)
+
+    async def fail(catalog: Catalog) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "mkdir", full)
+            with pytest.raises(OSError, match="no space"):
+                await catalog.create_topic("orders", 2)
+        assert catalog.topic("orders") is None
+        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+        if not restart:
+            await create(catalog)
+
+    async def create(catalog: Catalog) -> None:
+        assert catalog.topic("orders") is None
+        assert await catalog.create_topic("orders", 2) is not None
+        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
+
+    run(tmp_path, fail)
+    if restart:
+        run(tmp_path, create)
+
+
+def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:
+    told: list[tuple[str, bool, int]] = []
+
+    async def use(catalog: Catalog) -> None:
+        catalog.on_deleted.append(
+            lambda topic: told.append((topic.name, catalog.topic(topic.name) is None, len(catalog.logs())))
+        )
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        changed = log.changed()
+        await catalog.delete_topic("orders")
+        assert told == [("orders", True, 1)]
+        await asyncio.wait_for(changed, 10)  # its waiting readers have been woken
+
+    run(place, use)
+
+
+def test_the_level_of_transaction_version_is_what_the_last_start_says(tmp_path: Path) -> None:
+    for level in (2, 0, 1, 2):
+
+        async def look(catalog: Catalog, level: int = level) -> None:
+            assert catalog.transaction_version == level
+
+        run(tmp_path, look, BrokerProperties(transaction_version=level))
+
+
+def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:
+    async def use(catalog: Catalog) -> None:
+        assert catalog.node_id == 1
+        with pytest.raises(ConfigurationError, match="another process"):
+            await Catalog.open(tmp_path, PROPERTIES)
+
+    run(tmp_path, use)
+    with pytest.raises(ConfigurationError, match="belongs to node 1"):
+        run(tmp_path, use, BrokerProperties(node_id=2))
+    run(tmp_path, use)  # the refused start has given the lock back
+
+
+def test_the_coordinators_topics_are_there_from_the_start_and_cost_nothing(tmp_path: Path) -> None:
+    async def use(catalog: Catalog) -> None:
+        await catalog.ensure_internal_topics()
+        topics = {topic.name: topic for topic in catalog.topics()}
+        assert {name: topic.partitions for name, topic in topics.items()} == {
+            "__transaction_state": 3,
+            "__consumer_offsets": 2,
+        }
+        assert all(topic.internal and topic.configs["cleanup.policy"] == "compact" for topic in topics.values())
+        assert catalog.logs() == ()
+
+    run(tmp_path, use)
+    run(tmp_path, use, BrokerProperties(transaction_state_log_num_partitions=7, offsets_topic_num_partitions=9))
+
+
+def test_nothing_can_be_changed_after_the_end(place: Path | None) -> None:
+    async def use(catalog: Catalog) -> None:
+        await catalog.create_topic("orders", 1)
+        await catalog.close()
+        with pytest.raises(LocalProtocolError, match="closed"):
+            await catalog.create_topic("late", 1)
+        assert (catalog.topic("late"), catalog.log("orders", 0)) == (None, None)
+
+    run(place, use)
+
+
+def test_an_id_that_a_caller_has_drawn_is_the_topics(place: Path | None) -> None:
+    async def use(catalog: Catalog) -> None:
+        topic = await catalog.create_topic("orders", 1, topic_id=uuid.UUID(int=77))
+        assert topic is not None
+        assert catalog.topic_by_id(uuid.UUID(int=77)) == topic
+
+    run(place, use)

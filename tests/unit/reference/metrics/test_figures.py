@@ -1,0 +1,174 @@
+"""The figures, what they count, and the page that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metrics.figures import LATE_PADDING_MS, Snapshot, take_snapshot
+from spark_2pc_sink.reference.metrics.prometheus import MetricsServer, render
+from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
+from spark_2pc_sink.reference.storage.batches import read_header
+from tests.unit.reference.node import START_MS, batch
+
+TIMEOUT_MS = 900_000
+SNAPSHOT = Snapshot(
+    transactions={"Ongoing": 2, "Empty": 0},
+    open_time_max_ms=1500,
+    late_partitions=1,
+    log_bytes={'a"b': 10, "orders": 20},
+    network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
+)
+
+
+def transaction(name: str, state: TransactionState, start_ms: int) -> TransactionMetadata:
+    return TransactionMetadata(
+        transactional_id=name,
+        producer_id=1,
+        producer_epoch=0,
+        timeout_ms=60_000,
+        state=state,
+        last_update_ms=start_ms,
+        start_ms=start_ms,
+    )
+
+
+def coordinator(*transactions: TransactionMetadata) -> CoordinatorState:
+    state = CoordinatorState.new(Settings(), partition_count=3)
+    for each in transactions:
+        state = state.with_metadata(each.transactional_id, each)
+    return state
+
+
+def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
+    """A partition with one record of each open transaction (producer id, time)."""
+    log = PartitionLog.open(None, topic=topic, partition=0, leader_epoch=0, settings=LogSettings(verification=False))
+    for producer_id, timestamp_ms in pairs:
+        records = batch(b"v", pair=(producer_id, 0), sequence=0, timestamp_ms=timestamp_ms)
+        log.append(records, read_header(records), now_ms=START_MS)
+    return log
+
+
+def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> Snapshot:
+    return take_snapshot(
+        state or coordinator(), logs, NetworkMetrics(), transaction_max_timeout_ms=TIMEOUT_MS, now_ms=now_ms
+    )
+
+
+def test_the_oldest_open_transaction_is_measured() -> None:
+    """KIP-939, Metric Changes: the max time a currently-open transaction has been open."""
+    state = coordinator(
+        transaction("a", TransactionState.ONGOING, START_MS - 300),
+        transaction("b", TransactionState.ONGOING, START_MS - 2000),
+        transaction("c", TransactionState.PREPARE_COMMIT, START_MS - 9000),
+        transaction("d", TransactionState.COMPLETE_COMMIT, START_MS - 9000),
+    )
+    found = snapshot(state=state)
+    assert found.open_time_max_ms == 2000
+    assert found.transactions == {
+        **dict.fromkeys((each.label for each in TransactionState), 0),
+        "Ongoing": 2,
+        "PrepareCommit": 1,
+        "CompleteCommit": 1,
+    }
+    assert snapshot().open_time_max_ms == 0
+    assert snapshot(state=state, now_ms=START_MS - 5000).open_time_max_ms == 0  # a clock that was set back
+
+
+@pytest.mark.parametrize(("beyond_ms", "late"), [(0, 0), (1, 1)])
+def test_a_transaction_is_late_after_the_longest_timeout_and_five_minutes(beyond_ms: int, late: int) -> None:
+    """KIP-664, Metrics: partitions which have open transactions with durations exceeding that (plus 5 minutes)."""
+    now_ms = START_MS + TIMEOUT_MS + LATE_PADDING_MS + beyond_ms
+    logs = [partition((7, START_MS), (8, START_MS + 5)), partition((7, START_MS + 100_000)), partition()]
+    assert LATE_PADDING_MS == 300_000
+    assert snapshot(*logs, now_ms=now_ms).late_partitions == late
+
+
+def test_an_ended_transaction_is_not_late() -> None:
+    log = partition((7, START_MS))
+    log.append_marker(
+        EndMarker(producer_id=7, producer_epoch=0, commit=True, coordinator_epoch=0, transaction_version=1),
+        now_ms=START_MS,
+    )
+    assert snapshot(log, now_ms=START_MS * 2).late_partitions == 0
+
+
+def test_bytes_are_summed_by_topic() -> None:
+    one, two, other = partition((1, START_MS)), partition((1, START_MS), (2, START_MS)), partition(topic="other")
+    assert snapshot(one, two, other).log_bytes == {"orders": one.size_bytes * 3, "other": 0}
+    assert one.size_bytes > 0
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(render(SNAPSHOT).decode())
+        for sample in family.samples
+    }
+    assert samples == {
+        ("kafka_active_transaction_total_open_time_max_ms",): 1500,
+        ("kafka_partitions_with_late_transactions_count",): 1,
+        ("kafka_transactions", "Ongoing"): 2,
+        ("kafka_transactions", "Empty"): 0,
+        ("kafka_log_bytes", 'a"b'): 10,
+        ("kafka_log_bytes", "orders"): 20,
+        ("kafka_requests_total",): 7,
+        ("kafka_connections_total", "accepted"): 3,
+        ("kafka_connections_total", "refused"): 0,
+        ("kafka_connections_total", "idle"): 0,
+        ("kafka_connection_errors_total", "protocol"): 1,
+        ("kafka_connection_errors_total", "login"): 0,
+        ("kafka_connection_errors_total", "handler"): 0,
+    }
+
+
+async def asked(request: bytes, *, shut: bool = False) -> bytes:
+    """Send a request to a server, and read until it closes the connection."""
+    server = MetricsServer(lambda: replace(SNAPSHOT, late_partitions=4))
+    host, port = await server.start("127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request)
+        if shut:
+            writer.write_eof()
+        try:
+            return await asyncio.wait_for(reader.read(), 10)
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+    finally:
+        await server.stop()
+
+
+def test_the_page_is_served() -> None:
+    head, _, body = asyncio.run(asked(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert b"kafka_partitions_with_late_transactions_count 4.0\n" in body
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"\r\n\r\n", b"405"),
+    ],
+)
+def test_other_requests_are_told_so(request_head: bytes, status: bytes) -> None:
+    assert asyncio.run(asked(request_head)).split(b" ")[1] == status
+
+
+@pytest.mark.parametrize("request_head", [b"", b"GET /metr", b"x" * 100_000])
+def test_what_is_no_request_ends_its_connection(request_head: bytes) -> None:
+    assert asyncio.run(asked(request_head, shut=True)) == b""

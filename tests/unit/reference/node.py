@@ -1,0 +1,496 @@
+"""A node without sockets: the coordinator and the handlers over logs in memory, which outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import google_crc32c
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
+from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
+from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
+from spark_2pc_sink.reference.handlers.producers import ProducerHandlers
+from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.log.log_values import LogSettings
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog import ProducerIds
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
+from spark_2pc_sink.reference.storage.files import MemoryFile
+from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
+from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
+from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService
+from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+from tests.unit.reference.waiting import DEADLINE_S, until
+
+TID = "orders"
+START_MS = 1_700_000_000_000
+TOPIC_IDS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
+
+
+@dataclass
+class Disk:
+    """All stores of a node, and what is wrong with them.
+
+    Args:
+        stop_at: the disk stops for good in the sync of this number, counted from 1; 0 for never.
+        stop_in: part of the name of the partitions whose syncs wait until ``released``; '' for none.
+        append_error: part of the name of the partitions whose appends fail; '' for none.
+        sync_error: the same for syncs.
+    """
+
+    stores: dict[tuple[str, int], DiskStoreInMemory] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    starts: int = 0
+    next_producer_id: int = 0
+    stop_at: int = 0
+    syncs: int = 0
+    stop_in: str = ""
+    append_error: str = ""
+    sync_error: str = ""
+    failed_appends: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def copied(self, *, everything: bool) -> Disk:
+        """What a crash leaves: everything that was written, or only what had been synced."""
+        copy = Disk(topics=self.topics, starts=self.starts, next_producer_id=self.next_producer_id)
+        for name, store in self.stores.items():
+            copy.stores[name] = store.copied(copy, everything=everything)
+        return copy
+
+    def sync(self) -> bool:
+        """Count a sync; False where the disk has stopped."""
+        self.syncs += 1
+        if self.stop_at and self.syncs >= self.stop_at:
+            self.stopped.set()
+            self.released.wait(DEADLINE_S)
+            return False
+        return True
+
+
+#: A disk so slow is waited for in a thread, where a test can stop it.
+_SLOW_S = 1.5 * INLINE_SECONDS_MAX
+
+
+class FileInMemory(MemoryFile):
+    """A file that knows what was synced."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        super().__init__(path)
+        self.disk = disk
+        self.synced_bytes = 0
+
+    def append(self, parts: Any) -> None:
+        if self.disk.append_error and self.disk.append_error in self.path:
+            self.disk.failed_appends += 1
+            raise OSError("no space left on device")
+        super().append(parts)
+
+    def sync(self) -> None:
+        if self.disk.sync_error and self.disk.sync_error in self.path:
+            raise OSError("input/output error")
+        size_bytes = self.size_bytes
+        time.sleep(_SLOW_S)
+        if self.disk.stop_in and self.disk.stop_in in self.path:
+            self.disk.stopped.set()
+            assert self.disk.released.wait(DEADLINE_S)
+        if self.disk.sync():
+            self.synced_bytes = size_bytes
+
+
+class DiskStoreInMemory:
+    """One partition's files, waited for as if they were on a disk; their paths are named after the partition."""
+
+    on_disk = True
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self.path = name
+        self.disk = disk
+        self.files: dict[int, FileInMemory] = {}
+
+    def base_offsets(self) -> list[int]:
+        return sorted(self.files)
+
+    def segment(self, base_offset: int) -> FileInMemory:
+        return self.files.setdefault(base_offset, FileInMemory(self.path, self.disk))
+
+    def sync(self) -> None:
+        """Names are there at once."""
+
+    def copied(self, disk: Disk, *, everything: bool) -> DiskStoreInMemory:
+        copy = DiskStoreInMemory(disk, self.path)
+        for base_offset, file in self.files.items():
+            kept = file.read(0, file.size_bytes if everything else file.synced_bytes)
+            copied = copy.segment(base_offset)
+            MemoryFile.append(copied, [kept])
+            copied.synced_bytes = len(kept)
+        return copy
+
+
+class FakeCluster:
+    """The catalog as far as these tests need it: topics that exist, their logs, blocks of producer ids."""
+
+    def __init__(self, disk: Disk, *, transaction_version: int = 2) -> None:
+        disk.starts += 1
+        self.node_epoch = disk.starts - 1
+        self.transaction_version = transaction_version
+        self.disk = disk
+        self.opened: dict[tuple[str, int], PartitionLog] = {}
+        self.settings = LogSettings()
+        for name, count in ((TRANSACTION_STATE, 3), (GROUP_OFFSETS, 3), ("t", 3), ("u", 1)):
+            disk.topics.setdefault(name, Topic(name, TOPIC_IDS.get(name, uuid.uuid4()), count))
+        for name, partition in tuple(disk.stores):
+            self.log(name, partition)
+
+    def topic(self, name: str) -> Topic | None:
+        return self.disk.topics.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return next((topic for topic in self.disk.topics.values() if topic.id == topic_id), None)
+
+    def logs(self) -> Iterable[PartitionLog]:
+        return tuple(self.opened.values())
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        known = self.disk.topics.get(topic)
+        if known is None or not 0 <= partition < known.partitions:
+            return None
+        if (topic, partition) not in self.opened:
+            self.opened[topic, partition] = self._open(topic, partition)
+        return self.opened[topic, partition]
+
+    def _open(self, topic: str, partition: int) -> PartitionLog:
+        store = self.disk.stores.setdefault((topic, partition), DiskStoreInMemory(self.disk, f"{topic}-{partition}"))
+        with mock.patch.object(self.disk, "sync", return_value=True):
+            return PartitionLog.open(
+                store, topic=topic, partition=partition, leader_epoch=self.node_epoch, settings=self.settings
+            )
+
+    async def allocate_producer_ids(self) -> ProducerIds:
+        first = self.disk.next_producer_id
+        self.disk.next_producer_id += 1000
+        return ProducerIds(first, 1000)
+
+    def delete(self, name: str) -> None:
+        topic = self.disk.topics.pop(name)
+        for partition in range(topic.partitions):
+            log = self.opened.pop((name, partition), None)
+            if log is not None:
+                log.close()
+            self.disk.stores.pop((name, partition), None)
+
+
+class Node:
+    """A started node."""
+
+    def __init__(self, disk: Disk, settings: Settings, verification: VerificationSettings | None) -> None:
+        self.now_ms = START_MS
+        self.disk = disk
+        self.cluster = FakeCluster(disk, transaction_version=settings.transaction_version)
+        self.markers = MarkerWriter(self.cluster, now_ms=self.clock)
+        #: How many Produce requests have let the next one of their connection begin.
+        self.appended = 0
+        self.group_markers: list[tuple[int, int, bool]] = []
+        self.markers.on_group_marker = lambda *marker: self.group_markers.append(marker)
+        self.service = TransactionService(
+            self.cluster, self.markers, settings=settings, intervals=Intervals(), now_ms=self.clock
+        )
+        self.verification = Verification(self.service, verification or VerificationSettings())
+        self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
+        self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
+        self.fetching = FetchHandlers(self.cluster)
+        self.offsets = OffsetHandlers(self.cluster)
+        self.producers = ProducerHandlers(self.cluster)
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def _count_append(self) -> None:
+        self.appended += 1
+
+    # --- requests, through the wire format ----------------------------------------------------------------------------
+
+    async def init(self, tid: str | None = TID, *, version: int = 6, **fields: Any) -> Any:
+        given = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1} | fields
+        request = InitProducerIdRequest(
+            transactional_id=tid, **{"enable2_pc": False, "keep_prepared_txn": False} | given
+        )
+        return await exchange(self.transactions.init_producer_id, request, InitProducerIdResponse, version)
+
+    async def end(self, pair: tuple[int, int], *, commit: bool = True, version: int = 5, tid: str = TID) -> Any:
+        request = EndTxnRequest(transactional_id=tid, producer_id=pair[0], producer_epoch=pair[1], committed=commit)
+        return await exchange(self.transactions.end_txn, request, EndTxnResponse, version)
+
+    async def add(self, pair: tuple[int, int], *partitions: tuple[str, int], version: int = 3) -> list[int]:
+        """AddPartitionsToTxn of a client; the codes."""
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=TID,
+            v3_and_below_producer_id=pair[0],
+            v3_and_below_producer_epoch=pair[1],
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[index])
+                for topic, index in partitions
+            ],
+        )
+        response = await exchange(self.transactions.add_partitions, request, AddPartitionsToTxnResponse, version)
+        return [
+            each.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ]
+
+    async def produce(
+        self,
+        batches: dict[tuple[str, int], bytes],
+        *,
+        tid: str | None = TID,
+        acks: int = -1,
+        version: int = 12,
+        access: Access = FULL_ACCESS,
+        client_id: str = "test",
+    ) -> dict[tuple[str, int], Any]:
+        """The answer of each partition."""
+        request = ProduceRequest(
+            transactional_id=tid,
+            acks=acks,
+            timeout_ms=1000,
+            topic_data=[
+                ProduceRequest.TopicProduceData(
+                    name=topic,
+                    topic_id=TOPIC_IDS.get(topic, uuid.UUID(int=99)),
+                    partition_data=[
+                        ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=records)
+                        for (other, index), records in batches.items()
+                        if other == topic
+                    ],
+                )
+                for topic in dict.fromkeys(topic for topic, _ in batches)
+            ],
+        )
+        context = RequestContext(version=version, client_id=client_id, access=access, appended=self._count_append)
+        response = await exchange(self.producing.produce, request, ProduceResponse, version, context=context)
+        if response is None:
+            return {}
+        names = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
+        return {
+            (topic.name or names.get(topic.topic_id, "unknown"), each.index): each
+            for topic in response.responses
+            for each in topic.partition_responses
+        }
+
+    async def write(self, pair: tuple[int, int], *, sequence: int = 0, partition: int = 0, **fields: Any) -> int:
+        """Produce one record in a transaction; the code."""
+        records = batch(b"v", pair=pair, sequence=sequence)
+        answers = await self.produce({("t", partition): records}, **fields)
+        return int(answers["t", partition].error_code)
+
+    async def read(self, partition: int = 0, *, isolation: int = 1, offset: int = 0, **fields: Any) -> Any:
+        """Fetch one partition of t; the partition's answer."""
+        given = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "partition_max_bytes": 1 << 20} | fields
+        request = FetchRequest(
+            max_wait_ms=given["max_wait_ms"],
+            min_bytes=given["min_bytes"],
+            max_bytes=given["max_bytes"],
+            isolation_level=isolation,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic="t",
+                    topic_id=TOPIC_IDS["t"],
+                    partitions=[
+                        FetchRequest.FetchTopic.FetchPartition(
+                            partition=partition,
+                            current_leader_epoch=given.get("current_leader_epoch", -1),
+                            fetch_offset=offset,
+                            last_fetched_epoch=-1,
+                            log_start_offset=-1,
+                            partition_max_bytes=given["partition_max_bytes"],
+                        )
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        response = await exchange(self.fetching.fetch, request, FetchResponse, given.get("version", 17))
+        return response.responses[0].partitions[0]
+
+    # --- what stands in the logs --------------------------------------------------------------------------------------
+
+    def batches(self, topic: str = "t", partition: int = 0) -> list[Any]:
+        """The headers in a log, all that were written."""
+        log = self.cluster.log(topic, partition)
+        assert log is not None
+        return [header for header, _ in log._log.batches(0)]
+
+    def markers_of(self, topic: str = "t", partition: int = 0) -> list[tuple[int, int, str]]:
+        """Producer id, epoch and type of the end markers in a log, in order."""
+        log = self.cluster.log(topic, partition)
+        assert log is not None
+        return [
+            (each.batch.producer_id, each.batch.producer_epoch, "commit" if each.key == b"\0\0\0\1" else "abort")
+            for each in log.records()
+            if each.batch.control
+        ]
+
+    def state(self, tid: str = TID) -> str:
+        """The name of the state that an id is in, '' for none."""
+        found = self.service.state.get(tid)
+        return "" if found is None else found.state.label
+
+    def records(self) -> list[LogRecord]:
+        """The records of the state log, of the partition of the usual id."""
+        index = self.service.state.partition_of(TID)
+        log = self.cluster.log(TRANSACTION_STATE, index)
+        assert log is not None
+        return [LogRecord.decode(index, each.key or b"", each.value) for each in log.records()]
+
+    def logged_states(self) -> list[TransactionState | None]:
+        """The states in those records; None for a tombstone."""
+        return [None if each.value is None else each.value.state for each in self.records()]
+
+    async def settled(self, tid: str = TID) -> str:
+        """Wait until nothing of an id is pending; the name of its state."""
+
+        def at_rest() -> bool:
+            found = self.service.state.get(tid)
+            return found is None or found.pending is None
+
+        await until(at_rest)
+        return self.state(tid)
+
+
+@asynccontextmanager
+async def node(
+    disk: Disk | None = None,
+    *,
+    settings: Settings | None = None,
+    verification: VerificationSettings | None = None,
+) -> AsyncIterator[Node]:
+    """A node that is loaded and started, and stopped at the end."""
+    running = Node(disk or Disk(), settings or Settings(two_phase_commit_enable=True), verification)
+    await running.service.load()
+    running.service.start()
+    try:
+        yield running
+    finally:
+        await running.service.stop()
+
+
+def run(
+    check: Callable[[Node], Awaitable[None]],
+    disk: Disk | None = None,
+    *,
+    settings: Settings | None = None,
+    verification: VerificationSettings | None = None,
+) -> None:
+    """Start a node, check it, and end it in an orderly way."""
+
+    async def checked() -> None:
+        async with node(disk, settings=settings, verification=verification) as running:
+            await check(running)
+
+    asyncio.run(checked())
+
+
+async def exchange(
+    function: HandlerFunction,
+    request: Any,
+    response_class: Any,
+    version: int,
+    *,
+    access: Access = FULL_ACCESS,
+    context: RequestContext | None = None,
+) -> Any:
+    """Send a request through encoding and decoding, and its response back."""
+    received = type(request).decode(request.encode(version=version), version=version)
+    response = await function(context or RequestContext(version=version, access=access), received)
+    return None if response is None else response_class.decode(response.encode(version=version), version=version)
+
+
+def batch(
+    *values: bytes,
+    pair: tuple[int, int] = (-1, -1),
+    sequence: int = -1,
+    transactional: bool | None = None,
+    timestamp_ms: int = START_MS,
+    codec: int = 0,
+) -> bytes:
+    """A record batch as kafka-python builds it: transactional where it has a pair."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=int(pair[0] >= 0 if transactional is None else transactional),
+        producer_id=pair[0],
+        producer_epoch=pair[1],
+        base_sequence=sequence,
+        batch_size=1 << 20,
+    )
+    for offset, value in enumerate(values):
+        builder.append(offset, timestamp_ms, b"k", value, [])
+    built = bytearray(builder.build())
+    if codec:
+        # Only the header says so: the server stores records without looking into them.
+        built[22] |= codec
+        built[17:21] = google_crc32c.value(bytes(built[21:])).to_bytes(4, "big")
+    return bytes(built)
+
+
+def batch_of_times(*timestamps_ms: int) -> bytes:
+    """A plain batch of records with these timestamps."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
+    )
+    for offset, timestamp_ms in enumerate(timestamps_ms):
+        builder.append(offset, timestamp_ms, None, b"v", [])
+    return bytes(builder.build())
+
+
+def committed(partition: Any) -> list[bytes]:
+    """What a read_committed consumer makes of a fetch (KIP-98, "Consumer"): values outside aborted transactions."""
+    waiting = sorted((row.first_offset, row.producer_id) for row in partition.aborted_transactions or [])
+    active: set[int] = set()
+    values: list[bytes] = []
+    reader = MemoryRecords(bytes(partition.records))
+    while found := reader.next_batch():
+        last_offset = found.base_offset + found.last_offset_delta
+        while waiting and waiting[0][0] <= last_offset:
+            active.add(waiting.pop(0)[1])
+        if found.is_control_batch:
+            if any(record.abort for record in found):
+                active.discard(found.producer_id)
+        elif not (found.is_transactional and found.producer_id in active):
+            values += [record.value for record in found]
+    return values

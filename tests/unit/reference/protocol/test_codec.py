@@ -1,0 +1,168 @@
+"""Requests and responses as bytes."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorRequest
+from kafka.protocol.producer import EndTxnResponse, ProduceRequest
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.protocol.codec import ENTRIES_MAX, REQUESTS, read_head, read_request, write_response
+from tests.unit.reference.net import metadata_request, metadata_response, produce_request
+
+
+def frame_of(request: Any, version: int, *, client_id: str | None = "me") -> bytes:
+    request.with_header(7, client_id)
+    return bytes(request.encode(version=version, header=True))
+
+
+@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("client_id", ["me", "", None, "\u00fcber"])
+def test_a_request_is_read_in_every_version_of_its_header(version: int, client_id: str | None) -> None:
+    frame = frame_of(metadata_request(), version, client_id=client_id)
+    head = read_head(frame)
+    assert (head.api_key, head.version, head.correlation_id) == (3, version, 7)
+    request = read_request(bytearray(frame), head)
+    assert (request.client_id, list(request.body.topics)) == (client_id, [])
+
+
+def test_tags_in_the_header_are_skipped() -> None:
+    plain = frame_of(metadata_request(), 9)
+    fixed = 8 + 2 + len("me")
+    tagged = plain[:fixed] + b"\x02\x05\x03abc\x80\x01\x00" + plain[fixed + 1 :]
+    assert read_request(tagged, read_head(tagged)).client_id == "me"
+
+
+@pytest.mark.parametrize("tags", [b"\x11", b"\xff\xff\xff\xff\xff\x01", b""], ids=["too many", "long varint", "none"])
+def test_a_header_with_other_tags_is_refused(tags: bytes) -> None:
+    frame = frame_of(metadata_request(), 9)[: 8 + 2 + len("me")] + tags
+    with pytest.raises(RemoteProtocolError, match="request 3 v9 cannot be read"):
+        read_request(frame, read_head(frame))
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_frame_shorter_than_a_head_is_refused(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="shorter than its head"):
+        read_head(b"\x00" * size)
+
+
+@pytest.mark.parametrize("length", [-2, 100, 32767])
+def test_a_client_id_that_does_not_fit_is_refused(length: int) -> None:
+    frame = struct.pack(">hhih", 3, 1, 1, length) + b"abc"
+    with pytest.raises(RemoteProtocolError, match="client id"):
+        read_request(frame, read_head(frame))
+
+
+@given(st.sampled_from(sorted(REQUESTS)), st.integers(0, 13), st.binary(max_size=300))
+def test_whatever_comes_nothing_but_a_protocol_error_comes_out(api_key: int, version: int, garbage: bytes) -> None:
+    frame = struct.pack(">hhi", api_key, min(version, REQUESTS[api_key].max_version), 1) + garbage
+    with suppress(RemoteProtocolError):
+        assert read_request(frame, read_head(frame)).head.api_key == api_key
+
+
+def test_the_records_of_a_produce_request_are_copied_once() -> None:
+    size = 8 * 1024 * 1024
+    frame = bytearray(frame_of(produce_request(bytes(size)), 9))
+    read_request(frame, read_head(frame))  # the decoder is compiled at its first use
+    tracemalloc.start()
+    try:
+        request = read_request(frame, read_head(frame))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(request.body.topic_data[0].partition_data[0].records) == size
+    assert peak < 1.5 * size
+
+
+def keys_frame(count: int, key: str = "x" * 50) -> bytes:
+    return frame_of(FindCoordinatorRequest(key_type=0, coordinator_keys=[key] * count), 4)
+
+
+def partitions_frame(topics: int, partitions: int) -> bytes:
+    """A Produce for so many topics with so many partitions each."""
+    topic = ProduceRequest.TopicProduceData
+    data = [topic.PartitionProduceData(index=index, records=b"some bytes") for index in range(partitions)]
+    named = [topic(name="x" * 50, partition_data=data)] * topics
+    return frame_of(ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1, topic_data=named), 9)
+
+
+def tags_frame(count: int) -> bytes:
+    """A request with tags that no schema has, each two bytes long."""
+    number = bytes((count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14))
+    return keys_frame(0)[:-1] + number + b"\x09\x00" * count + bytes(ENTRIES_MAX)
+
+
+def tagged_topics_frame(count: int) -> bytes:
+    """A Fetch of topics with a tag each: for each the library copies all that follow."""
+    topics = [FetchRequest.FetchTopic(topic="t", partitions=[])] * count
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=topics, forgotten_topics_data=[])
+    return frame_of(request, 12).replace(b"\x02t\x01\x00", b"\x02t\x01\x01\x09\x00") + bytes(ENTRIES_MAX)
+
+
+def test_as_many_entries_as_are_allowed_are_read() -> None:
+    frame = keys_frame(ENTRIES_MAX)
+    assert len(read_request(frame, read_head(frame)).body.coordinator_keys) == ENTRIES_MAX
+    # An entry for each topic, and one for each of its partitions.
+    frame = partitions_frame(10_000, 4)
+    request = read_request(frame, read_head(frame))
+    assert [len(topic.partition_data) for topic in request.body.topic_data] == [4] * 10_000
+    frame = tags_frame(3)
+    assert read_request(frame, read_head(frame)).body.unknown_tags == {"_9": b""}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        keys_frame(ENTRIES_MAX + 1),
+        keys_frame(ENTRIES_MAX + 1, key=""),
+        partitions_frame(10_001, 4),
+        # Twenty million keys are announced, which are not even there.
+        keys_frame(0).replace(b"\x01\x00", b"\x80\x80\x80\x0a" + bytes(ENTRIES_MAX)),
+        tags_frame(ENTRIES_MAX + 1),
+        tagged_topics_frame(20_000),
+    ],
+    ids=["one list", "the shortest", "lists in a list", "announced", "tags", "tags in many places"],
+)
+def test_one_entry_too_many_is_refused(frame: bytes) -> None:
+    """One event loop serves everybody: a million entries, decoded and answered, would hold it for half a minute."""
+    with pytest.raises(RemoteProtocolError, match=f"cannot be read: ValueError.'more than {ENTRIES_MAX} entries'"):
+        read_request(frame, read_head(frame))
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"),
+    [(api_key, version) for api_key, found in sorted(REQUESTS.items()) for version in range(found.max_version + 1)],
+)
+def test_a_long_request_is_read_as_a_short_one(api_key: int, version: int) -> None:
+    frame = struct.pack(">hhih", api_key, version, 1, 0) + bytes(200)
+    short = read_request(frame, read_head(frame))
+    assert read_request(frame + bytes(ENTRIES_MAX), read_head(frame)).body == short.body
+
+
+@pytest.mark.parametrize(
+    ("response", "version"),
+    [
+        (metadata_response(), 5),
+        (metadata_response(), 9),
+        (EndTxnResponse(throttle_time_ms=0, error_code=48, producer_id=-1, producer_epoch=-1), 5),
+        (ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=0), 0),
+        (ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=0), 4),
+    ],
+)
+def test_a_response_has_the_bytes_that_the_library_would_write(response: Any, version: int) -> None:
+    head, body = write_response(response, 77, version=version)
+    response.with_header(77)
+    assert head + body == response.encode(header=True, framed=True)
+
+
+def test_every_request_that_the_library_knows_is_found_by_its_key() -> None:
+    assert REQUESTS[ProduceRequest.API_KEY] is ProduceRequest
+    assert REQUESTS[FindCoordinatorRequest.API_KEY] is FindCoordinatorRequest

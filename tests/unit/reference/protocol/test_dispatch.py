@@ -1,0 +1,142 @@
+"""From a frame to its handler and back, and what ApiVersions says."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
+from tests.unit.reference.net import (
+    PRODUCE_VERSION,
+    dispatcher,
+    empty_metadata,
+    metadata,
+    metadata_request,
+    produce,
+    produce_request,
+)
+
+
+async def answer(found: Dispatcher, frame: bytes) -> bytes:
+    call = found.read(frame)
+    reply = await found.answer(call, RequestContext(version=call.head.version))
+    assert reply is not None
+    return b"".join(reply)[4:]
+
+
+def frame_of(request: Any, version: int) -> bytes:
+    request.with_header(7, "me")
+    return bytes(request.encode(version=version, header=True))
+
+
+def init_producer_id(version_max: int) -> Handlers:
+    return {Api.INIT_PRODUCER_ID: Handler(0, version_max, empty_metadata, only_reads=True)}
+
+
+@pytest.mark.parametrize(("unstable", "version_max"), [(False, 5), (True, 6)])
+def test_versions_that_kafka_has_not_released_need_a_property(unstable: bool, version_max: int) -> None:
+    (handler,) = join([init_producer_id(6)], unstable_versions=unstable).values()
+    assert (handler.version_min, handler.version_max, handler.only_reads) == (0, version_max, True)
+    (lower,) = join([init_producer_id(3)], unstable_versions=unstable).values()
+    assert lower.version_max == 3
+
+
+def test_two_families_must_not_have_the_same_api() -> None:
+    with pytest.raises(AssertionError, match="METADATA"):
+        join([metadata(empty_metadata), metadata(empty_metadata)], unstable_versions=False)
+
+
+def test_a_version_that_cannot_be_decoded_must_not_be_offered() -> None:
+    with pytest.raises(AssertionError, match="INIT_PRODUCER_ID v99"):
+        join([init_producer_id(99)], unstable_versions=True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (struct.pack(">hhih", 1, 4, 1, -1), "API key 1"),
+        (struct.pack(">hhih", 3, 13, 1, -1), "METADATA v13; 0 to 12 are offered"),
+        (struct.pack(">hhih", 3, -1, 1, -1), "METADATA v-1"),
+        (b"\x00\x03", "shorter than its head"),
+    ],
+)
+def test_what_is_not_offered_has_no_answer(frame: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text):
+        dispatcher(metadata(empty_metadata)).read(frame)
+
+
+def test_only_produce_may_be_long() -> None:
+    found = dispatcher(metadata(empty_metadata), produce(empty_metadata))
+    fits = frame_of(metadata_request(), 0)
+    filling = bytes(OTHER_REQUEST_BYTES_MAX - len(fits))
+    assert found.read(fits + filling).api is Api.METADATA
+    with pytest.raises(RemoteProtocolError, match=f"METADATA of {OTHER_REQUEST_BYTES_MAX + 1} bytes"):
+        found.read(fits + filling + b"x")
+    assert found.read(frame_of(produce_request(filling + filling), PRODUCE_VERSION)).api is Api.PRODUCE
+
+
+def test_the_handler_gets_the_request_and_its_answer_the_correlation_id() -> None:
+    reply = asyncio.run(answer(dispatcher(metadata(empty_metadata)), frame_of(metadata_request(), 9)))
+    response = MetadataResponse.decode(reply, version=9, header=True)
+    assert (response.header.correlation_id, response.cluster_id) == (7, "c")
+
+
+@pytest.mark.parametrize("version", [5, 99, -1, 32767])
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+    """KIP-511: the broker answers with version 0, UNSUPPORTED_VERSION and the versions of ApiVersions."""
+    frame = struct.pack(">hhih", 18, version, 3, -1) + b"whatever"
+    response = ApiVersionsResponse.decode(asyncio.run(answer(dispatcher(), frame)), version=0, header=True)
+    assert response.error_code == 35
+    assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
+
+
+def api_versions_bytes(version: int, *, level: int = 2, name: str = "me", software_version: str = "1") -> bytes:
+    others = join([metadata(empty_metadata)], unstable_versions=False)
+    versions = ApiVersionsHandlers(others, transaction_version=level, features_epoch=6)
+    request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
+    frame = frame_of(request, version)
+    return asyncio.run(answer(Dispatcher({**others, **versions.handlers()}), frame))
+
+
+def api_versions(version: int, *, level: int = 2) -> Any:
+    return ApiVersionsResponse.decode(api_versions_bytes(version, level=level), version=version, header=True)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_names_every_api(version: int) -> None:
+    response = api_versions(version)
+    assert response.error_code == 0
+    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(3, 12), (18, 4)]
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_are_those_of_kafka(version: int, level: int) -> None:
+    """Apache Kafka 4.4.0 names a feature that begins at level 0 from version 4 on (KIP-1022), and no level 0."""
+    response = api_versions(version, level=level)
+    supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
+    assert supported["metadata.version"] == (7, 33)
+    assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
+    finalized = {each.name: (each.min_version_level, each.max_version_level) for each in response.finalized_features}
+    assert finalized.pop("metadata.version") == (33, 33)
+    assert finalized == ({"transaction.version": (level, level)} if level else {})
+    assert response.finalized_features_epoch == 6
+
+
+@pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("me", ""), ("a@", "1"), ("-a", "1"), ("a", "1 2")])
+def test_a_client_without_a_proper_name_is_refused(name: str, software_version: str) -> None:
+    """The bytes are those of Apache Kafka 4.4.0; kafka-python reads an answer with an error as version 0."""
+    reply = api_versions_bytes(4, name=name, software_version=software_version)
+    assert reply == struct.pack(">ih", 7, 42) + b"\x01" + bytes(4) + b"\x00"
+
+
+def test_a_proper_name_may_have_dots_and_dashes() -> None:
+    reply = api_versions_bytes(3, name="apache-kafka.java", software_version="4.4.0-rc1")
+    assert struct.unpack_from(">ih", reply) == (7, 0)

@@ -1,0 +1,57 @@
+"""Disks with a past: records in the state log and data in partitions, as an earlier node left them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator import LogRecord, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
+from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
+from spark_2pc_sink.reference.storage.batches import inspect
+from tests.unit.reference.coordinator.driver import metadata
+from tests.unit.reference.node import START_MS, Disk, FakeCluster, batch
+
+
+def seeded(*recorded: TransactionMetadata, data: Mapping[TopicPartition, tuple[int, int]] | None = None) -> Disk:
+    """What a node left that knew some ids, and that had one record of an open transaction in some partitions.
+
+    Args:
+        recorded: what the state log says.
+        data: the pair that wrote it, by partition.
+    """
+    disk = Disk()
+    cluster = FakeCluster(disk)
+    for each in recorded:
+        _append_state(cluster, each)
+    for partition, pair in (data or {}).items():
+        _append_data(cluster, partition, pair)
+    return disk.copied(everything=True)
+
+
+def known(state: TransactionState = TransactionState.COMPLETE_COMMIT) -> Disk:
+    """What a node left that knew one id, in this state."""
+    return seeded(metadata(state))
+
+
+def _append_state(cluster: FakeCluster, recorded: TransactionMetadata) -> None:
+    topic = cluster.topic(TRANSACTION_STATE)
+    assert topic is not None
+    index = partition_for(recorded.transactional_id, topic.partitions)
+    value = TransactionLogValue.of(recorded, version=1)
+    record = LogRecord(partition=index, transactional_id=recorded.transactional_id, value=value)
+    log = cluster.log(TRANSACTION_STATE, index)
+    assert log is not None
+    log.append_records([(record.key_bytes, record.value_bytes)], now_ms=START_MS)
+
+
+def _append_data(cluster: FakeCluster, partition: TopicPartition, pair: tuple[int, int]) -> None:
+    log = cluster.log(partition.topic, partition.partition)
+    assert log is not None
+    records = batch(b"before", pair=pair, sequence=0)
+    header = inspect(records)
+    standing = log.standing(header, supports_epoch_bump=True, now_ms=START_MS)
+    assert isinstance(standing, NeedsCoordinator)
+    assert log.append(records, header, now_ms=START_MS, guard=standing.guard).code == 0

@@ -1,0 +1,225 @@
+"""Record batches in the broker's hands, written and read by kafka-python on the other side."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+
+import google_crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.storage.batches import (
+    CONTROL_BIT,
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    build_batch,
+    checksum,
+    inspect,
+    read_header,
+    stamp_batch,
+    whole,
+)
+from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.reference.storage.records import (
+    StoredMarker,
+    build_marker,
+    decode_records,
+    encode_records,
+    read_marker,
+)
+from spark_2pc_sink.wire.compression import Compression, compress
+from spark_2pc_sink.wire.record_batch import EndMarker, MarkerKind, decode_record_batches
+from tests.unit.reference.batches import NOW_MS, client_batch, read_back, seen
+
+BYTES = st.one_of(st.none(), st.binary(max_size=200))
+
+#: Field of the header, where it is, and how it is packed.
+FIELDS = {
+    "base offset": (0, ">q"),
+    "length": (8, ">i"),
+    "magic": (16, ">b"),
+    "attributes": (21, ">h"),
+    "last offset delta": (23, ">i"),
+    "base sequence": (53, ">i"),
+    "record count": (57, ">i"),
+}
+
+
+def changed(batch: bytes, **values: int) -> bytes:
+    """The batch with other values in its header, and a CRC that fits."""
+    data = bytearray(batch)
+    for name, value in values.items():
+        position, form = FIELDS[name.replace("_", " ")]
+        struct.pack_into(form, data, position, value)
+    struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
+    return bytes(data)
+
+
+def compressed(batch: bytes, number: int) -> bytes:
+    """The batch with its records compressed as our own writer does."""
+    payload = compress(pa.py_buffer(batch[HEADER_BYTES:]), Compression(number))
+    size_bytes = HEADER_BYTES + len(payload)
+    attributes = read_header(batch).attributes | number
+    return changed(batch[:HEADER_BYTES] + bytes(payload), attributes=attributes, length=size_bytes - 12)
+
+
+def refusal(batch: bytes) -> Code:
+    with pytest.raises(BatchError) as caught:
+        inspect(batch)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_a_clients_batch_is_taken_whatever_its_compression(compression: int) -> None:
+    plain = client_batch([b"a" * 100, b"b"], producer=(5, 3), sequence=9, transactional=True)
+    batch = compressed(plain, compression)
+    header = inspect(memoryview(bytearray(batch)))
+    assert header == read_header(batch)
+    assert (header.size_bytes, header.record_count, header.last_offset) == (len(batch), 2, 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (5, 3, 9, 10)
+    assert (header.transactional, header.control, header.compression) == (True, False, compression)
+    assert [(record.offset, record.value) for record in decode_records(batch, header)] == [(0, b"a" * 100), (1, b"b")]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"base_offset": 1}, Code.INVALID_RECORD),
+        ({"length": 48}, Code.CORRUPT_MESSAGE),
+        ({"length": -1}, Code.CORRUPT_MESSAGE),
+        ({"length": 1 << 20}, Code.INVALID_RECORD),
+        ({"magic": 1}, Code.INVALID_RECORD),
+        ({"attributes": TRANSACTIONAL_BIT | CONTROL_BIT}, Code.INVALID_RECORD),
+        ({"attributes": 5}, Code.INVALID_RECORD),
+        ({"base_sequence": -1}, Code.INVALID_RECORD),
+        ({"record_count": 2}, Code.INVALID_RECORD),
+        ({"record_count": 0, "last_offset_delta": -1}, Code.INVALID_RECORD),
+        ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, Code.INVALID_RECORD),
+    ],
+    ids=str,
+)
+def test_what_no_client_may_send(values: dict[str, int], expected: Code) -> None:
+    """``ProduceRequest.validateRecords`` and ``LogValidator.validateBatch``."""
+    assert refusal(changed(client_batch(producer=(5, 0), sequence=0), **values)) == expected
+
+
+def test_one_batch_and_nothing_else() -> None:
+    batch = client_batch()
+    assert refusal(batch + batch) == Code.INVALID_RECORD
+    assert refusal(batch[:-1]) == Code.INVALID_RECORD
+    assert refusal(batch[: HEADER_BYTES - 1]) == Code.INVALID_RECORD
+    assert refusal(b"") == Code.INVALID_RECORD
+
+
+def test_every_wrong_bit_behind_the_crc_is_found() -> None:
+    batch = client_batch()
+    for position in range(17, len(batch)):
+        damaged = bytearray(batch)
+        damaged[position] ^= 0x10
+        assert refusal(bytes(damaged)) == Code.CORRUPT_MESSAGE
+        assert not whole(bytes(damaged), read_header(damaged))
+    assert whole(batch, read_header(batch))
+
+
+def test_a_stamp_changes_the_first_bytes_only_and_copies_no_record() -> None:
+    batch = client_batch([b"a", b"b"])
+    stamped = stamp_batch(batch, inspect(batch), base_offset=1000, leader_epoch=7)
+    data = b"".join(stamped.parts)
+    assert data[:16] == struct.pack(">qii", 1000, len(batch) - 12, 7)
+    assert data[16:] == batch[16:]
+    assert isinstance(stamped.parts[1], memoryview)
+    assert stamped.parts[1].obj is batch
+    assert stamped.header == read_header(data)
+    assert [record.offset for record in seen(data)] == [1000, 1001]
+
+
+def test_the_broker_may_stamp_its_time() -> None:
+    """message.timestamp.type=LogAppendTime: attributes, largest timestamp and CRC change, and every record's time."""
+    batch = client_batch([b"a", b"b"], timestamps_ms=[1, 2])
+    stamped = stamp_batch(batch, inspect(batch), base_offset=3, leader_epoch=0, append_time_ms=NOW_MS)
+    data = b"".join(stamped.parts)
+    assert stamped.header == read_header(data)
+    assert whole(data, stamped.header)
+    assert [(record.offset, record.timestamp_ms) for record in seen(data)] == [(3, NOW_MS), (4, NOW_MS)]
+    assert [record.timestamp_ms for record in decode_records(data, stamped.header)] == [NOW_MS, NOW_MS]
+
+
+@given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=20))
+def test_records_of_the_broker_are_read_by_others(records: list[tuple[bytes | None, bytes | None]]) -> None:
+    batch = build_batch(encode_records(records), record_count=len(records), timestamp_ms=NOW_MS)
+    assert [(record.key, record.value) for record in seen(batch)] == records
+    header = read_header(batch)
+    assert [(each.offset, each.timestamp_ms, each.key, each.value) for each in decode_records(batch, header)] == [
+        (offset, NOW_MS, key, value) for offset, (key, value) in enumerate(records)
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**40), BYTES, st.lists(st.tuples(st.text(max_size=5), BYTES))), min_size=1),
+    st.sampled_from([0, 1, 3]),  # gzip and lz4: what kafka-python compresses without further packages
+)
+def test_records_of_others_are_read(
+    records: list[tuple[int, bytes | None, list[tuple[str, bytes | None]]]], compression: int
+) -> None:
+    builder = DefaultRecordBatchBuilder(2, compression, False, -1, -1, -1, 1 << 24)
+    for offset, (timestamp_ms, value, headers) in enumerate(records):
+        builder.append(offset, timestamp_ms, None, value, headers)
+    batch = bytes(builder.build())
+    found = [(record.timestamp_ms, record.value) for record in decode_records(batch, inspect(batch))]
+    assert found == [(timestamp_ms, value) for timestamp_ms, value, _ in records]
+
+
+def test_records_that_nobody_can_read_are_an_error() -> None:
+    batch = bytearray(client_batch([b"abc"]))
+    batch[HEADER_BYTES] = 0x7F  # the record's length
+    broken = changed(bytes(batch))
+    with pytest.raises(BatchError, match="offset 0: the record at byte 0"):
+        list(decode_records(broken, inspect(broken)))
+
+
+def test_compressed_records_that_nobody_can_read_are_an_error() -> None:
+    broken = changed(client_batch([b"abc"]), attributes=4)
+    with pytest.raises(BatchError, match="ZSTD data cannot be read"):
+        list(decode_records(broken, inspect(broken)))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_marker_is_what_consumers_take_for_one(commit: bool) -> None:
+    """KIP-98, "Control Records"."""
+    batch = build_marker(producer_id=5, producer_epoch=3, commit=commit, coordinator_epoch=2, timestamp_ms=NOW_MS)
+    (decoded,) = decode_record_batches(batch)
+    assert decoded.marker == EndMarker(MarkerKind.COMMIT if commit else MarkerKind.ABORT, 2)
+    assert (decoded.transactional, decoded.control, decoded.base_sequence) == (True, True, -1)
+    (read,) = read_back(batch)
+    assert read.is_control_batch
+    assert read_marker(batch, read_header(batch)) == StoredMarker(commit, 2)
+
+
+def test_other_control_records_end_nothing() -> None:
+    payload = encode_records([(struct.pack(">hh", 0, 2), b"")])  # LEADER_CHANGE
+    batch = build_batch(payload, record_count=1, timestamp_ms=0, attributes=CONTROL_BIT)
+    assert read_marker(batch, read_header(batch)) is None
+
+
+@pytest.mark.parametrize("record", [(None, b""), (b"\0", b""), (struct.pack(">hh", 0, 1), b"\0")])
+def test_a_control_record_that_cannot_be_read_is_an_error(record: tuple[bytes | None, bytes]) -> None:
+    batch = build_batch(encode_records([record]), record_count=1, timestamp_ms=0, attributes=CONTROL_BIT)
+    with pytest.raises(BatchError, match="batch at offset 0"):
+        read_marker(batch, read_header(batch))
+
+
+@given(st.binary(max_size=300_000))
+def test_a_checksum_in_pieces_is_the_checksum(data: bytes) -> None:
+    assert checksum(memoryview(data)) == google_crc32c.value(data)
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+    script = "import spark_2pc_sink.reference.log.partition_log, sys; print(*{'pyarrow', 'numpy', 'kafka'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,585 @@
+"""The batch driver over an in-memory database and an in-memory coordinator: order, one-way street, ways back."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jdbc_state import StateRow
+from spark_2pc_sink.errors import (
+    BatchAttemptsExhaustedError,
+    BatchRetryError,
+    CommitUnknownError,
+    DatabaseUnreachableError,
+    HaltCause,
+    InDoubtError,
+    LocalProtocolError,
+    StateStoreError,
+    SupersededError,
+    TransactionExpiredError,
+    UnstorableValueError,
+)
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.recipe.handed_over import RunRecord
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
+from tests.support.fake_kafka import FakeKafka
+from tests.support.halts import halts
+from tests.unit.sink.driver.batch_jobs import ID, PARTITION, FakeWork, Job, started
+
+
+@pytest.fixture
+def job() -> Job:
+    """See `started`."""
+    return started()
+
+
+def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
+    """KIP-939, Normal processing recipe; D4: the database decides before Kafka commits."""
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert job.steps == list(Step)
+    assert work.log == ["produce", "copy", "discard"]
+    assert (report.placement, report.row_count, report.record_count, report.attempts) == (Placement.RUN, 3, 3, 1)
+    assert (report.transactional_id, report.batch_id, report.record_bytes, report.prepared) == (ID, 0, 300, "0:0")
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
+    assert (job.row().status, job.row().settled, job.row().batch_id) == ("done", "0:1", 0)
+
+
+def test_rows_written_while_tasks_run_are_part_of_the_one_transaction(job: Job) -> None:
+    """Whenever rows come, they are committed with the state row or not at all."""
+    job.driver.write(0, job.work(early=("early",)))
+    assert [statement for statement, _ in job.store.committed] == ["early", "copy", "decide"]
+    failing = job.work(early=("given up",), fail=[BatchRetryError(reason="a task ran again")])
+    job.driver.write(1, failing)
+    assert failing.log == ["produce", "discard", "produce", "copy", "discard"]
+    assert [statement for statement, _ in job.store.committed[3:]] == ["given up", "copy", "decide"]
+
+
+def test_nothing_is_open_in_the_database_until_rows_need_it(job: Job) -> None:
+    """An open transaction keeps PostgreSQL from vacuuming, so a job that has no rows yet begins none."""
+    begun: list[Step] = []
+    original = job.store.deciding
+
+    def deciding(*arguments: Any) -> Any:
+        begun.append(job.steps[-1])
+        return original(*arguments)
+
+    job.store.deciding = deciding  # type: ignore[method-assign, assignment]
+    job.driver.write(0, job.work())
+    job.driver.write(1, job.work(rows=0, records=0))
+    job.driver.write(2, job.work(early=("early",)))
+    assert begun == [Step.PREPARE, Step.BEGIN]
+
+
+def test_the_next_transaction_uses_the_pair_that_end_txn_answered(job: Job) -> None:
+    """KIP-890: no InitProducerId between transactions."""
+    job.driver.write(0, job.work())
+    job.kafka.calls.clear()
+    work = job.work()
+    job.driver.write(1, work)
+    assert "init" not in job.kafka.calls
+    assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
+
+
+def test_a_decided_batch_cannot_be_aborted() -> None:
+    """A2: after the decision there is no way back, by type."""
+    assert not hasattr(DecidedBatch, "abort")
+    assert hasattr(DecidedBatch, "complete")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("interrupted"), BatchRetryError(reason="looked like a failed attempt")])
+def test_an_error_after_the_decision_undoes_nothing(job: Job, error: Exception) -> None:
+    """A2: what raises after COMMIT leads to recovery, which commits in Kafka; nothing is written twice."""
+    errors = [error]
+
+    def fail(step: Step) -> None:
+        if step is Step.DECIDE and errors:
+            raise errors.pop()
+
+    job.on_step = fail
+    work = job.work()
+    assert job.driver.write(0, work).attempts == 1
+    assert work.log == ["produce", "copy", "discard"]
+    assert (len(job.kafka.committed), job.kafka.aborted) == (1, [])
+    assert job.row().status == "done"
+
+
+def fail_over(job: Job, behind: StateRow) -> None:
+    """The database fails over to a standby whose state row is ``behind``; claims were not lost."""
+    job.store._rows[ID] = replace(behind, generation=job.row().generation)
+
+
+@pytest.mark.parametrize(
+    ("records", "first", "again"),
+    [
+        (3, HaltCause.COMMITS_LOST, HaltCause.GAP),
+        (0, HaltCause.DATABASE_BEHIND, HaltCause.DATABASE_BEHIND),
+    ],
+)
+def test_a_decision_that_the_database_lost_lets_no_batch_follow_it(
+    job: Job, records: int, first: HaltCause, again: HaltCause
+) -> None:
+    """C5: neither a decision nor an empty batch; and the next start halts again."""
+    job.driver.write(0, job.work())
+    behind = job.row()
+    job.driver.write(1, job.work())
+    job.on_step = lambda step: fail_over(job, behind) if step is Step.PRODUCE else None
+    with halts(first):
+        job.driver.write(2, job.work(rows=records, records=records))
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0), ProducerIdAndEpoch(0, 1)]
+    assert job.row().batch_id == 0
+    restarted = Job(sides=job, run_id="again")
+
+    def start_again() -> None:
+        restarted.driver.recover()
+        restarted.driver.write(2, restarted.work())
+
+    with halts(again):
+        start_again()
+
+
+def test_a_decision_that_the_database_lost_before_kafka_followed_halts(job: Job) -> None:
+    """C5: EndTxn is sent, its note finds the row behind, and recovery halts before anything is written again."""
+    behind = job.row()
+    job.on_step = lambda step: fail_over(job, behind) if step is Step.DECIDE else None
+    with halts(HaltCause.DATABASE_BEHIND):
+        job.driver.write(0, job.work())
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
+
+
+def test_a_decision_that_the_database_lost_after_recovery_halts(job: Job) -> None:
+    """C5: the InitProducerId of recovery has taken the commit from Kafka's view; what this driver saw is left."""
+    behind = job.row()
+    job.driver.write(0, job.work())
+    job.driver.recover()
+    fail_over(job, behind)
+    with halts(HaltCause.COMMITS_LOST, match="left the state row at done, decision 0:0, and"):
+        job.driver.write(0, job.work())
+    assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
+
+
+def test_a_caller_that_goes_on_after_an_error_is_recovered_first(job: Job) -> None:
+    """Its job may have caught what a call raised, and calls again in the same run of the query."""
+    with pytest.raises(BatchAttemptsExhaustedError):
+        job.driver.write(0, job.work(fail=[RuntimeError("lost")] * 3))
+    recovered = job.steps.count(Step.RECOVER)
+    assert job.driver.write(0, job.work()).placement is Placement.RUN
+    assert job.steps.count(Step.RECOVER) == recovered + 1
+    job.driver.write(1, job.work())
+    assert job.steps.count(Step.RECOVER) == recovered + 1
+
+
+@pytest.mark.parametrize("error", [BatchRetryError(reason="a task ran again"), RuntimeError("an executor was lost")])
+def test_a_failed_attempt_is_thrown_away_and_the_batch_runs_in_a_new_transaction(
+    job: Job, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A4, A5, B30: the whole transaction is aborted; its records are never committed."""
+    work = job.work(fail=[error])
+    report = job.driver.write(0, work)
+    assert f"{ID}: batch 0, attempt 1 of 3 failed: {error}" in caplog.messages
+    assert (report.attempts, report.prepared) == (2, "0:2")
+    first, second = (ticket.producer for ticket in work.tickets)
+    assert job.kafka.aborted == [first]
+    assert job.kafka.committed == [second]
+    assert first != second
+    assert [ticket.transaction for ticket in work.tickets] == [1, 2]
+
+
+def test_attempts_are_bounded_and_both_sides_are_left_as_they_were(job: Job) -> None:
+    """A17, B25: no endless loop."""
+    work = job.work(fail=[RuntimeError(f"failure {n}") for n in range(9)])
+    with pytest.raises(BatchAttemptsExhaustedError, match=r"failed 3 times.*failure 2"):
+        job.driver.write(0, work)
+    assert job.kafka.committed == []
+    assert job.row().batch_id is None
+
+
+def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
+    """C8: no retry would help; the Kafka half is aborted."""
+    refused = UnstorableValueError(column="note", row_key="7", value="'\\x00'", rule="no NUL in text")
+    work = job.work(fail=[refused])
+    with pytest.raises(UnstorableValueError):
+        job.driver.write(0, work)
+    assert work.log == ["produce", "discard"]
+    assert len(job.kafka.aborted) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "copied", "left_out"),
+    [(3, 2, 3, 0), (2, 3, 2, 0), (3, 3, 2, 0), (3, 3, 4, 0), (3, 2, 3, 2), (3, 2, 2, 1)],
+)
+def test_counts_that_differ_abort_the_attempt(job: Job, rows: int, records: int, copied: int, left_out: int) -> None:
+    """B22, C10: rows read = records acknowledged or left out = rows copied, or nothing is decided."""
+    work = job.work(rows=rows, records=records, copied=copied, left_out=left_out)
+    with pytest.raises(BatchAttemptsExhaustedError):
+        job.driver.write(0, work)
+    assert job.kafka.committed == []
+    assert job.store.committed == []
+
+
+def test_records_that_were_left_out_are_counted_apart(job: Job) -> None:
+    """C9: the state row says what each side has, and a replay is told by the records that were sent."""
+    report = job.driver.write(0, job.work(records=1, left_out=2))
+    assert (report.row_count, report.record_count) == (3, 1)
+    assert (job.row().row_count, job.row().record_count) == (3, 1)
+    assert job.driver.write(0, job.work(records=1)).placement is Placement.SKIP
+
+
+def test_a_superseded_driver_stops_before_it_writes(job: Job) -> None:
+    """A12, D1: step 1 checks the claim, and nothing is recovered or retried."""
+    Job(sides=job, run_id="newer").driver.recover()
+    pair = job.kafka.pair
+    work = job.work()
+    with pytest.raises(SupersededError, match="newer"):
+        job.driver.write(0, work)
+    assert work.log == []
+    assert job.kafka.pair == pair
+
+
+def test_a_driver_superseded_while_its_tasks_ran_decides_nothing(job: Job) -> None:
+    """C2: the conditional update of the state row is the last word."""
+    newer = Job(sides=job, run_id="newer")
+
+    def take_over(step: Step) -> None:
+        if step is Step.PREPARE:
+            newer.driver.recover()
+
+    job.on_step = take_over
+    with pytest.raises(SupersededError):
+        job.driver.write(0, job.work())
+    assert job.store.committed == []
+    assert newer.driver.write(0, newer.work()).placement is Placement.RUN
+    assert len(job.kafka.committed) == 1
+
+
+def test_a_commit_whose_outcome_is_unknown_is_settled_by_claiming_again(job: Job) -> None:
+    """C1: it had been carried out, so Kafka follows and nothing is written twice."""
+    deciding = job.store.deciding
+
+    def lose_the_answer(transactional_id: str, generation: int) -> Any:
+        job.store.deciding = deciding  # type: ignore[method-assign]
+        with deciding(transactional_id, generation) as transaction:
+            yield transaction
+        raise CommitUnknownError(operation="COMMIT", detail="connection lost")
+
+    job.store.deciding = contextmanager(lose_the_answer)  # type: ignore[method-assign]
+    report = job.driver.write(0, job.work())
+    assert (report.row_count, report.attempts) == (3, 1)
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+    assert job.row().generation == 2
+
+
+def test_a_commit_that_did_not_happen_is_run_again(job: Job) -> None:
+    """C1, the other outcome."""
+    work = job.work(fail_copy=[CommitUnknownError(operation="COMMIT", detail="connection lost")])
+    assert job.driver.write(0, work).attempts == 2
+    assert (len(job.kafka.aborted), len(job.kafka.committed)) == (1, 1)
+
+
+def test_end_txn_without_an_answer_is_looked_at_again(job: Job) -> None:
+    """B4: it had been carried out."""
+    job.kafka.lose_answer_of.append("end")
+    report = job.driver.write(0, job.work())
+    assert report.attempts == 1
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+
+
+def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: Job) -> None:
+    """B1, B28: the database has the batch, Kafka lost it; only the Kafka half is written again."""
+    timed_out: list[bool] = []
+
+    def time_out(step: Step) -> None:
+        if step is Step.DECIDE and not timed_out:
+            timed_out.append(True)
+            job.kafka.time_out()
+
+    job.on_step = time_out
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert report.attempts == 2
+    assert work.log == ["produce", "copy", "discard", "produce", "discard"]
+    assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
+    assert len(job.kafka.committed) == 1
+    assert job.row().status == "done"
+
+
+def test_an_empty_batch_has_no_transaction(job: Job) -> None:
+    """A16: nothing is committed in Kafka, and the row takes the batch id."""
+    job.driver.write(0, job.work())
+    report = job.driver.write(1, job.work(rows=0, records=0))
+    assert (report.row_count, report.record_count, report.record_bytes, report.prepared) == (0, 0, 0, "")
+    assert len(job.kafka.committed) == 1
+    assert (job.row().batch_id, job.row().status, job.row().prepared_transaction_state) == (1, "done", "0:0")
+    work = job.work()
+    job.driver.write(2, work)
+    assert work.tickets[0].producer == ProducerIdAndEpoch(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("own_timeout", "limit"),
+    [
+        (True, r"transaction\.timeout\.ms=60000 of kafka=\{\.\.\.\} .*maxOffsetsPerTrigger.*, raise it \(to at most"),
+        (
+            False,
+            r"transaction\.max\.timeout\.ms=60000 of the brokers .*maxOffsetsPerTrigger.*, raise it on the brokers",
+        ),
+    ],
+    ids=["the user's limit", "the brokers' limit"],
+)
+def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(limit: str, *, own_timeout: bool) -> None:
+    """A17, B1: what Kafka would abort is not decided; the error says how to make it fit, and which limit it was."""
+    job = Job()
+    job.kafka.timeout_ms, job.kafka.own_timeout = 60_000, own_timeout
+    job.driver.recover()
+
+    def take_long(step: Step) -> None:
+        if step is Step.PRODUCE:
+            job.clock.now += 59.5
+
+    job.on_step = take_long
+    with pytest.raises(TransactionExpiredError, match=limit):
+        job.driver.write(0, job.work())
+    assert job.store.committed == []
+    assert len(job.kafka.aborted) == 1
+
+
+def test_with_two_phase_commit_a_batch_may_take_as_long_as_it_wants() -> None:
+    """KIP-939: the transaction never times out."""
+    job = Job()
+    job.kafka.two_phase_commit = True
+    job.driver.recover()
+
+    def take_a_day(step: Step) -> None:
+        if step is Step.PRODUCE:
+            job.clock.now += 86_400
+
+    job.on_step = take_a_day
+    assert job.driver.write(0, job.work()).placement is Placement.RUN
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_partitions(version: int) -> None:
+    """B24: there the epoch is not bumped at EndTxn, so a pair would not name one transaction."""
+    job = Job()
+    job.kafka.transaction_version = version
+    job.driver.recover()
+    works = [job.work(), job.work()]
+    for batch_id, work in enumerate(works):
+        job.driver.write(batch_id, work)
+    first, second = (work.tickets[0].producer for work in works)
+    assert first != second
+    assert job.kafka.added == [PARTITION]
+    assert job.row().settled == str(second)
+
+
+def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
+    """B10: EndTxn would rotate the producer id, and the row's pair would match nothing."""
+    job.driver.write(0, job.work())
+    job.kafka.state, job.kafka.pair = "Empty", ProducerIdAndEpoch(0, 32_764)
+    again = Job(sides=job, run_id="run-2")
+    again.driver.recover()
+    works = [again.work() for _ in range(3)]
+    for batch_id, work in enumerate(works, start=1):
+        again.driver.write(batch_id, work)
+    assert [work.tickets[0].producer for work in works] == [
+        ProducerIdAndEpoch(0, 32_765),
+        ProducerIdAndEpoch(1, 0),
+        ProducerIdAndEpoch(1, 1),
+    ]
+
+
+def test_a_gap_is_refused(job: Job) -> None:
+    """A8, D8: neither a replay nor the next batch, in the first call of a run: nobody has seen the one between."""
+    job.driver.write(0, job.work())
+    again = Job(sides=job, run_id="again")
+    again.driver.recover()
+    with halts(HaltCause.GAP, match="batch 2 follows batch 0"):
+        again.driver.write(2, again.work())
+
+
+def test_a_gap_in_a_run_is_the_job_s_doing(job: Job) -> None:
+    """A22, A23: this driver has written batch 0, so batch 1 was finished in its run without the sink."""
+    job.driver.write(0, job.work())
+    with halts(HaltCause.NOT_HANDED_OVER, match="your function did not call the sink for batch 1"):
+        job.driver.write(2, job.work())
+
+
+def test_batches_without_rows_are_no_gap() -> None:
+    """A22: only those between are asked for, and only where some are missing."""
+    asked: list[range] = []
+
+    def look_back(missing: range) -> RunRecord:
+        asked.append(missing)
+        return RunRecord(empty=frozenset(missing))
+
+    job = Job(look_back=look_back)
+    job.driver.recover()
+    for batch_id in (1, 2, 5):
+        job.driver.write(batch_id, job.work())
+    assert asked == [range(1), range(3, 5)]
+    assert job.row().batch_id == 5
+
+
+def test_what_spark_shows_of_this_run_holds_for_the_next_one() -> None:
+    """A22: the driver dies in the batch behind those without rows, and the next run knows nothing of them."""
+    first = Job(look_back=lambda missing: RunRecord(empty=frozenset(missing)))
+    first.driver.recover()
+    first.driver.write(0, first.work())
+    with pytest.raises(LocalProtocolError):
+        first.driver.write(2, first.work(fail=[LocalProtocolError(operation="write", state="dead", rule="it lives")]))
+    second = Job(sides=first, run_id="run 2")
+    second.driver.recover()
+    assert second.driver.write(2, second.work()).placement is Placement.RUN
+
+
+def test_a_row_that_went_back_is_no_fault_of_the_job(job: Job) -> None:
+    """C5: the note of an empty batch is lost with the database's last commits, and the pair does not tell."""
+    job.driver.write(0, job.work())
+    before = job.row()
+    job.driver.write(1, job.work(rows=0, records=0, copied=0))
+    job.store._rows[ID] = before
+    with halts(HaltCause.GAP, match="batch 2 follows batch 0"):
+        job.driver.write(2, job.work())
+
+
+def test_a_stopping_query_does_not_try_again(job: Job) -> None:
+    """A14: both sides are restored, and the error passes."""
+    job.stopping = True
+    work = job.work(fail=[RuntimeError("Job cancelled")])
+    with pytest.raises(RuntimeError, match="cancelled"):
+        job.driver.write(0, work)
+    assert len(work.tickets) == 1
+    assert len(job.kafka.aborted) == 1
+
+
+def test_a_database_that_restarts_is_waited_for(job: Job) -> None:
+    """C11: the way back after a failure outlasts a failover."""
+    claim, failures = job.store.claim, [1, 2]
+
+    def unreachable(**arguments: Any) -> StateRow:
+        if failures:
+            failures.pop()
+            raise DatabaseUnreachableError(operation="claim", detail="the database system is starting up")
+        return claim(**arguments)
+
+    job.store.claim = unreachable  # type: ignore[method-assign]
+    assert job.driver.write(0, job.work(fail=[RuntimeError("lost")])).attempts == 2
+
+
+def test_a_database_that_restarts_between_batches_is_waited_for(job: Job) -> None:
+    """C11: a query does not end because nothing was under way when its connection broke."""
+    job.driver.write(0, job.work())
+    generation, check = job.row().generation, job.store.check_generation
+
+    def broken(transactional_id: str, generation: int) -> StateRow:
+        job.store.check_generation = check  # type: ignore[method-assign]
+        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
+
+    job.store.check_generation = broken  # type: ignore[method-assign]
+    assert job.driver.write(1, job.work()).attempts == 1
+    assert (job.row().batch_id, job.row().generation) == (1, generation + 1)
+    assert len(job.kafka.committed) == 2
+
+
+def test_a_driver_superseded_while_it_waited_for_the_database_begins_nothing(job: Job) -> None:
+    """A12, C11: else it would leave a transaction open that nobody ends."""
+    check, newer = job.store.check_generation, Job(sides=job, run_id="newer")
+    job.driver.write(0, job.work())
+
+    def take_over(step: Step) -> None:
+        if step is Step.RECOVER:
+            newer.driver.recover()
+
+    def broken(transactional_id: str, generation: int) -> StateRow:
+        job.store.check_generation = check  # type: ignore[method-assign]
+        job.on_step = take_over
+        raise StateStoreError(operation="read", detail="server closed the connection unexpectedly")
+
+    job.store.check_generation = broken  # type: ignore[method-assign]
+    work = job.work()
+    with pytest.raises(SupersededError, match="newer"):
+        job.driver.write(1, work)
+    assert work.log == []
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_database_that_stays_away_ends_the_query_with_the_right_error(job: Job, *, decided: bool) -> None:
+    """D3: before the decision the first error, after it InDoubtError."""
+
+    def unreachable(**_: Any) -> StateRow:
+        raise DatabaseUnreachableError(operation="claim", detail="no route to host")
+
+    def go_away(step: Step) -> None:
+        if step is Step.DECIDE:
+            job.kafka.lose_answer_of.append("end")
+            job.store.claim = unreachable  # type: ignore[method-assign]
+
+    if decided:
+        job.on_step = go_away
+        with pytest.raises(InDoubtError, match="no route to host"):
+            job.driver.write(0, job.work())
+        return
+    job.store.claim = unreachable  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="an executor was lost"):
+        job.driver.write(0, job.work(fail=[RuntimeError("an executor was lost")]))
+
+
+def test_writing_without_recovery_is_refused() -> None:
+    """Step 0 comes first."""
+    with pytest.raises(LocalProtocolError, match="recover"):
+        Job().driver.write(0, FakeWork(FakeKafka()))
+
+
+@pytest.mark.parametrize("lose", ["anew", "gone", "truncated"])
+def test_records_that_are_gone_after_end_txn_are_not_noted_as_done(lose: str) -> None:
+    """B18: EndTxn asks no log. The driver looks before it notes; recovery, which looks again, is what halts."""
+    job = Job()
+    job.kafka.topic_ids = {PARTITION.topic: "old"}
+    job.driver.recover()
+
+    def change(step: Step) -> None:
+        if step is Step.COMPLETE:
+            job.kafka.topic_ids = {PARTITION.topic: "new" if lose == "anew" else "old"}
+            job.kafka.gone = {PARTITION.topic} if lose == "gone" else set()
+            job.kafka.ends = {PARTITION: 2} if lose == "truncated" else {}
+
+    job.on_step = change
+    with halts(HaltCause.TOPIC_REMADE, match="batch 0"):
+        job.driver.write(0, job.work())
+    assert job.row().status == "decided"
+    assert job.kafka.calls.count("view_logs") == 2
+    job.on_step = lambda _: None
+    with halts(HaltCause.TOPIC_REMADE):
+        job.driver.write(0, job.work())
+
+
+def test_a_broker_that_is_behind_the_others_raises_no_alarm() -> None:
+    """B18: the second look has the topic as it was, so the batch is done, and was written once."""
+    job = Job()
+    job.kafka.topic_ids = {PARTITION.topic: "id"}
+    job.driver.recover()
+    seen: list[str] = []
+
+    def answer(name: str) -> None:
+        if name == "view_logs":
+            seen.append(name)
+            job.kafka.topic_ids = {PARTITION.topic: "stale" if len(seen) == 1 else "id"}
+
+    job.kafka.before = answer
+    job.driver.write(0, job.work())
+    assert (job.row().status, len(job.kafka.committed), len(seen)) == ("done", 1, 2)
+
+
+def test_a_topic_without_an_id_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """B18, KIP-516: the broker has none."""
+    job = started()
+    for batch_id in range(3):
+        job.driver.write(batch_id, job.work())
+    assert caplog.text.count("Kafka gives topic orders no id") == 1

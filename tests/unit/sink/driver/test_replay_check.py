@@ -1,0 +1,160 @@
+"""A batch that comes again: skipped or resent where it is the same, refused where it is another. A1, A7, D2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
+from tests.support.halts import halts
+from tests.unit.sink.driver.batch_jobs import ID, FakeWork, Job, started
+
+
+@pytest.fixture
+def job() -> Job:
+    """See `started`."""
+    return started()
+
+
+def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
+    """A1, D2: nothing is written twice, and stateful operators advance."""
+    job.driver.write(0, job.work())
+    work = job.work()
+    report = job.driver.write(0, work)
+    assert (report.placement, report.attempts, report.row_count, report.record_bytes) == (Placement.SKIP, 0, 0, 0)
+    assert report.prepared == "0:0"
+    assert work.log == ["reread"]
+    assert len(job.kafka.committed) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({}, {"digest": "e" * 32}), ({}, {"rows": 0, "records": 0}), ({"rows": 0, "records": 0}, {})],
+    ids=["others", "none", "some behind none"],
+)
+def test_another_batch_under_the_same_id_is_not_skipped(
+    job: Job, first: dict[str, Any], second: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A7, D9: a checkpoint that was set back plans the batch anew, with rows that no side has.
+
+    Where accept_replay was left on, the same happens to another batch, and that one halts.
+    """
+    job.driver.write(0, job.work(**first))
+    with halts(HaltCause.REPLAY_DIFFERS):
+        job.driver.write(0, job.work(**second))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(**first)).placement is Placement.SKIP
+    assert "accept_replay" not in caplog.text
+    assert accepting.driver.write(0, accepting.work(**second)).placement is Placement.SKIP
+    assert "orders: accept_replay=0 leaves out batch 0 as it is now" in caplog.text
+    assert accepting.driver.write(1, accepting.work(**first)).placement is Placement.RUN
+    with halts(HaltCause.REPLAY_DIFFERS) as halted:
+        accepting.driver.write(1, accepting.work(**second))
+    assert "accept_replay=1 on the sink: keep what both sides have" in str(halted.value)
+
+
+def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
+    """A person has given its Kafka half up, mostly because the replay is another batch."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with halts(HaltCause.RESEND_DIFFERS):
+        job.driver.write(0, _changing(job.work()))
+    row = job.row()
+    job.store.drop_batch(ID, row.generation, row.settled)
+    restarted = Job(sides=job, run_id="run-2")
+    restarted.driver.recover()
+    assert restarted.driver.write(0, restarted.work(digest="f" * 32)).placement is Placement.SKIP
+
+
+def test_a_resend_that_is_another_batch_halts(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    """A7: the digest tells that Spark replays something else; a person decides."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with halts(HaltCause.RESEND_DIFFERS) as halted:
+        job.driver.write(0, _changing(job.work()))
+    assert any("--accept-replay" in remedy for remedy in halted.value.remedies)
+    assert any("--drop" in remedy for remedy in halted.value.remedies)
+    assert job.row().status == "owed"
+    assert job.kafka.committed == []
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
+    accepting.driver.recover()
+    assert accepting.driver.write(0, accepting.work(digest="e" * 32)).placement is Placement.RESEND
+    assert "orders: accept_replay=0 sends batch 0 to Kafka as it is now" in caplog.text
+    assert job.row().status == "done"
+
+
+def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
+    """A person said that what Spark replays is right, and it replays nothing."""
+    job.on_step = lambda step: job.kafka.time_out() if step is Step.DECIDE else None
+    with halts(HaltCause.RESEND_DIFFERS):
+        job.driver.write(0, _changing(job.work()))
+    accepting = Job(sides=job, run_id="run-2", accept_replay=0)
+    accepting.driver.recover()
+    accepting.driver.write(0, accepting.work(rows=0, records=0))
+    assert job.row().status == "done"
+
+
+def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> None:
+    """D8, D9: the option is meant for one start. Left on, it must not let an older checkpoint write batches again."""
+    job.driver.write(0, job.work())
+    job.driver.write(1, job.work())
+    adopting = Job(sides=job, run_id="run-2", adopt=True)
+    adopting.driver.recover()
+    with halts(HaltCause.GAP):
+        adopting.driver.write(0, adopting.work())
+    assert job.row().batch_id == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "placement", "last"), [("1..2", Placement.RUN, 3), ("1..3", Placement.SKIP, 3)], ids=["before", "with it"]
+)
+def test_a_gap_before_a_batch_is_passed_by_name_only(
+    job: Job, named: str, placement: Placement, last: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C5: adopt alone is no name. What was named is left out, and the batch that came is run, or skipped as done."""
+    job.driver.write(0, job.work())
+    adopting = Job(sides=job, run_id="run-2", adopt=True)
+    adopting.driver.recover()
+    with halts(HaltCause.GAP, match="batch 3 follows batch 0 in the state row"):
+        adopting.driver.write(3, adopting.work())
+    wrong = Job(sides=job, run_id="run-3", adopt=True, accept_loss="1..4")
+    wrong.driver.recover()
+    with pytest.raises(ConfigurationError, match="ends with batch 2 or 3"):
+        wrong.driver.write(3, wrong.work())
+    assert job.row().batch_id == 0
+    naming = Job(sides=job, run_id="run-4", adopt=True, accept_loss=named)
+    naming.driver.recover()
+    assert naming.driver.write(3, naming.work()).placement is placement
+    assert (job.row().batch_id, job.row().status) == (last, "done")
+    assert f"went on without batches {named}" in caplog.text
+    with halts(HaltCause.GAP, match="the checkpoint is older than the row"):
+        naming.driver.write(1, naming.work())
+
+
+@pytest.mark.parametrize(("named", "placement"), [("0..4", Placement.RUN), ("0..5", Placement.SKIP)])
+def test_a_first_batch_that_is_not_the_first_is_taken_by_name_only(named: str, placement: Placement) -> None:
+    """A8, C5: the row is lost. Nobody but a person knows whether both sides have the batch that came."""
+    job = Job(adopt=True)
+    job.driver.recover()
+    with halts(HaltCause.NOT_THE_FIRST_BATCH, match="accept_loss='0..4'"):
+        job.driver.write(5, job.work())
+    assert "find_commits" not in job.kafka.calls
+    naming = Job(sides=job, run_id="run-2", adopt=True, accept_loss=named)
+    naming.driver.recover()
+    assert naming.driver.write(5, naming.work()).placement is placement
+    assert job.row().batch_id == 5
+
+
+def _changing(work: FakeWork) -> FakeWork:
+    original = work.produce
+
+    def changed(ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
+        work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
+        return original(ticket, begin)
+
+    work.produce = changed  # type: ignore[method-assign]
+    return work

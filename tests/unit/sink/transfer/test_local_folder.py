@@ -1,0 +1,163 @@
+"""The folder that tasks of one machine share with the driver, and what pieces in it are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.job.query_checks import local_directory, runs_here
+from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile, PieceFiles
+from spark_2pc_sink.sink.transfer import local_folder
+from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+
+TICKET = TransactionTicket("orders", ProducerIdAndEpoch(1, 0), 2, 3, 1, "2pc:orders:3", kafka_only=False)
+
+
+def test_a_folder_goes_with_its_sink(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    (folder.begin(TICKET) / "part").touch()
+    folder.close()
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_attempt_has_left_goes_with_it(tmp_path: Path) -> None:
+    """C10: no two attempts share a folder, and none finds one that is there."""
+    folder = LocalFolder(tmp_path)
+    (folder.begin(TICKET) / "part").touch()
+    with pytest.raises(BatchRetryError, match="/3_1 cannot be used: File exists"):
+        folder.begin(TICKET)
+    folder.end()
+    assert [path.name for path in folder.path.iterdir()] == [".lock"]
+    assert list(folder.begin(TICKET).iterdir()) == []
+
+
+def test_a_folder_goes_with_its_process(tmp_path: Path) -> None:
+    """And is removed by the next sink where the process was killed; that of a process that lives is left alone."""
+    mine = LocalFolder(tmp_path)
+    for ending in ("sys.exit()", "os.kill(os.getpid(), signal.SIGKILL)"):
+        in_a_process(tmp_path, ending)
+    killed = [path for path in tmp_path.iterdir() if path != mine.path]
+    assert [[path.name for path in folder.iterdir() if path.is_dir()] for folder in killed] == [["3_1"]]
+    other = LocalFolder(tmp_path)
+    assert set(tmp_path.iterdir()) == {mine.path, other.path}
+
+
+def in_a_process(directory: Path, ending: str) -> None:
+    """Begin an attempt in a process that ends like this."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tests.unit.sink.transfer.test_local_folder import LocalFolder, TICKET\n"
+        f"folder = LocalFolder(Path({str(directory)!r}))\n"
+        "(folder.begin(TICKET) / 'part').touch()\n"
+        f"{ending}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    subprocess.run([sys.executable, "-c", script], check=False, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("refusal", [PermissionError, FileNotFoundError])
+def test_folders_of_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: type[OSError]
+) -> None:
+    """Of another user, or gone between the look and the lock."""
+    other = tmp_path / "spark-2pc-sink-other"
+    other.mkdir()
+    open_lock = local_folder._open_lock
+
+    def refusing(folder: Path) -> int:
+        if folder == other:
+            raise refusal
+        return open_lock(folder)
+
+    monkeypatch.setattr(local_folder, "_open_lock", refusing)
+    mine = LocalFolder(tmp_path)
+    assert set(tmp_path.iterdir()) == {mine.path, other}
+
+
+def test_a_folder_in_use_stays_when_somebody_has_tidied_its_lock_away(tmp_path: Path) -> None:
+    """C10: as services do with files in /tmp that nobody has touched for days. Whoever holds it could not be asked."""
+    mine = LocalFolder(tmp_path)
+    (mine.path / ".lock").unlink()
+    LocalFolder(tmp_path).close()
+    (mine.begin(TICKET) / "part").touch()
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [("local", True), ("local[2]", True), ("local[*,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+)
+def test_tasks_run_here_by_spark_s_master(master: str, here: bool) -> None:
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    assert runs_here(spark) is here
+
+
+@pytest.mark.parametrize(
+    ("environment", "setting", "directory"),
+    [("/a,/b", "/c", "/a"), ("", "/c,/d", "/c"), ("", None, "/of-the-system")],
+)
+def test_the_folder_is_where_spark_spills(
+    monkeypatch: pytest.MonkeyPatch, environment: str, setting: str | None, directory: str
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", environment)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/of-the-system")
+    settings = {} if setting is None else {"spark.local.dir": setting}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: settings))
+    assert local_directory(spark) == Path(directory)
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------
+
+
+def test_pieces_are_read_from_where_they_were_put(tmp_path: Path) -> None:
+    """By source and run, in any order; what is read can be written to, so that nobody copies it."""
+    folder = tmp_path / "pieces"
+    places = {}
+    for source, run in ((0, 7), (1, 7), (0, 8)):
+        with PieceFile(folder, source, run) as file:
+            places[source, run] = [file.append(f"{text}-{source}-{run}".encode()) for text in ("first", "second")]
+    with PieceFiles(folder) as files:
+        for (source, run), (first, second) in places.items():
+            assert files.read(source, run, *second) == f"second-{source}-{run}".encode()
+            assert files.read(source, run, *first) == f"first-{source}-{run}".encode()
+
+
+def test_a_source_without_records_has_no_file(tmp_path: Path) -> None:
+    with PieceFile(tmp_path / "pieces", 0, 7):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
+    """C10: what somebody has removed is never left out silently."""
+    with PieceFile(tmp_path / "pieces", 0, 7) as file:
+        begin, length = file.append(b"piece")
+    with PieceFiles(tmp_path / "pieces") as files:
+        with pytest.raises(BatchRetryError, match="0-7 has 5 of 6 bytes at 0: it was cut off"):
+            files.read(0, 7, begin, length + 1)
+        with pytest.raises(BatchRetryError, match="0-8 cannot be used: No such file"):
+            files.read(0, 8, begin, length)
+
+
+def test_pieces_for_which_there_is_no_room_throw_the_attempt_away(tmp_path: Path) -> None:
+    with pytest.raises(BatchRetryError, match="0-7 cannot be used: No such file"):
+        PieceFile(tmp_path / "gone" / "pieces", 0, 7).append(b"piece")
+    full = PieceFile(tmp_path / "pieces", 0, 7)
+    full.append(b"piece")
+    full._file = Path("/dev/full").open("wb")  # noqa: SIM115 - closed below
+    full.append(b"kept back")
+    with pytest.raises(BatchRetryError, match="No space left on device"):
+        full.__exit__()

@@ -1,0 +1,431 @@
+"""The tool for transactions against a fake cluster: what is asked of whom, and what is concluded. Covers B16, B17."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
+from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
+from spark_2pc_sink.transactions.values import TransactionDetails
+from spark_2pc_sink.wire.messages import Api
+from tests.unit.producer.fake_broker import answer, hang_up, keep_silent
+from tests.unit.producer.support import options_for
+from tests.unit.transactions.fake_transactions import (
+    FakeProducer,
+    FakeTransaction,
+    FakeTransactionCluster,
+    View,
+    fake_transactions,
+)
+
+T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
+NOW_MS = 100 * 60_000
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeTransactionCluster]:
+    """Three brokers; broker n leads t-n, and brokers 0 and 1 have half of the transaction log each."""
+    with fake_transactions(brokers=3, topics={"t": 3, "__consumer_offsets": 1}) as cluster:
+        cluster.view.state_partitions = [(0, 4), (1, 2)]
+        yield cluster
+
+
+@pytest.fixture
+def tool(fake: FakeTransactionCluster) -> Iterator[TransactionTool]:
+    with tool_on(fake) as made:
+        yield made
+
+
+def tool_on(fake: FakeTransactionCluster, **overrides: Any) -> TransactionTool:
+    return TransactionTool(options_for(fake, **overrides), now_ms=lambda: NOW_MS)
+
+
+# --- list and describe -------------------------------------------------------------------------------------------
+
+
+def test_list_asks_every_broker(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """KIP-664: ListTransactions is sent to any broker, and each answers for the ids that it coordinates."""
+    fake.view.transactions = {"b": FakeTransaction(7, coordinator=1), "a": FakeTransaction(8, state="Empty")}
+    assert tool.list_transactions() == (
+        TransactionListing("a", 0, 8, "Empty"),
+        TransactionListing("b", 1, 7, "Ongoing"),
+    )
+    assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
+
+
+def test_list_passes_every_filter_on(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """KIP-994 and KIP-1152; the broker filters."""
+    wanted = ListFilter(("Ongoing",), (7, 8), running_longer_than_ms=5, transactional_id_pattern="a.*")
+    fake.view.transactions = {"a1": FakeTransaction(7), "b": FakeTransaction(8), "a2": FakeTransaction(9)}
+    assert [row.transactional_id for row in tool.list_transactions(wanted)] == ["a1"]
+    body = fake.of(Api.LIST_TRANSACTIONS)[0].body
+    assert (body.duration_filter, body.transactional_id_pattern) == (5, "a.*")
+
+
+def test_a_negative_duration_and_an_empty_pattern_filter_nothing(
+    fake: FakeTransactionCluster, tool: TransactionTool
+) -> None:
+    """As in Kafka's tool; also for a broker that has no such filters."""
+    fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
+    assert tool.list_transactions(ListFilter(running_longer_than_ms=-1, transactional_id_pattern="")) == ()
+
+
+@pytest.mark.parametrize(
+    "wanted", [ListFilter(running_longer_than_ms=0), ListFilter(transactional_id_pattern="a")], ids=str
+)
+def test_a_broker_that_would_ignore_a_filter_is_not_asked(
+    fake: FakeTransactionCluster, tool: TransactionTool, wanted: ListFilter
+) -> None:
+    fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
+    with pytest.raises(LocalProtocolError, match="the broker filters by it from version"):
+        tool.list_transactions(wanted)
+    assert fake.of(Api.LIST_TRANSACTIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "option"),
+    [
+        (ListFilter(states=("Ongoing", "Bogus")), "state='Bogus'"),
+        (ListFilter(transactional_id_pattern="["), "transactional_id_pattern='\\['"),
+        (ListFilter(producer_ids=(-1,)), "producer_id=-1"),
+    ],
+)
+def test_a_filter_that_cannot_be_one_is_refused(tool: TransactionTool, wanted: ListFilter, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=option):
+        tool.list_transactions(wanted)
+
+
+@pytest.mark.parametrize("code", [14, 15])
+def test_a_coordinator_that_loads_is_asked_again(
+    fake: FakeTransactionCluster, tool: TransactionTool, code: int
+) -> None:
+    """14 while any partition of its transaction log is loading: what it lists would not be all."""
+    fake.script(Api.LIST_TRANSACTIONS, answer(code), answer(code))
+    fake.view.transactions = {"a": FakeTransaction(8)}
+    assert len(tool.list_transactions()) == 1
+    assert len(fake.of(Api.LIST_TRANSACTIONS)) == 5
+
+
+def test_a_broker_that_stays_away_fails_the_listing(fake: FakeTransactionCluster) -> None:
+    fake.script(Api.LIST_TRANSACTIONS, *[answer(Code.COORDINATOR_LOAD_IN_PROGRESS)] * 500)
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS"):
+        tool.list_transactions()
+
+
+def test_a_refused_listing_is_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.script(Api.LIST_TRANSACTIONS, answer(Code.UNKNOWN_SERVER_ERROR))
+    with pytest.raises(KafkaError, match="ListTransactions answered UNKNOWN_SERVER_ERROR"):
+        tool.list_transactions()
+
+
+def test_describe_asks_the_coordinator(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.view.transactions = {
+        "a": FakeTransaction(8, 3, coordinator=1, partitions=(T2, T0), timeout_ms=2**31 - 1, start_time_ms=NOW_MS - 9)
+    }
+    found = tool.describe("a")
+    assert found == TransactionDetails(1, "a", 8, 3, "Ongoing", 2**31 - 1, NOW_MS - 9, 9, (T0, T2))
+    assert found.two_phase_commit
+    assert fake.of(Api.DESCRIBE_TRANSACTIONS)[0].node_id == 1
+
+
+def test_describe_shows_what_has_never_begun(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """An id that is just being created has no pair yet (E = -1)."""
+    fake.view.transactions = {"a": FakeTransaction(8, -1, state="Empty", start_time_ms=-1)}
+    found = tool.describe("a")
+    assert (found.start_time_ms, found.duration_ms, found.producer_id, found.producer_epoch) == (None, None, -1, -1)
+
+
+def test_describe_of_an_unknown_id_is_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    with pytest.raises(KafkaError, match=r"TRANSACTIONAL_ID_NOT_FOUND .105.: its coordinator does not know 'a'"):
+        tool.describe("a")
+    fake.view.hidden = True
+    with pytest.raises(AuthorizationError):
+        tool.describe("a")
+    with pytest.raises(ConfigurationError, match="it is not empty"):
+        tool.describe("")
+
+
+def test_an_answer_about_nothing_is_a_broken_protocol(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.view.mute = True
+    with pytest.raises(RemoteProtocolError, match="did not answer about 'a'"):
+        tool.describe("a")
+
+
+# --- describe-producers ------------------------------------------------------------------------------------------
+
+
+def test_describe_producers_asks_the_leader(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.view.producers[T2] = [FakeProducer(9, 1, 40, 5, 77, 3), FakeProducer(4)]
+    first, second = tool.describe_producers("t", 2)
+    assert (first.producer_id, first.start_offset, first.coordinator_epoch) == (4, None, -1)
+    assert (second.producer_epoch, second.start_offset, second.last_timestamp_ms, second.last_sequence) == (
+        1,
+        40,
+        77,
+        3,
+    )
+    assert [request.node_id for request in fake.of(Api.DESCRIBE_PRODUCERS)] == [2]
+
+
+def test_describe_producers_follows_the_leader(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """A lost connection and a leader that has moved are asked again; a refusal is not."""
+    fake.script(Api.DESCRIBE_PRODUCERS, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
+    assert tool.describe_producers("t", 0) == ()
+    assert len(fake.of(Api.DESCRIBE_PRODUCERS)) == 3
+    fake.script(Api.DESCRIBE_PRODUCERS, answer(Code.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(AuthorizationError, match="partition t-0"):
+        tool.describe_producers("t", 0)
+
+
+def test_a_leader_on_a_new_broker_is_found(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """The brokers of a moment ago are not all there are."""
+    fake.view.shown = {0}
+    tool.list_transactions()
+    fake.view.shown = None
+    assert tool.describe_producers("t", 2) == ()
+
+
+def test_a_partition_without_leader_is_waited_for(fake: FakeTransactionCluster) -> None:
+    fake.partitions[T0].leader = -1
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="t-0 and 0 more"):
+        tool.describe_producers("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "broker_id", "error", "text"),
+    [
+        ("none", 0, None, UnknownTopicError, "topic 'none'"),
+        ("t", 3, None, UnknownTopicError, "no partition 3"),
+        ("t", 0, 1, UnknownTopicError, "no partition 0 with a copy on broker 1"),
+        ("t", 0, 9, ConfigurationError, r"broker_id=9.*brokers 0, 1, 2"),
+        ("t", -1, None, ConfigurationError, "partition=-1"),
+        ("", 0, None, ConfigurationError, "topic=''"),
+    ],
+)
+def test_a_partition_that_is_not_there_is_refused(
+    tool: TransactionTool, topic: str, partition: int, broker_id: int | None, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        tool.describe_producers(topic, partition, broker_id=broker_id)
+
+
+def test_a_topic_that_is_hidden_is_refused(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    tool.list_transactions()
+    fake.view.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
+    for look in (lambda: tool.describe_producers("t", 0), lambda: tool.find_hanging(topic="t")):
+        with pytest.raises(AuthorizationError, match="topic 't'"):
+            look()
+
+
+# --- what hangs --------------------------------------------------------------------------------------------------
+
+
+def open_transaction(epoch: int = 3) -> OpenTransaction:
+    return OpenTransaction(T0, 5, 7, epoch, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (None, "no coordinator knows producer id 7"),
+        ({"producer_id": 8}, "no coordinator knows producer id 7"),
+        ({"state": "Empty"}, "is in state Empty"),
+        ({"state": "CompleteCommit"}, "is in state CompleteCommit"),
+        ({"state": "CompleteAbort"}, "is in state CompleteAbort"),
+        ({"state": "Dead"}, "is in state Dead"),
+        ({"partitions": (T1,)}, "does not include t-0"),
+        ({"state": "PrepareCommit", "partitions": ()}, "does not include t-0"),
+        ({"producer_epoch": 4}, "it was left behind by an earlier one"),
+        ({}, None),
+        ({"state": "PrepareCommit", "producer_epoch": 4}, None),
+        ({"state": "PrepareAbort", "producer_epoch": 4}, None),
+    ],
+)
+def test_why_a_transaction_hangs(details: dict[str, Any] | None, reason: str | None) -> None:
+    """B15, B16; KIP-664, "Finding Hanging Transactions".
+
+    "If no coordinator could be found, then the transaction is considered hanging. Otherwise, use DescribeTransactions
+    [...] (e.g. if the epoch does not match or the partition is not included in the current transaction)."
+    """
+    known = {"producer_id": 7, "producer_epoch": 3, "state": "Ongoing", "partitions": (T0, T1), **(details or {})}
+    found = why_hanging(
+        open_transaction(),
+        None
+        if details is None
+        else TransactionDetails(
+            coordinator=0, transactional_id="a", timeout_ms=1, start_time_ms=0, duration_ms=0, **known
+        ),
+    )
+    assert (found is None) == (reason is None)
+    assert reason is None or reason in str(found)
+
+
+def test_find_hanging_searches_every_partition_and_every_coordinator(
+    fake: FakeTransactionCluster, tool: TransactionTool
+) -> None:
+    """Internal topics too. What a coordinator will end, what is young, and what is not open is left out."""
+    offsets = TopicPartition("__consumer_offsets", 0)
+    fake.view.transactions = {
+        "known": FakeTransaction(1, coordinator=1, partitions=(T0,)),
+        "other": FakeTransaction(2, partitions=(T0,)),
+    }
+    fake.view.producers = {
+        T0: [FakeProducer(1, start_offset=3), FakeProducer(5)],
+        T1: [FakeProducer(2, start_offset=4), FakeProducer(3, start_offset=9, last_timestamp_ms=NOW_MS - 15 * 60_000)],
+        offsets: [FakeProducer(6, 8, start_offset=0, last_timestamp_ms=NOW_MS - 15 * 60_000 - 1)],
+    }
+    hanging = tool.find_hanging()
+    assert [(row.topic, row.partition, row.producer_id, row.start_offset) for row in hanging] == [
+        ("__consumer_offsets", 0, 6, 0),
+        ("t", 1, 2, 4),
+    ]
+    assert hanging[0].duration_ms == 15 * 60_000 + 1
+    assert "does not include t-1" in hanging[1].reason
+    assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
+
+
+def test_find_hanging_asks_no_coordinator_when_nothing_is_old(
+    fake: FakeTransactionCluster, tool: TransactionTool
+) -> None:
+    fake.view.producers[T0] = [FakeProducer(1, start_offset=3, last_timestamp_ms=NOW_MS)]
+    assert tool.find_hanging() == ()
+    assert fake.of(Api.LIST_TRANSACTIONS) == []
+
+
+def test_what_ended_between_the_looks_was_not_hanging(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """The coordinator finishes while it is asked: its list is empty by then, and the partition was open before."""
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+
+    def finish(_received: Any, serve: Callable[[int], Any]) -> Any:
+        fake.view.producers = {T0: [FakeProducer(1, 1, start_offset=8)]}
+        return serve(Code.NONE)
+
+    fake.script(Api.LIST_TRANSACTIONS, finish)
+    assert tool.find_hanging() == ()
+    assert len(tool.find_hanging()) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"topic": "t"}, {0, 1}),
+        ({"topic": "t", "partition": 1}, {1}),
+        ({"topic": "t", "partition": 2}, set()),
+        ({"broker_id": 1}, {1}),
+        ({"broker_id": 0, "topic": "t"}, {0}),
+    ],
+)
+def test_find_hanging_can_be_narrowed(
+    fake: FakeTransactionCluster, tool: TransactionTool, where: dict[str, Any], found: set[int]
+) -> None:
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)], T1: [FakeProducer(2, start_offset=3)]}
+    assert {row.partition for row in tool.find_hanging(**where)} == found
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "text"),
+    [
+        ({"partition": 1}, ConfigurationError, "a partition of one topic"),
+        ({"max_timeout_ms": -1}, ConfigurationError, "max_timeout_ms=-1"),
+        ({"broker_id": 9}, ConfigurationError, "broker_id=9"),
+        ({"topic": "t", "partition": 3}, UnknownTopicError, "no partition 3"),
+        ({"topic": "t", "partition": 0, "broker_id": 1}, UnknownTopicError, "on broker 1"),
+        ({"topic": "none"}, UnknownTopicError, "'none'"),
+    ],
+)
+def test_find_hanging_never_searches_nothing_by_mistake(
+    tool: TransactionTool, where: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """A partition or broker that does not exist must not pass for one where nothing hangs."""
+    with pytest.raises(error, match=text):
+        tool.find_hanging(**where)
+
+
+def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """Rows without DESCRIBE are dropped silently from ListTransactions."""
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.view.hidden = True
+    with pytest.raises(AuthorizationError, match="grant DESCRIBE on every transactional id"):
+        tool.find_hanging()
+
+
+def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fake: FakeTransactionCluster) -> None:
+    """The transaction log's partition 1 is down: what it knows cannot be listed by anybody."""
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.view.state_partitions = [(0, 4), (-1, 2)]
+    with (
+        tool_on(fake, max_block_ms=1_000) as tool,
+        pytest.raises(KafkaTimeoutError, match=r"\[1\] of __transaction_state have no leader"),
+    ):
+        tool.find_hanging(topic="t")
+
+
+def test_the_transaction_log_may_not_be_hidden(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+
+    def hide(_received: Any, serve: Callable[[int], Any]) -> Any:
+        fake.view.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
+        return serve(Code.NONE)
+
+    fake.script(Api.DESCRIBE_TRANSACTIONS, hide)
+    with pytest.raises(AuthorizationError, match="__transaction_state"):
+        tool.find_hanging()
+
+
+def test_without_a_transaction_log_nobody_knows_anything(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.view.state_partitions = None
+    assert len(tool.find_hanging()) == 1
+
+
+def move(view: View) -> Callable[[Any, Callable[[int], Any]], Any]:
+    """The leader of a partition of the transaction log changes while brokers are listed."""
+
+    def step(_received: Any, serve: Callable[[int], Any]) -> Any:
+        (leader, epoch), other = view.state_partitions or [(0, 0), (0, 0)]
+        view.state_partitions = [(1 - leader, epoch + 1), other]
+        return serve(Code.NONE)
+
+    return step
+
+
+def test_coordinators_that_move_are_asked_again(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+    """Else an id could be missed by moving from a broker not yet asked to one asked before."""
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.script(Api.LIST_TRANSACTIONS, move(fake.view))
+    assert len(tool.find_hanging()) == 1
+    assert len(fake.of(Api.LIST_TRANSACTIONS)) == 6
+
+
+def test_coordinators_that_never_stay_are_no_answer(fake: FakeTransactionCluster) -> None:
+    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.script(Api.LIST_TRANSACTIONS, *[move(fake.view)] * 3000)
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError):
+        tool.find_hanging()
+
+
+def test_a_silent_leader_is_no_answer(fake: FakeTransactionCluster) -> None:
+    fake.script(Api.DESCRIBE_PRODUCERS, *[keep_silent] * 100)
+    with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="DESCRIBE_PRODUCERS"):
+        tool.find_hanging(topic="t")
+
+
+def test_many_partitions_are_asked_in_rounds(monkeypatch: pytest.MonkeyPatch, fake: FakeTransactionCluster) -> None:
+    monkeypatch.setattr("spark_2pc_sink.transactions.queries.PARTITIONS_PER_ROUND_MAX", 2)
+    fake.view.producers = {T2: [FakeProducer(1, start_offset=3)]}
+    with tool_on(fake) as tool:
+        assert [row.partition for row in tool.find_hanging(topic="t")] == [2]

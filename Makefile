@@ -26,11 +26,11 @@ export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 
 # Every branch of these is reached by these tests, or `make coverage` fails.
 PURE := spark_2pc_sink/reference/coordinator/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
-PURE_TESTS := $(wildcard tests/unit tests/properties tests/integration/test_state_store*.py)
+PURE_TESTS := tests/unit tests/integration/state
 
 # Tests of the writer, the sink and recovery, whoever provides the broker.
-REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/test_writer_faults.py \
-    tests/integration/test_writer_transactions.py tests/integration/test_transactions_tool.py
+REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
+    tests/integration/writer/test_transactions.py tests/integration/transactions_tool/test_tool.py
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 

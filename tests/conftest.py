@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError, PgBouncer
 from spark_2pc_sink.testing.spark import start_spark
-from tests.support.providers import (
+from tests.harness.providers import (
     PROVIDERS,
     Broker,
     BrokerPool,

@@ -16,7 +16,7 @@ mkdir -p "$home"
 # What containers alone can do, and of the tests that any provider serves: one version's worth of each kind.
 selection=(
     tests/integration/containers
-    tests/integration/test_writer_transactions.py
+    tests/integration/writer/test_transactions.py
     -k "not tv0 and not tv1"
 )
 

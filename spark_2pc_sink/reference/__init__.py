@@ -8,7 +8,7 @@ Everything runs on one event loop, so nothing here locks; only fsync waits in th
 `tls`, `sasl`, `security`, `listeners`     who may connect, and what they may do
 `messages`, `api`, `dispatch`              frames to requests, requests to handlers, answers to frames
 `handlers`                                 one module per family of requests
-`transaction_service`, `verification`,     the shell of the transaction coordinator (`spark_2pc_sink.reference.coordinator`):
+`transaction_service`, `verification`,     the shell of the transaction coordinator (`coordinator` is pure):
 `end_markers`, `background`                its log, its markers, its timers; what partition leaders ask it
 `groups`                                   consumer groups and their offsets, classic protocol: pure, with a shell
 `partition_log`, `log_state`,              the leader of one partition: what may be appended and read;

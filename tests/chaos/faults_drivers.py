@@ -7,7 +7,7 @@ import time
 from tests.chaos.jobs import BrokenError, ChaosJob
 from tests.chaos.plan import Planned
 from tests.chaos.world import World
-from tests.support.driver_process import DriverProcess
+from tests.harness.driver_process import DriverProcess
 
 #: How long a driver that was stopped may go on before it must have seen that another one has taken over.
 SUPERSEDED_DEADLINE_S = 120.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from spark_2pc_sink.testing import MultisetDifference, wait_until
 from tests.chaos.plan import ANYWHERE, Planned
 from tests.chaos.processes import GONE_DEADLINE_S, MissedError
-from tests.support.driver_process import DriverProcess
+from tests.harness.driver_process import DriverProcess
 
 #: A whole batch has gone through after a fault when this many have ended: the first may have been under way.
 BATCHES_BACK = 2

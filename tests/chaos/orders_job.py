@@ -12,9 +12,9 @@ import psutil
 
 from tests.chaos.jobs import ChaosJob, Comparison, Sides
 from tests.chaos.processes import MissedError, descendants
-from tests.support.driver_config import DriverConfig
-from tests.support.driver_example import EXAMPLES
-from tests.support.driver_process import DriverProcess, Nursery
+from tests.harness.driver_config import DriverConfig
+from tests.harness.driver_example import EXAMPLES
+from tests.harness.driver_process import DriverProcess, Nursery
 
 NAME = "orders"
 #: Orders go on from file to file within a round of files.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-#: Right after these steps, and right before these calls, a driver can be told to stop (`tests.support.driver_config`).
+#: Right after these steps, and right before these calls, a driver can be told to stop (`tests.harness.driver_config`).
 #: Between the two commits twice as often: there a death leaves the two sides apart.
 PLACES = (
     *("step:PLACE", "step:BEGIN", "step:PRODUCE", "step:PREPARE", "copy", "commit"),

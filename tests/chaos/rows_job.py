@@ -7,10 +7,10 @@ from pathlib import Path
 
 from spark_2pc_sink.testing import multiset_difference, read_topic
 from tests.chaos.jobs import ChaosJob, Comparison, Sides
-from tests.support.driver_config import END
-from tests.support.driver_job import Job, make_rows
-from tests.support.driver_process import DriverProcess, Nursery
-from tests.support.providers import Broker
+from tests.harness.driver_config import END
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_process import DriverProcess, Nursery
+from tests.harness.providers import Broker
 
 NAME = "rows"
 #: Rows of a batch: also none, and more than COPY keeps in buffers.

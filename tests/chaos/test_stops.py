@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from spark_2pc_sink.testing import wait_until
-from tests.support.driver_config import STOP, DriverConfig, Fault
-from tests.support.driver_process import ROOT, DriverProcess
+from tests.harness.driver_config import STOP, DriverConfig, Fault
+from tests.harness.driver_process import ROOT, DriverProcess
 
 _DEADLINE_S = 30.0
 _TIMES = 20
@@ -16,8 +16,8 @@ _TIMES = 20
 _DRIVER = f"""
 import sys, threading
 from pathlib import Path
-from tests.support.driver_config import DriverConfig, Journal
-from tests.support.driver_faults import Faults
+from tests.harness.driver_config import DriverConfig, Journal
+from tests.harness.driver_faults import Faults
 
 def write():
     for _ in range({_TIMES}):

@@ -19,7 +19,7 @@ from tests.chaos.jobs import BrokenError, ChaosJob, Sides
 from tests.chaos.orders_job import OrdersJob
 from tests.chaos.rows_job import RowsJob
 from tests.chaos.watch import Watch
-from tests.support.driver_process import Nursery
+from tests.harness.driver_process import Nursery
 
 T = TypeVar("T")
 

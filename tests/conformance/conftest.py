@@ -11,7 +11,7 @@ from tests.conformance.machine import MachineSubject
 from tests.conformance.servers import KAFKA_PROPERTIES
 from tests.conformance.subjects import PROPERTIES, Server, Subject, WireSubject
 from tests.conftest import _skip
-from tests.support.providers import BrokerRequest, Provider
+from tests.harness.providers import BrokerRequest, Provider
 
 
 class SubjectPool:

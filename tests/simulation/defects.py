@@ -13,8 +13,9 @@ from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, Initialized
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
+from spark_2pc_sink.recovery import recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.recovery import Recovery, recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver as batch
 from spark_2pc_sink.sink.driver import missing_batches as placing
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver

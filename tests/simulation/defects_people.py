@@ -10,9 +10,10 @@ from jdbc_state.memory import MemoryDecidingTransaction, MemoryStateStore
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
+from spark_2pc_sink.recovery import kept_batches as kept_rule
+from spark_2pc_sink.recovery import recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.recovery import Recovery, recovery, view_of
-from spark_2pc_sink.recovery.recovery import kept_batches as kept_rule
+from spark_2pc_sink.recovery.recovery import Recovery, view_of
 from spark_2pc_sink.sink.driver import batch_driver as batch
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people

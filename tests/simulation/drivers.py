@@ -274,7 +274,7 @@ class Operator(JobDriver):
 
 
 class Person(Operator):
-    """A person who runs ``spark-2pc recover --take-over`` with further words; see `spark_2pc_sink.recovery.api.recover`."""
+    """A person who runs ``spark-2pc recover --take-over`` with further words; see `recovery.api.recover`."""
 
     def __str__(self) -> str:
         return f"person {self.number}"

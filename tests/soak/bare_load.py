@@ -24,10 +24,10 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from tests.harness.driver_config import DriverConfig, Row
+from tests.harness.driver_main import batch_driver
+from tests.harness.driver_rows import RowsWork
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
-from tests.support.driver_config import DriverConfig, Row
-from tests.support.driver_main import batch_driver
-from tests.support.driver_rows import RowsWork
 
 ROWS_PER_BATCH: Final = 4
 #: Every so many batches the first attempt fails.

@@ -13,7 +13,7 @@ from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
-from spark_2pc_sink.sink.spark_sql import literal, quoted
+from spark_2pc_sink.sink.table.spark_sql import literal, quoted
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.contract.record_expressions import same_semantics
-from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

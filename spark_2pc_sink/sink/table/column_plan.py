@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.late_rows import LateRows
+from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.text_guards import guarded
 from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.type_errors import unsupported
 from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
 

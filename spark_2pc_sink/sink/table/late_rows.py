@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.table.identifiers import quote_identifier
+from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

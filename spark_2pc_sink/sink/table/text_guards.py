@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

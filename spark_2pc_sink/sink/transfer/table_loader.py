@@ -15,7 +15,6 @@ from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions as frames
-from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
@@ -23,6 +22,7 @@ from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.privileges import check_privileges
+from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN

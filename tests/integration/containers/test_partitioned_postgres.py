@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import LARGE_INPUT, Job
+from tests.harness.driver_process import DriverProcess
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, Job
-from tests.support.driver_process import DriverProcess
 
 if TYPE_CHECKING:
-    from tests.support.containers_postgres import ContainerPostgres
-    from tests.support.providers import Broker
+    from tests.harness.containers_postgres import ContainerPostgres
+    from tests.harness.providers import Broker
 
 BATCH = 1
 PLACES = pytest.mark.parametrize("place", ["copy", "commit"])

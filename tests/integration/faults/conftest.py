@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import pytest
 
 from spark_2pc_sink import cli
-from tests.support.driver_job import SMALL_INPUT, Job
-from tests.support.driver_process import Nursery
-from tests.support.providers import Broker
+from tests.harness.driver_job import SMALL_INPUT, Job
+from tests.harness.driver_process import Nursery
+from tests.harness.providers import Broker
 
 #: The type of the fixture run.
 Run = Callable[..., tuple[int, str]]

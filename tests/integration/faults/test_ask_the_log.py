@@ -16,9 +16,9 @@ from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.testing import read_topic
+from tests.harness.driver_job import Job
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
-from tests.support.providers import Broker
 
 BATCH = 1
 

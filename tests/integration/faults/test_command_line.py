@@ -13,9 +13,9 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job, make_rows
-from tests.support.providers import Broker
 
 BATCH = 1
 ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation", "claimed_at", "settled_at")

@@ -15,9 +15,9 @@ import pytest
 from spark_2pc_sink.testing import PostgresServer, SmallDisk, read_topic, wait_until
 from spark_2pc_sink.testing.postgres import run_as
 from tests.conftest import or_skip
+from tests.harness.driver_job import Job
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
-from tests.support.providers import Broker
 
 pytestmark = pytest.mark.postgres
 

@@ -14,8 +14,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.harness.driver_job import Job
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.recipe.steps import Step
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job, make_rows
-from tests.support.providers import Broker
 
 #: The batch that is killed: not the first, so that there is a done batch before it and an empty one after it.
 BATCH = 1

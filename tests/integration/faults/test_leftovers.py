@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.transactions import TransactionTool
+from tests.harness.driver_job import Job
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
-from tests.support.providers import Broker
 
 
 def sessions(job: Job) -> list[tuple[str]]:

@@ -11,9 +11,9 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import LARGE_INPUT, Job
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, Job
-from tests.support.providers import Broker
 
 BATCH = 1
 ROW = ("status", "prepared_transaction_state", "settled", "batch_id", "generation")

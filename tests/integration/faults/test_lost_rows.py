@@ -10,9 +10,9 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
+from tests.harness.driver_job import Job
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob, Run
-from tests.support.driver_job import Job
-from tests.support.providers import Broker
 
 BATCH = 1
 

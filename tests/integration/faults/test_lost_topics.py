@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import Job
+from tests.harness.halts import halts
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
-from tests.support.halts import halts
-from tests.support.providers import Broker
 
 BATCH = 1
 DEADLINE_S = 60

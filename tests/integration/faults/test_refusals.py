@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
+from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, Job, make_rows
-from tests.support.providers import Broker
 
 BATCH = 1
 ADOPT = "adopt=True"

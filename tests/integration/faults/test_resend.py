@@ -16,10 +16,10 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import StartKafka
+from tests.harness.driver_config import Row
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_config import Row
-from tests.support.driver_job import Job, make_rows
-from tests.support.providers import Broker
 
 BATCH = 1
 #: Long enough for a batch on a busy machine, short enough to wait for.

@@ -15,10 +15,10 @@ from sqlalchemy import make_url
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_process import Outcome
+from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob, Run
-from tests.support.driver_job import Job, make_rows
-from tests.support.driver_process import Outcome
-from tests.support.providers import Broker, Database
 
 BATCH = 1
 #: Where a driver dies: nothing is decided; Kafka has not followed; both sides have the batch, and Spark knows nothing.

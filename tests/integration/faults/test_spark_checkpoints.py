@@ -11,10 +11,10 @@ from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing import read_topic
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_spark import start_query
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job, make_rows
-from tests.support.driver_spark import start_query
-from tests.support.providers import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.driver_job import LARGE_INPUT
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT
-from tests.support.providers import Broker
 
 #: The step after which the driver is killed, and in which batch: once decided, the next start finishes a batch.
 KILLS = (("PRODUCE", 0), ("DECIDE", 0), ("COMPLETE", 1), ("NOTE", 2))

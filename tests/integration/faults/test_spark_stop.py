@@ -13,10 +13,10 @@ from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import Job
+from tests.harness.driver_spark import start_query
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import Job
-from tests.support.driver_spark import start_query
-from tests.support.providers import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,11 @@ import pytest
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
 from tests.conftest import or_skip
+from tests.harness.driver_config import KILL, STOP, Fault
+from tests.harness.driver_job import Job, make_rows
+from tests.harness.driver_process import DriverProcess
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_config import KILL, STOP, Fault
-from tests.support.driver_job import Job, make_rows
-from tests.support.driver_process import DriverProcess
-from tests.support.providers import Broker
 
 pytestmark = pytest.mark.postgres
 

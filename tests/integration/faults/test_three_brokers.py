@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from spark_2pc_sink.testing import KafkaBroker, KafkaCluster, TcpProxy, kafka_request, wait_until
 from spark_2pc_sink.testing.kafka_cluster import TRANSACTION_STATE
 from tests.conftest import or_skip
+from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
+from tests.harness.driver_process import DriverProcess
+from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, SMALL_INPUT, Job
-from tests.support.driver_process import DriverProcess
-from tests.support.providers import Broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 

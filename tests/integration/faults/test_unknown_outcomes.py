@@ -14,10 +14,10 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import TcpProxy, kafka_request, postgres_query, wait_until
 from tests.conftest import StartKafka
+from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
+from tests.harness.driver_process import DriverProcess
+from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, SMALL_INPUT, Job
-from tests.support.driver_process import DriverProcess
-from tests.support.providers import Broker, Database
 
 BATCH = 1
 #: EndTxn's key in Kafka's protocol.

@@ -15,11 +15,11 @@ from spark_2pc_sink.errors import AbortableError, FencedError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
+from tests.harness.driver_process import DriverProcess
+from tests.harness.driver_rows import RowsWork
+from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob
-from tests.support.driver_job import LARGE_INPUT, Job, make_rows
-from tests.support.driver_process import DriverProcess
-from tests.support.driver_rows import RowsWork
-from tests.support.providers import Broker, Database
 
 #: What a new driver may take for everything, on a busy machine. All time-outs that it has are longer, so that none of
 #: its waits can have ended by one: but that of the claim for the row's lock, after which it ends the older session.

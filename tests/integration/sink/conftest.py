@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_2pc_sink.sink.job.small_batches import Pace
+from tests.harness.streams import FileStream
 from tests.integration.sink.one_batch import OneBatch
 from tests.integration.sink.targets import SCHEMA, Target
-from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.conftest import MakeTopic
-    from tests.support.providers import Broker
+    from tests.harness.providers import Broker
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
-from tests.integration.database_tables import rows
-from tests.support.streams import sink_options
+from tests.harness.streams import sink_options
+from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
-    from tests.support.providers import Broker
+    from tests.harness.providers import Broker
 
 ROOT: Final = Path(__file__).parents[3]
 

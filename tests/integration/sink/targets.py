@@ -10,11 +10,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, read_topic
-from tests.integration import database_tables
-from tests.support.streams import make_sink
+from tests.harness.streams import make_sink
+from tests.integration.postgres import database_tables
 
 if TYPE_CHECKING:
-    from tests.support.providers import Broker
+    from tests.harness.providers import Broker
 
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]

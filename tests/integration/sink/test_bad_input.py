@@ -29,14 +29,14 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.job.small_batches import Pace
 from spark_2pc_sink.testing import free_port, read_topic
-from tests.integration.database_tables import rows
-from tests.support.streams import FileStream, make_sink, sink_options
+from tests.harness.streams import FileStream, make_sink, sink_options
+from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import MakeTopic
-    from tests.support.providers import Broker
+    from tests.harness.providers import Broker
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
 

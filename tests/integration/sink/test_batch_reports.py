@@ -12,10 +12,10 @@ from spark_2pc_sink import BatchReport
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer as observer
-from tests.integration import database_tables
+from tests.harness.driver_job import terminate
+from tests.harness.streams import FileStream
+from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target, rows_of
-from tests.support.driver_job import terminate
-from tests.support.streams import FileStream
 
 STEPS = [step.name.lower() for step in Step if step is not Step.RECOVER]
 

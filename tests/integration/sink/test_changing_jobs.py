@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE
 from spark_2pc_sink.testing import assert_same_multiset
+from tests.harness.halts import halts
 from tests.integration.sink.targets import rows_of
-from tests.support.halts import halts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_2pc_sink import DualWriteSink
+    from tests.harness.streams import FileStream
     from tests.integration.sink.targets import Target
-    from tests.support.streams import FileStream
 
 #: Spark's own text is compared for each batch under these, the first of which let tasks build the value.
 SETTINGS: tuple[dict[str, str], ...] = (

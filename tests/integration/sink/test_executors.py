@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from tests.support.cluster_main import ROWS
+from tests.harness.cluster_main import ROWS
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.spark]
 def test_executors_write_and_stage(one_batch: OneBatch, key: str | None) -> None:
     """Pieces go through the shuffle and rows through tables, of which nothing is left."""
     stdout, _ = one_batch.run(
-        "tests.support.cluster_main",
+        "tests.harness.cluster_main",
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},
         key=key,
         inline_copy_bytes_max=0,

@@ -8,8 +8,8 @@ import pytest
 
 from spark_2pc_sink.errors import HaltCause, UnstorableValueError
 from spark_2pc_sink.sink.job.small_batches import Pace
+from tests.harness.halts import halts
 from tests.integration.sink.targets import Row, rows_of
-from tests.support.halts import halts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink import DualWriteSink
+    from tests.harness.streams import FileStream
     from tests.integration.sink.targets import Target
-    from tests.support.streams import FileStream
 
 #: How a function finds out that a batch has no rows.
 LOOKS: dict[str, Callable[[DataFrame], bool]] = {

@@ -11,15 +11,15 @@ from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract.record_json import TIME_ZONE
 from spark_2pc_sink.sink.job.small_batches import Pace
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.integration import database_tables
+from tests.harness.session import session_settings
+from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import rows_of
-from tests.support.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.harness.streams import FileStream
     from tests.integration.sink.targets import Target
-    from tests.support.streams import FileStream
 
 #: A text that is none in row 2, and the character that would stand for it in all others.
 TEXT = "IF(id = 2, CAST(X'61ff' AS STRING), 'a\N{REPLACEMENT CHARACTER}')"

@@ -22,8 +22,8 @@ from spark_2pc_sink.testing import read_topic
 from spark_2pc_sink.testing.local_broker import create_topic
 from tests.conformance.access import PASSWORD, SECURED, user_of
 from tests.conformance.raw_client import RawClient
-from tests.integration.database_tables import rows, run
-from tests.support.streams import FileStream, make_sink
+from tests.harness.streams import FileStream, make_sink
+from tests.integration.postgres.database_tables import rows, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_key_column,
 )
 from spark_2pc_sink.sink.contract.record_key import key_values
-from spark_2pc_sink.sink.spark_sql import quoted
-from tests.support.session import session_settings
+from spark_2pc_sink.sink.table.spark_sql import quoted
+from tests.harness.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

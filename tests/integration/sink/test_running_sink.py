@@ -9,9 +9,9 @@ import pytest
 from spark_2pc_sink import recover
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.testing import wait_until
-from tests.integration import database_tables
+from tests.harness.streams import FileStream
+from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target, rows_of
-from tests.support.streams import FileStream
 
 
 def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> None:

@@ -18,17 +18,17 @@ from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.sink.job import small_batches as pace
 from spark_2pc_sink.sink.job import spark_batch as work
 from spark_2pc_sink.sink.job.small_batches import SMALL_ROWS_MAX
-from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
 from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
 from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
-from tests.integration import database_tables
+from tests.harness.streams import FileStream
+from tests.integration.postgres import database_tables
+from tests.integration.postgres.staging_places import owner
 from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
-from tests.integration.staging_places import owner
-from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,11 +15,11 @@ from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import assert_same_multiset
-from tests.integration import database_tables
+from tests.harness.driver_job import terminate
+from tests.harness.halts import halts
+from tests.harness.streams import FileStream
+from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target, record_rows, rows_of
-from tests.support.driver_job import terminate
-from tests.support.halts import halts
-from tests.support.streams import FileStream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.retry_main import ROWS
+from tests.harness.retry_main import ROWS
 
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
@@ -56,6 +56,6 @@ def test_a_task_that_has_staged_rows_may_not_run_again(one_batch: OneBatch, file
 
 def run_with_a_failure(batch: OneBatch, scenario: str, **options: Any) -> str:
     """Run the batch in a driver in which something fails once; what that wrote to its standard error."""
-    _, stderr = batch.run("tests.support.retry_main", scenario, **options)
+    _, stderr = batch.run("tests.harness.retry_main", scenario, **options)
     assert (batch.directory / "failed-once").exists(), stderr[-3000:]
     return stderr

@@ -12,11 +12,11 @@ from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
+from tests.harness.driver_job import terminate
 from tests.integration.sink.targets import Row, Target, record_rows
-from tests.support.driver_job import terminate
 
 if TYPE_CHECKING:
-    from tests.support.streams import FileStream
+    from tests.harness.streams import FileStream
 
 KEYS = 200
 #: Files of a batch: as many as tasks read at a time.

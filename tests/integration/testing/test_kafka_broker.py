@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from spark_2pc_sink.testing import CapabilityError, KafkaBroker, ServerError, kafka_request, read_topic
 from tests.conftest import MakeTopic, StartKafka
-from tests.support.providers import Broker
+from tests.harness.providers import Broker
 
 PRODUCE_API = 0
 

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from spark_2pc_sink.testing import CapabilityError, PostgresServer, ServerError, postgres_query
 from spark_2pc_sink.testing.postgres import BINARIES_VARIABLE, find_binaries
-from tests.support.providers import Database
+from tests.harness.providers import Database
 
 StartPostgres = Callable[..., Database]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.testing import CapabilityError
-from tests.support.providers import Broker, BrokerRequest, Database, GivenBroker, GivenDatabase, GivenProvider
+from tests.harness.providers import Broker, BrokerRequest, Database, GivenBroker, GivenDatabase, GivenProvider
 
 
 def test_a_given_broker_serves_requests_that_it_fulfils(kafka: Broker) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tests.conftest import MakeTopic
-from tests.support.providers import Broker
+from tests.harness.providers import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

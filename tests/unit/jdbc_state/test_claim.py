@@ -12,7 +12,7 @@ from jdbc_state import StateRow
 from jdbc_state.claim import Claimant, claim_statement
 from jdbc_state.schema import StateTables
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
-from tests.support.halts import halts
+from tests.harness.halts import halts
 from tests.unit.jdbc_state.test_model import SETTINGS
 
 ROW = StateRow(

@@ -8,7 +8,7 @@ import google_crc32c
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.arrow_records import encode_sections
-from tests.support.record_batches import batch_of
+from tests.harness.record_batches import batch_of
 from tests.unit.producer.fake_broker import FakeCluster
 from tests.unit.producer.support import T0, rows
 

@@ -10,7 +10,7 @@ from spark_2pc_sink.producer.content_encoder import ContentEncoder
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.wire.record_contents import contents_of
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 from tests.unit.producer.support import options_for
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)

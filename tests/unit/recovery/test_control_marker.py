@@ -14,7 +14,7 @@ from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery.control_marker import PARTITION_MS_MIN, SHOWN_PARTITIONS_MAX
 from spark_2pc_sink.recovery.recovery import OperatorDecision
-from tests.support.halts import halts
+from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import Sides
 
 Answer = Callable[[int], Marker]

@@ -13,7 +13,7 @@ from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.recovery import OperatorDecision
-from tests.support.halts import halts
+from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import ID, Sides
 
 PARTITION = TopicPartition("orders", 0)

@@ -14,7 +14,7 @@ from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery.report import RecoveryReport
-from tests.support.halts import halts
+from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITION = TopicPartition("orders", 0)

@@ -14,8 +14,8 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.recovery import standing_row
-from tests.support.fake_kafka import FakeClock
-from tests.support.halts import halts
+from tests.harness.halts import halts
+from tests.unit.fakes.fake_kafka import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]

@@ -13,8 +13,8 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
-from tests.support.fake_kafka import FakeClock, FakeKafka
-from tests.support.halts import halts
+from tests.harness.halts import halts
+from tests.unit.fakes.fake_kafka import FakeClock, FakeKafka
 
 ID = "orders"
 QUERY = "query-1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.containers_kafka import environment_name
+from tests.harness.containers_kafka import environment_name
 
 
 @pytest.mark.parametrize(

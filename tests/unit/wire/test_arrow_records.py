@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.wire import arrow_records
 from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_sections
 from spark_2pc_sink.wire.record_rows import Rows
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, Row, columns, rows
 
 

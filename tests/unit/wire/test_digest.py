@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests, format_digest
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
 

@@ -27,7 +27,7 @@ from spark_2pc_sink.wire.record_batch import (
     encode_unassigned_batch,
     next_sequence,
 )
-from tests.support.record_batches import batch_of, section_of
+from tests.harness.record_batches import batch_of, section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 
 PRODUCER = ProducerIdAndEpoch(4_000_000_007, 32_000)

@@ -12,7 +12,7 @@ from spark_2pc_sink.wire.arrow_records import RecordsSection
 from spark_2pc_sink.wire.digest import batch_digest, content_digest
 from spark_2pc_sink.wire.record_batch import assign_producer, decode_record_batches, encode_unassigned_batch
 from spark_2pc_sink.wire.record_contents import contents_of, key_of_content, section_of_contents
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.record_rows import Rows
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, LAYOUTS, Row, columns, rows
 
 #: Bytes by which a record may be smaller than it is taken for: an offset delta has 1 to 5, and with the longest of them

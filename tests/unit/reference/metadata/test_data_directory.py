@@ -42,7 +42,8 @@ def test_a_new_directory_has_no_state(tmp_path: Path) -> None:
 
 def test_another_process_is_kept_out_and_told_which_directory(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from spark_2pc_sink.reference.metadata.data_directory import DataDirectory\n"
+        "import sys; from pathlib import Path\n"
+        "from spark_2pc_sink.reference.metadata.data_directory import DataDirectory\n"
         f"held = DataDirectory(Path({str(tmp_path)!r})); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

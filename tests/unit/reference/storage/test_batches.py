@@ -220,6 +220,7 @@ def test_a_checksum_in_pieces_is_the_checksum(data: bytes) -> None:
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    script = "import spark_2pc_sink.reference.log.partition_log, sys; print(*{'pyarrow', 'numpy', 'kafka'} & set(sys.modules))"
+    heavy = {"pyarrow", "numpy", "kafka"}
+    script = f"import spark_2pc_sink.reference.log.partition_log, sys; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

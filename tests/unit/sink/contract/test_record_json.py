@@ -1,4 +1,4 @@
-"""JSON built from Arrow columns; that it is Spark's to the byte is shown in tests/integration/test_json_values.py."""
+"""JSON built from Arrow columns; tests/integration/sink/test_record_json.py shows that it is Spark's to the byte."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
-from tests.support.fake_kafka import FakeKafka
-from tests.support.halts import halts
+from tests.harness.halts import halts
+from tests.unit.fakes.fake_kafka import FakeKafka
 from tests.unit.sink.driver.batch_jobs import ID, PARTITION, FakeWork, Job, started
 
 

@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
-from tests.support.halts import halts
+from tests.harness.halts import halts
 from tests.unit.sink.driver.batch_jobs import ID, FakeWork, Job, started
 
 

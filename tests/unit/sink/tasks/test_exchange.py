@@ -35,7 +35,7 @@ from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
-from tests.support.record_batches import section_of
+from tests.harness.record_batches import section_of
 from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster
 from tests.unit.producer.support import PAIR, options_for
 

@@ -1,0 +1,302 @@
+"""A job under test: its input, its two sides, and the drivers that a test starts, kills and stops for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from confluent_kafka import Producer
+from sqlalchemy import make_url
+
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient, TransactionDescription
+from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
+from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
+from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome
+from tests.harness.providers import Broker
+
+#: Three batches, the third of which is empty, and one after it.
+SMALL_INPUT = (20, 20, 0, 20)
+#: More than COPY keeps in buffers on both ends: half of the second batch is in the table's pages while the rest waits.
+LARGE_INPUT = (10, 4_000, 10)
+_PAYLOAD_CHARACTERS = 200
+#: What nothing should ever wait for.
+LONG_MS = 60_000
+#: For readers of committed data to see what is committed.
+READ_DEADLINE_S = 30
+#: Short is only the time after which a claim that finds the row locked ends the older driver's session.
+_SINK_OPTIONS: dict[str, Any] = {
+    "claim_lock_timeout_ms": 200,
+    "claim_deadline_ms": LONG_MS,
+    "lock_timeout_ms": LONG_MS,
+    "connect_timeout_s": 5,
+    "connect_deadline_ms": LONG_MS,
+    "settle_deadline_ms": LONG_MS,
+}
+_KAFKA_OPTIONS: dict[str, Any] = {
+    "request.timeout.ms": 10_000,
+    "delivery.timeout.ms": LONG_MS,
+    "max.block.ms": LONG_MS,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+}
+
+
+def make_rows(batch: int, count: int) -> list[Row]:
+    """Rows of a batch: keys that no other batch has, payloads with text that is not ASCII."""
+    return [
+        (batch * 100_000 + number, f"b{batch} n{number} äö€ ".ljust(_PAYLOAD_CHARACTERS, "·"))
+        for number in range(count)
+    ]
+
+
+def terminate(broker: Broker, transactional_id: str) -> None:
+    """Do what an operator's force-terminate does, and any application with the same id: InitProducerId.
+
+    By librdkafka: it aborts an open transaction, and takes the id over.
+    """
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id}
+    Producer(settings).init_transactions(DRIVER_DEADLINE_S)
+
+
+@dataclass
+class Job:
+    """One sink, its checkpoint, and what both sides must hold in the end.
+
+    Args:
+        broker: the Kafka side.
+        database: SQLAlchemy URL of the other side.
+        topic: of the sink.
+        transactional_id: of the sink.
+        folder: for input, checkpoint, and the files of drivers.
+        nursery: starts drivers.
+        spark: they are real streaming queries; else the batch driver alone.
+        query_id: of drivers without Spark.
+        follow: the input grows while drivers run, and they can be told to stop (`DriverConfig.orders`).
+    """
+
+    broker: Broker
+    database: str
+    topic: str
+    transactional_id: str
+    folder: Path
+    nursery: Nursery
+    spark: bool = False
+    query_id: str = "query-1"
+    follow: bool = False
+    table: str = "target"
+    drivers: list[DriverProcess] = field(default_factory=list)
+    batches: int = 0
+
+    def create(self, sizes: Sequence[int] = SMALL_INPUT, *, primary_key: bool = True) -> Job:
+        """Make the table, the folders and the input.
+
+        Args:
+            sizes: rows in each batch.
+            primary_key: of the table; without it, nothing but the product keeps rows from being there twice.
+        """
+        key = "PRIMARY KEY" if primary_key else "NOT NULL"
+        self.sql(f"CREATE TABLE {self.table} (id bigint {key}, payload text NOT NULL)")
+        (self.folder / "input").mkdir()
+        if not self.spark:
+            self.checkpoint.mkdir()
+        for batch, size in enumerate(sizes):
+            self.write_batch(batch, make_rows(batch, size))
+        self.batches = len(sizes)
+        return self
+
+    @property
+    def checkpoint(self) -> Path:
+        """What the query keeps over restarts."""
+        return self.folder / "checkpoint"
+
+    def write_batch(self, batch: int, rows: Sequence[Row]) -> None:
+        """Write the input file of a batch. Spark reads files in the order of their times."""
+        path = batch_file(self.folder / "input", batch)
+        # A driver may be waiting for the file: it has its name once it is complete.
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.write_text(
+            "".join(json.dumps({"id": number, "payload": payload}) + "\n" for number, payload in rows)
+        )
+        os.utime(unfinished, (1_700_000_000 + batch, 1_700_000_000 + batch))
+        unfinished.rename(path)
+
+    # --- drivers -------------------------------------------------------------------------------------------------
+
+    def sink(self, *, kafka: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Keyword arguments of the sink, with changes."""
+        return {
+            "transactional_id": self.transactional_id,
+            "kafka": {"bootstrap.servers": self.broker.bootstrap, **_KAFKA_OPTIONS, **(kafka or {})},
+            "database": self.database,
+            "topic": self.topic,
+            "table": self.table,
+            **({"key": "cast(id AS string)", "value": "payload"} if self.spark else {}),
+            **_SINK_OPTIONS,
+            **options,
+        }
+
+    def start(
+        self, *faults: Fault, query_id: str | None = None, folder: Path | None = None, **sink: Any
+    ) -> DriverProcess:
+        """Start a driver on what the checkpoint lacks.
+
+        Args:
+            *faults: what it does to itself.
+            query_id: another query's.
+            folder: for its files; one is made by default.
+            **sink: changes of the sink's options.
+        """
+        if folder is None:
+            folder = self.folder / f"driver-{len(self.drivers)}"
+            folder.mkdir()
+        config = DriverConfig(
+            journal=str(folder / "journal"),
+            input=str(self.folder / "input"),
+            checkpoint=str(self.checkpoint),
+            query_id=query_id or self.query_id,
+            batches=self.batches,
+            sink=self.sink(**sink),
+            faults=faults,
+            spark=self.spark,
+            follow=self.follow,
+            orders=str(folder / "orders") if self.follow else "",
+        )
+        driver = self.nursery.start(config, folder)
+        self.drivers.append(driver)
+        return driver
+
+    def kill_at(self, place: str, *, batch: int, nth: int = 1, **sink: Any) -> DriverProcess:
+        """Start a driver that is killed with SIGKILL at ``place``; returns when it is gone."""
+        driver = self.start(Fault(at=place, batch=batch, do=KILL, nth=nth), **sink)
+        driver.wait_for_fault()
+        return driver
+
+    def stop_at(self, place: str, *, batch: int, nth: int = 1, **sink: Any) -> DriverProcess:
+        """Start a driver that stops at ``place``; returns when it stands still."""
+        driver = self.start(Fault(at=place, batch=batch, do=STOP, nth=nth), **sink)
+        driver.wait_for_fault()
+        return driver
+
+    def run(self, *, deadline_s: float | None = None, **sink: Any) -> DriverProcess:
+        """Run a driver to the end of the input."""
+        driver = self.start(**sink)
+        self.finished(driver, deadline_s=deadline_s)
+        return driver
+
+    def fail(self, **sink: Any) -> Outcome:
+        """Run a driver that must end with an error of the package."""
+        driver = self.start(**sink)
+        outcome = driver.outcome()
+        assert outcome.event == "error", f"{outcome}\n{driver.log_tail()}"
+        return outcome
+
+    def finished(self, driver: DriverProcess, *, deadline_s: float | None = None) -> None:
+        """Wait until a driver has come to the end of the input."""
+        outcome = driver.outcome(deadline_s=deadline_s)
+        assert outcome == Outcome("finished"), f"{outcome}\n{driver.log_tail()}"
+
+    def superseded(self, driver: DriverProcess) -> None:
+        """Continue a stopped driver, and wait until it gives up because another has taken over."""
+        driver.go_on()
+        outcome = driver.outcome()
+        assert (outcome.event, outcome.error) == ("error", "SupersededError"), f"{outcome}\n{driver.log_tail()}"
+
+    def close(self) -> None:
+        """Leave no driver running."""
+        for driver in self.drivers:
+            driver.close()
+
+    # --- both sides ----------------------------------------------------------------------------------------------
+
+    def check(self, expected: Mapping[int, Sequence[Row]] | None = None, *, table: Sequence[Row] | None = None) -> None:
+        """Both sides hold the input, each row once, and no transaction is left open.
+
+        Args:
+            expected: other rows than the input's for some batches.
+            table: other rows than those for the table.
+        """
+        rows = [row for batch in range(self.batches) for row in {**self.input(), **(expected or {})}[batch]]
+        assert_same_multiset(self._committed(len(rows)), rows, what="committed records in the topic")
+        stored = self.sql(f"SELECT id, payload FROM {self.table}")
+        assert_same_multiset(stored, rows if table is None else table, what="rows in the table")
+        # A broker that comes back coordinates, as it was before it went, until it has heard of its successor.
+        wait_until(
+            lambda: self.describe().state != "Ongoing",
+            deadline_s=READ_DEADLINE_S,
+            what="the transaction to be over, by what its coordinator says",
+        )
+
+    def _committed(self, count: int) -> list[Row]:
+        """What a reader of committed records finds, once it is as much or the deadline has passed.
+
+        EndTxn is answered before the markers are written, and a leader that has just become one shows at first what
+        its high watermark was as a follower.
+        """
+        found: list[Row] = []
+
+        def complete() -> bool:
+            records = read_topic(self.broker.bootstrap, self.topic)
+            found[:] = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
+            return len(found) >= count
+
+        with suppress(DeadlineError):  # what is missing then is told by the comparison
+            wait_until(complete, deadline_s=READ_DEADLINE_S, what=f"{count} committed records")
+        return found
+
+    def input(self) -> dict[int, list[Row]]:
+        """The rows of each batch as they are in the input now."""
+        config = DriverConfig(
+            journal="", input=str(self.folder / "input"), checkpoint="", query_id="", batches=self.batches, sink={}
+        )
+        return {batch: config.rows(batch) for batch in range(self.batches)}
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement in a session of its own, with psycopg2 alone."""
+        url = make_url(self.database)
+        connection = psycopg2.connect(
+            host=url.host, port=url.port, user=url.username, password=url.password, dbname=url.database
+        )
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement, values or None)
+                return list(cursor.fetchall()) if cursor.description else []
+        finally:
+            connection.close()
+
+    def state(self, *columns: str) -> tuple[Any, ...]:
+        """Columns of the sink's state row."""
+        selected = ", ".join(columns)
+        found = self.sql(
+            f"SELECT {selected} FROM kafka_transaction_state WHERE transactional_id = %s", self.transactional_id
+        )
+        (row,) = found
+        return row
+
+    @contextmanager
+    def coordinator(self) -> Iterator[TransactionClient]:
+        """A client of the sink's transactions that belongs to nobody: an operator, or another application."""
+        options = KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap, **_KAFKA_OPTIONS})
+        with Cluster(options) as cluster:
+            yield TransactionClient(cluster, self.transactional_id, options)
+
+    def describe(self) -> TransactionDescription:
+        """What the coordinator says of the sink's transactional id."""
+        with self.coordinator() as client:
+            return client.describe()
+
+    def terminate(self) -> None:
+        """Take the id over, as `terminate` does."""
+        terminate(self.broker, self.transactional_id)
+
+    def on(self, broker: Broker, **changes: Any) -> Job:
+        """The same job against another broker; its drivers are closed with this one's."""
+        return replace(self, broker=broker, **changes)

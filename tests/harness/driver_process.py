@@ -1,0 +1,290 @@
+"""Drivers as processes of their own, from the side of the test that kills, stops and continues them.
+
+A driver tells what happens in its journal (`tests.harness.driver_config`), which outlives it; whether it runs is seen
+in ``/proc``. Nothing here waits without a deadline, and nothing is left running: see `DriverProcess.close`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing.processes import pause_all
+from spark_2pc_sink.testing.spark import spark_environment
+from tests.harness.driver_config import KILL, DriverConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+#: For anything that a driver does: seconds at most, on a machine that is busy with ten other things.
+DRIVER_DEADLINE_S = 90.0
+#: The same for one with Spark, whose start alone takes six seconds on an idle machine.
+SPARK_DEADLINE_S = 180.0
+_GONE_DEADLINE_S = 30.0
+#: Places in the list that `_stat` returns.
+_STATE, _GROUP, _SESSION, _START_TIME = 0, 2, 3, 19
+_STOPPED = ("T", "t")
+_GONE = ("Z", "X", "")
+_LOG_TAIL_CHARACTERS = 4_000
+_PROGRAM = [sys.executable, "-m", "tests.harness.driver_main"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a driver ended.
+
+    Attributes:
+        event: ``finished``, ``error`` for an error of the package, ``crash`` for any other.
+        error: name of the error's class, '' for none.
+        text: of the error.
+        cause: of a halt, as `HaltCause` has it, '' for another end.
+    """
+
+    event: str
+    error: str = ""
+    text: str = ""
+    cause: str = ""
+
+
+class DriverProcess:
+    """One driver that was started.
+
+    Args:
+        pid: its process, which leads a session and a process group of its own.
+        config: what it was told.
+        log: its standard output and error.
+    """
+
+    def __init__(self, pid: int, config: DriverConfig, log: Path) -> None:
+        self.pid = pid
+        self._start = _start_time(pid)
+        self._journal = Path(config.journal)
+        self._log = log
+        self._faults = config.faults
+        self._orders = config.orders
+        self._events: list[dict[str, Any]] = []
+        self._journal_bytes = 0
+        self._deadline_s = SPARK_DEADLINE_S if config.spark else DRIVER_DEADLINE_S
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """What its journal says until now: all events, or those of one name."""
+        self._read_journal()
+        return [event for event in self._events if name in (None, event["event"])]
+
+    def _read_journal(self) -> None:
+        """Read the lines that were appended since the last time."""
+        if self._journal.exists():
+            with self._journal.open("rb") as journal:
+                journal.seek(self._journal_bytes)
+                appended = journal.read()
+            appended = appended[: appended.rfind(b"\n") + 1]
+            self._journal_bytes += len(appended)
+            self._events += map(json.loads, appended.splitlines())
+
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Its recoveries that went through."""
+        return self.events("recovered")
+
+    @property
+    def placements(self) -> list[tuple[int, str]]:
+        """The batches that it has finished, and what each of them was: RUN, SKIP or RESEND. Not told by Spark."""
+        return [(event["batch"], event["placement"]) for event in self.events("batch")]
+
+    def attempts(self, batch: int) -> int:
+        """How many transactions a batch took that it has finished."""
+        found: int = {event["batch"]: event["attempts"] for event in self.events("batch")}[batch]
+        return found
+
+    @property
+    def actions(self) -> str:
+        """What its recoveries did, as one text."""
+        return "; ".join(action for recovered in self.recoveries for action in recovered["actions"])
+
+    @property
+    def running(self) -> bool:
+        """True until the process is gone; a stopped one runs."""
+        return self._state() not in _GONE
+
+    @property
+    def stopped(self) -> bool:
+        """True while it is stopped by a signal."""
+        return self._state() in _STOPPED
+
+    def wait_for_fault(self) -> None:
+        """Wait until its one fault has happened: it is gone, or stopped.
+
+        Raises:
+            AssertionError: it ended in another way, or the deadline passed.
+        """
+        (fault,) = self._faults
+
+        def happened() -> bool:
+            running = self.running  # first: it may write its last event and die between the two looks
+            reached = bool(self.events("fault"))
+            if running:
+                return reached and self.stopped
+            assert reached, f"the driver never came to {fault}: it ended with {self.end()}\n{self.log_tail()}"
+            return True
+
+        wait_until(happened, deadline_s=self._deadline_s, what=f"{fault}; the log ends:\n{self.log_tail()}")
+        assert self.running == (fault.do != KILL)
+        if not self.running:
+            self._wait_for_group()
+
+    def order_stop(self, place: str) -> None:
+        """Tell it to stop itself when it comes to ``place`` next; see `DriverConfig.orders`."""
+        orders = Path(self._orders)
+        written = orders.with_suffix(".new")
+        written.write_text(place)
+        written.rename(orders)
+
+    def go_on(self) -> None:
+        """Continue it after SIGSTOP, its whole process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop it with SIGSTOP, wherever it is, and wait until it stands still."""
+        pause_all([self.pid])
+        assert self.stopped, f"the driver had ended:\n{self.log_tail()}"
+
+    def outcome(self, *, deadline_s: float | None = None) -> Outcome:
+        """Wait for its end and say how it ended.
+
+        Raises:
+            AssertionError: it did not end in time, or was killed.
+        """
+        wait_until(
+            lambda: not self.running,
+            deadline_s=self._deadline_s if deadline_s is None else deadline_s,
+            what=f"the driver to end; its log ends:\n{self.log_tail()}",
+        )
+        end = self.end()
+        assert end is not None, f"the driver ended without a word:\n{self.log_tail()}"
+        return end
+
+    def log_tail(self) -> str:
+        """The end of its journal and of its log."""
+        journal = "\n".join(str(event) for event in self.events()[-5:])
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return f"{journal}\n{text[-_LOG_TAIL_CHARACTERS:]}"
+
+    def close(self) -> None:
+        """Kill it and everything it started, if anything is left."""
+        own = self.running
+        for pid in self.session():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if own:
+            wait_until(lambda: not self.running, deadline_s=_GONE_DEADLINE_S, what="the killed driver to be gone")
+
+    def end(self) -> Outcome | None:
+        """How it ended; None when its journal does not tell."""
+        ends = [event for event in self.events() if event["event"] in ("finished", "error", "crash")]
+        if not ends:
+            return None
+        last = ends[-1]
+        return Outcome(last["event"], last.get("type", ""), last.get("text", ""), last.get("cause", ""))
+
+    def _state(self) -> str:
+        """The state letter of proc(5), '' when it is gone."""
+        stat = _stat(self.pid)
+        return stat[_STATE] if stat and stat[_START_TIME] == self._start else ""
+
+    def _wait_for_group(self) -> None:
+        """A killed driver's virtual machine takes a moment to give its memory back; until then it may still act."""
+        wait_until(
+            lambda: not any(stat[_GROUP] == str(self.pid) for pid in self.session() if (stat := _stat(pid))),
+            deadline_s=_GONE_DEADLINE_S,
+            what="the process group of the killed driver to be gone",
+        )
+
+    def session(self) -> list[int]:
+        """Processes of its session that run: also those that Spark's workers have made groups of their own."""
+        if _start_time(self.pid) not in (self._start, ""):
+            return []  # the number is somebody else's now
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                stat = _stat(int(entry.name))
+                if stat and stat[_SESSION] == str(self.pid) and stat[_STATE] not in _GONE:
+                    found.append(int(entry.name))
+        return found
+
+
+@dataclass
+class Nursery:
+    """Starts drivers within milliseconds, by forking a process that has imported everything. A context manager.
+
+    Args:
+        folder: for its own log.
+    """
+
+    folder: Path
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def __enter__(self) -> Nursery:
+        with (self.folder / "nursery.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                _PROGRAM,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                # A fork takes over one thread only: the libraries' pools of threads must not exist before it.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                text=True,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=_GONE_DEADLINE_S)
+
+    def start(self, config: DriverConfig, folder: Path) -> DriverProcess:
+        """Fork a driver; its files are made in ``folder``."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        path, log = folder / "config.json", folder / "driver.log"
+        config.write(path)
+        request = {
+            "config": str(path),
+            "log": str(log),
+            "environment": self._spark_environment(folder) if config.spark else None,
+        }
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the nursery has ended: {(self.folder / 'nursery.log').read_text()}"
+        return DriverProcess(int(answer), config, log)
+
+    def _spark_environment(self, folder: Path) -> dict[str, str]:
+        """The environment of a driver with Spark, which begins as a program of its own: Java reads it at its start."""
+        environment = {**os.environ, **spark_environment(folder, python_path=ROOT)}
+        if sys.dont_write_bytecode:
+            # Each driver, and each of its workers, would compile every library again.
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "bytecode")
+        return environment
+
+
+def _start_time(pid: int) -> str:
+    """When a process started, which with its number names it for ever; '' when it is gone."""
+    return stat[_START_TIME] if (stat := _stat(pid)) else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of ``/proc/<pid>/stat`` from the third on (proc(5)); empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

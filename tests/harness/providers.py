@@ -1,0 +1,286 @@
+"""Who provides the servers that tests talk to.
+
+Tests see only the protocols :class:`Broker` and :class:`Database`. A provider makes them: as local processes (the
+default), in containers, from addresses given on the command line, or, for another kind, by a class that fulfils
+:class:`Provider` and an entry in :data:`PROVIDERS`. What a provider cannot do it refuses with CapabilityError, which
+the fixtures turn into a skip with that reason, or into a failure where skips are not allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from spark_2pc_sink.testing import CapabilityError, KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy
+from spark_2pc_sink.testing.local_broker import create_topic
+
+
+@dataclass(frozen=True)
+class BrokerRequest:
+    """What a test asks of a broker; see KafkaBroker for the meaning."""
+
+    transaction_version: int = 2
+    two_phase_commit: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    #: Keep no prepared transaction over InitProducerId, as every released Kafka; matters to who can.
+    as_released: bool = False
+
+
+class Server(Protocol):
+    """Faults that every kind of server can be asked for."""
+
+    def start(self) -> None:
+        """Start it after kill() or stop(), on the same data and address."""
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+
+    def stop(self) -> None:
+        """End it in an orderly way."""
+
+    def restart(self) -> None:
+        """Stop and start it."""
+
+    def pause(self) -> None:
+        """Stop it where it is: connections stay open and nothing answers."""
+
+    def resume(self) -> None:
+        """Let it go on."""
+
+    def proxy(self) -> TcpProxy:
+        """A proxy in front of it, not yet started."""
+
+    def close(self) -> None:
+        """End it for good."""
+
+
+class Broker(Server, Protocol):
+    """A Kafka cluster of one node."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Its ``bootstrap.servers``."""
+
+    @property
+    def transaction_version(self) -> int:
+        """Level of the feature transaction.version."""
+
+    @property
+    def two_phase_commit(self) -> bool:
+        """Whether it grants enable2Pc."""
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic and return its name."""
+
+
+class Database(Server, Protocol):
+    """A PostgreSQL server."""
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's URL of a database from which others can be created."""
+
+    def create_database(self, name: str) -> str:
+        """Create a database and return its URL."""
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+
+    def database_url(self, name: str, *, port: int | None = None) -> str:
+        """The URL of a database, through another port if one is given."""
+
+
+class Provider(Protocol):
+    """Starts servers, or refuses with CapabilityError."""
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker that runs."""
+
+    def start_postgres(self, settings: Mapping[str, str]) -> Database:
+        """A PostgreSQL server that runs, with these settings beside the provider's own."""
+
+
+class LocalProvider:
+    """Servers as local processes."""
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker of its own for each call."""
+        return KafkaBroker(
+            transaction_version=request.transaction_version,
+            two_phase_commit=request.two_phase_commit,
+            properties=request.properties,
+        ).__enter__()
+
+    def start_postgres(self, settings: Mapping[str, str]) -> Database:
+        """A server of its own for each call."""
+        return PostgresServer(settings=settings).__enter__()
+
+
+class ReferenceProvider(LocalProvider):
+    """The reference coordinator in place of Kafka; with 2PC it also keeps prepared transactions, as no Kafka does."""
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker of its own for each call."""
+        return ReferenceCoordinator(
+            transaction_version=request.transaction_version,
+            two_phase_commit=request.two_phase_commit,
+            keep_prepared=not request.as_released,
+            properties=request.properties,
+        ).__enter__()
+
+
+class ContainersProvider:
+    """Servers in containers."""
+
+    # testcontainers takes half a second to import, which other providers' tests need not wait for.
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """A broker of its own for each call."""
+        from tests.harness.containers_kafka import ContainerBroker  # noqa: PLC0415
+
+        return ContainerBroker(
+            transaction_version=request.transaction_version,
+            two_phase_commit=request.two_phase_commit,
+            properties=request.properties,
+        ).__enter__()
+
+    def start_postgres(self, settings: Mapping[str, str]) -> Database:
+        """A server of its own for each call."""
+        from tests.harness.containers_postgres import ContainerPostgres  # noqa: PLC0415
+
+        return ContainerPostgres(settings=settings).__enter__()
+
+
+class _Unmanaged:
+    """A server that somebody else runs: faults are refused, and closing leaves it alone."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise CapabilityError("the server was given by address: it cannot be stopped, paused or put behind a proxy")
+
+    start = kill = stop = restart = pause = resume = proxy = _refuse
+
+    def close(self) -> None:
+        """Leave it as it is."""
+
+
+@dataclass(frozen=True)
+class GivenBroker(_Unmanaged):
+    """A broker that somebody else runs; what it can do is as the command line says."""
+
+    bootstrap: str
+    transaction_version: int
+    two_phase_commit: bool
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Create a topic and return its name; it stays behind."""
+        create_topic(self.bootstrap, name, partitions=partitions, replication=replication, config=config)
+        return name
+
+
+@dataclass(frozen=True)
+class GivenDatabase(_Unmanaged):
+    """A PostgreSQL server that somebody else runs; its user must be allowed to create databases."""
+
+    url: str
+
+    def create_database(self, name: str) -> str:
+        """Create a database and return its URL."""
+        self._execute(f'CREATE DATABASE "{name}"')
+        return self.database_url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def database_url(self, name: str, *, port: int | None = None) -> str:
+        """The URL of a database, through another port if one is given."""
+        url = make_url(self.url).set(database=name)
+        return (url if port is None else url.set(port=port)).render_as_string(hide_password=False)
+
+    def _execute(self, statement: str) -> None:
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+
+@dataclass(frozen=True)
+class GivenProvider:
+    """Servers by address, from ``--kafka`` and ``--postgres``; one that was not given is started locally."""
+
+    broker: GivenBroker | None
+    database: GivenDatabase | None
+
+    def start_broker(self, request: BrokerRequest) -> Broker:
+        """The given broker, if it is what was asked for."""
+        if self.broker is None:
+            return LocalProvider().start_broker(request)
+        offered = (self.broker.transaction_version, self.broker.two_phase_commit)
+        if request.properties or offered != (request.transaction_version, request.two_phase_commit):
+            raise CapabilityError(f"the given broker is {self.broker}, the test asks for {request}")
+        return self.broker
+
+    def start_postgres(self, settings: Mapping[str, str]) -> Database:
+        """The given server, if no settings are asked for."""
+        if self.database is None:
+            return LocalProvider().start_postgres(settings)
+        if settings:
+            raise CapabilityError(f"the given PostgreSQL cannot be started with {dict(settings)}")
+        return self.database
+
+
+def _given(config: pytest.Config) -> Provider:
+    kafka, postgres = config.getoption("--kafka"), config.getoption("--postgres")
+    return GivenProvider(
+        broker=GivenBroker(
+            bootstrap=kafka,
+            transaction_version=config.getoption("--kafka-transaction-version"),
+            two_phase_commit=config.getoption("--kafka-two-phase-commit"),
+        )
+        if kafka
+        else None,
+        database=GivenDatabase(url=postgres) if postgres else None,
+    )
+
+
+#: The values of ``--provider``.
+PROVIDERS: dict[str, Callable[[pytest.Config], Provider]] = {
+    "local": lambda _: LocalProvider(),
+    "reference": lambda _: ReferenceProvider(),
+    "containers": lambda _: ContainersProvider(),
+    "given": _given,
+}
+
+
+class BrokerPool:
+    """The brokers of a session: each kind is started when it is first asked for, and ended with the session."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._brokers: dict[tuple[int, bool, bool], Broker] = {}
+
+    def get(self, *, transaction_version: int, two_phase_commit: bool, as_released: bool = False) -> Broker:
+        """The session's broker of this kind."""
+        kind = (transaction_version, two_phase_commit, as_released and isinstance(self._provider, ReferenceProvider))
+        if kind not in self._brokers:
+            self._brokers[kind] = self._provider.start_broker(
+                BrokerRequest(
+                    transaction_version=transaction_version, two_phase_commit=two_phase_commit, as_released=as_released
+                )
+            )
+        return self._brokers[kind]
+
+    def close(self) -> None:
+        """End all of them."""
+        while self._brokers:
+            self._brokers.popitem()[1].close()

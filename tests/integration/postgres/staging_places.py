@@ -1,0 +1,116 @@
+"""What tests of staged rows share: tasks that stage rows, and a driver that takes them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.table.table_writer import AppendedRows
+from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.transfer.staging_tables import StagingName, StagingSession, TableStaging, owner_of
+from tests.integration.postgres.database_tables import orders, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.transfer.staging import Staging
+
+ID = "my sink"
+RUN = 2**40
+#: One row of it is more than an encoder holds back.
+LARGE = "x" * 2**21
+
+
+def ticket(*, generation: int = 3, attempt: int = 1, sink: str = ID) -> TransactionTicket:
+    return TransactionTicket(
+        transactional_id=sink,
+        producer=ProducerIdAndEpoch(1, 0),
+        transaction_version=2,
+        generation=generation,
+        transaction=attempt,
+        application_name=f"2pc:{sink}:{generation}",
+        kafka_only=False,
+    )
+
+
+TICKET = ticket()
+
+
+def session(url: str, **more: Any) -> StagingSession:
+    defaults: dict[str, Any] = {
+        "database": url,
+        "application_name": "2pc:my sink:3",
+        "connect_timeout_s": 5,
+        "lock_timeout_ms": 5_000,
+        "statement_timeout_ms": 60_000,
+    }
+    return StagingSession(**{**defaults, **more})
+
+
+def owner(sink: str = ID) -> str:
+    """The owner of the staging tables of a sink whose state table has the name that it has by default."""
+    return owner_of(sink, state_schema="public", state_table="kafka_transaction_state")
+
+
+def name(of: TransactionTicket = TICKET, source: int = 0) -> str:
+    """The name of a source's staging table."""
+    return str(StagingName.of(owner(of.transactional_id), of, source))
+
+
+def tables(url: str, *, schema: str = "public", of: TransactionTicket = TICKET, **more: Any) -> TableStaging:
+    return TableStaging(session(url, **more), schema, owner(of.transactional_id), of)
+
+
+@contextmanager
+def writing(place: Staging, *, source: int = 0, part_bytes: int | None = None) -> Iterator[PartWriter]:
+    """A task that stages rows."""
+    with place.store(source, RUN) as store:
+        yield PartWriter(store, part_bytes=part_bytes or place.part_bytes)
+
+
+def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0) -> EncodedSource:
+    """What a task does with such rows, and its account."""
+    *pieces, tail = orders(plan, *values)
+    with writing(place, source=source) as writer:
+        for piece in pieces:
+            writer.write(piece)
+        writer.finish(tail)
+    return EncodedSource(source, run=RUN, copy_rows=len(values), staged_parts=writer.parts)
+
+
+def copying(
+    connection: sa.Connection,
+    plan: ColumnPlan,
+    place: Staging,
+    feed: RowFeed | None = None,
+    kind: Callable[[sa.Connection, ColumnPlan], TableRows] = AppendedRows,
+    *,
+    look_s: float = 0.01,
+) -> RowCopy:
+    return RowCopy(
+        feed or RowFeed(),
+        TICKET.attempt,
+        begin=lambda: connection,
+        table=lambda opened: kind(opened, plan),
+        staged=place.staged,
+        look_s=look_s,
+        early=False,
+    )
+
+
+def taken(copy: RowCopy) -> bool:
+    """True when it has taken something that was staged."""
+    return copy._staged is not None and bool(copy._staged.taken)
+
+
+def table(url: str) -> list[tuple[Any, ...]]:
+    return rows(url, "SELECT id, item FROM orders ORDER BY id")

@@ -1,0 +1,375 @@
+"""C16, C17: what the target is, asked in each batch; and that as many rows arrive as were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2.errors
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import types as t
+
+from jdbc_state.errors import READ_ONLY
+from spark_2pc_sink.errors import ConfigurationError, ConstraintError
+from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.row_errors import refused_rows
+from spark_2pc_sink.sink.table.table_tree import read_tree
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
+
+LONG = t.LongType()
+KEYED = "CREATE TABLE orders (id bigint PRIMARY KEY, item text)"
+KEYS_ONLY = "CREATE TABLE orders (id bigint, item text, PRIMARY KEY (id, item))"
+PARTITIONED = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, item text) PARTITION BY RANGE (id)",
+    "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+)
+#: A server of another kind, which nobody has to reach.
+FOREIGN = ("CREATE FOREIGN DATA WRAPPER far", "CREATE SERVER away FOREIGN DATA WRAPPER far")
+HIGH = "FOR VALUES FROM (10) TO (20)"
+
+#: How a batch is written -> the table, the keys, and whether it has an order.
+WAYS: dict[str, tuple[str, list[str], bool]] = {
+    "append": (KEYED, [], False),
+    "upsert": (KEYED, ["id"], False),
+    "upsert by order": (KEYED, ["id"], True),
+    "keys only": (KEYS_ONLY, ["id", "item"], False),
+    "keys only by order": (KEYS_ONLY, ["id", "item"], True),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, database: str) -> Callable[..., int]:
+    """Makes the table, and writes batches into it as the parameter says; the plan is that of the table as it was."""
+    statement, keys, ordered = WAYS[request.param]
+    run(database, statement)
+    plan = plan_of(database, keys=keys, order=LONG if ordered else None)
+
+    def write(*values: tuple[Any, ...], meanwhile: Callable[[], None] | None = None) -> int:
+        return put(database, plan, *values, meanwhile=meanwhile)
+
+    return write
+
+
+def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...], meanwhile: Callable[[], None] | None = None) -> int:
+    """One batch; ``meanwhile`` is called after its first rows, before its end."""
+    full = [(*value, 1) for value in values] if plan.order else values
+    kind = UpsertedRows if plan.upsert_keys else AppendedRows
+    with transaction(url) as connection:
+        target = kind(connection, plan)
+        for value in full:
+            target.copy(orders(plan, value))
+        if meanwhile is not None:
+            meanwhile()
+        target.finish(len(full))
+    return len(full)
+
+
+def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
+    run(
+        url,
+        f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
+        f"CREATE {kind} act {when} EXECUTE FUNCTION act()",
+    )
+
+
+# --- what is refused before it is written --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statements", "keys", "said"),
+    [
+        (
+            (KEYED, "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING"),
+            ["id"],
+            "rule 'guard'",
+        ),
+        ((KEYED, "CREATE RULE guard AS ON UPDATE TO orders DO ALSO NOTIFY x"), ["id"], 'DROP RULE "guard" ON'),
+        ((*PARTITIONED, *FOREIGN, f"CREATE FOREIGN TABLE high PARTITION OF orders {HIGH} SERVER away"), [], "detach"),
+        ((*PARTITIONED, "CREATE UNLOGGED TABLE high PARTITION OF orders FOR VALUES FROM (10) TO (20)"), [], "unlogged"),
+        (
+            (
+                *PARTITIONED,
+                f"CREATE TABLE high PARTITION OF orders {HIGH} PARTITION BY RANGE (id)",
+                "CREATE UNLOGGED TABLE higher PARTITION OF high FOR VALUES FROM (15) TO (20)",
+            ),
+            [],
+            "ALTER TABLE higher SET LOGGED",
+        ),
+    ],
+    ids=["rule for INSERT", "rule for UPDATE", "foreign partition", "unlogged partition", "partition of a partition"],
+)
+def test_a_target_that_may_lose_rows_is_refused_by_name(
+    database: str, statements: tuple[str, ...], keys: list[str], said: str
+) -> None:
+    """C16: with what settles it."""
+    if FOREIGN[0] in statements:
+        # A foreign table has no unique key, so neither may the others.
+        statements = tuple(statement.replace(" PRIMARY KEY", "") for statement in statements)
+    run(database, *statements)
+    with transaction(database) as connection, pytest.raises(ConfigurationError) as caught:
+        read_target(connection, "orders", upsert=bool(keys))
+    assert said.lower() in str(caught.value).lower()
+
+
+def test_the_remedy_for_a_foreign_partition_helps(database: str) -> None:
+    """C16: it is named, and what the message says can be run as it stands."""
+    run(
+        database,
+        *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED),
+        *FOREIGN,
+        f'CREATE FOREIGN TABLE "Far" PARTITION OF orders {HIGH} SERVER away',
+    )
+    with transaction(database) as connection, pytest.raises(ConfigurationError) as caught:
+        read_target(connection, "orders")
+    run(database, caught.value.remedy.partition(";")[0])
+    plan = plan_of(database)
+    assert put(database, plan, (1, "a")) == 1
+
+
+def test_rules_do_not_concern_copy(database: str) -> None:
+    """C16: an append is not refused for a rule, which COPY passes by; nor an upsert for one that is switched off."""
+    run(database, KEYED, "CREATE RULE guard AS ON INSERT TO orders DO INSTEAD NOTHING")
+    plan = plan_of(database)
+    assert put(database, plan, (1, "a")) == 1
+    run(database, "ALTER TABLE orders DISABLE RULE guard")
+    plan = plan_of(database, keys=["id"])
+    assert put(database, plan, (2, "b")) == 1
+    assert rows(database, "SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+
+
+def test_children_of_a_plain_table_do_not_matter(database: str) -> None:
+    """C16: no row goes to what inherits from it, whatever that is."""
+    run(database, KEYED, "CREATE UNLOGGED TABLE child () INHERITS (orders)")
+    plan = plan_of(database, keys=["id"])
+    assert put(database, plan, (1, "a")) == 1
+    assert rows(database, "SELECT count(*) FROM child") == [(0,)]
+
+
+def test_a_temporary_table_is_refused(database: str) -> None:
+    """C16: it would be gone with the connection that made it."""
+    with transaction(database) as connection:
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE orders (id bigint)")
+        with pytest.raises(ConfigurationError, match="gone with its session"):
+            read_target(connection, "orders")
+
+
+# --- what changes between two batches, and within one --------------------------------------------------------------
+
+VIEW = (
+    "ALTER TABLE orders RENAME TO old",
+    "CREATE VIEW orders AS SELECT * FROM old",
+    "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+    "CREATE TRIGGER instead INSTEAD OF INSERT ON orders FOR EACH ROW EXECUTE FUNCTION nothing()",
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [(VIEW, "it is a view"), (("ALTER TABLE orders SET UNLOGGED",), "orders is unlogged")],
+    ids=["a view in its place", "unlogged"],
+)
+def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
+    database: str, way: Callable[..., int], statements: tuple[str, ...], said: str
+) -> None:
+    """C16: it was a table when the batch was planned."""
+    way((1, "a"))
+    run(database, *statements)
+    with pytest.raises(ConfigurationError, match=said):
+        way((2, "b"))
+    table = "old" if statements is VIEW else "orders"
+    assert rows(database, f"SELECT id FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("keys", [["id"], ["id", "item"]], ids=["upsert", "keys only"])
+def test_a_rule_that_came_later_is_refused_in_the_next_batch(database: str, keys: list[str], ordered: bool) -> None:
+    """C16: it would leave out a row, and INSERT would not say so where the batch has an order, or nothing but keys."""
+    run(database, KEYS_ONLY if len(keys) > 1 else KEYED)
+    plan = plan_of(database, keys=keys, order=LONG if ordered else None)
+    run(database, "CREATE RULE guard AS ON INSERT TO orders WHERE NEW.id = 2 DO INSTEAD NOTHING")
+    with pytest.raises(ConfigurationError, match="its rule 'guard' rewrites what is inserted"):
+        put(database, plan, (1, "a"), (2, "b"))
+    assert rows(database, "SELECT * FROM orders") == []
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]], ids=["append", "upsert"])
+@pytest.mark.parametrize("early", [True, False], ids=["before the batch", "within the batch"])
+def test_a_partition_that_came_later_is_looked_at(database: str, keys: list[str], early: bool) -> None:
+    """C16: attaching one does not wait for the rows of a batch, so it is looked for after the last of them as well."""
+    run(database, *PARTITIONED)
+    plan = plan_of(database, keys=keys)
+
+    def attach() -> None:
+        run(database, "CREATE UNLOGGED TABLE high (LIKE orders)", f"ALTER TABLE orders ATTACH PARTITION high {HIGH}")
+
+    if early:
+        attach()
+    with pytest.raises(ConfigurationError, match="high is unlogged"):
+        put(database, plan, (1, "a"), meanwhile=None if early else attach)
+    assert rows(database, "SELECT * FROM orders") == []
+
+
+def test_a_partition_that_is_being_altered_holds_nobody_up(database: str) -> None:
+    """C16: looking takes no lock on partitions, and rows go to the others meanwhile."""
+    run(database, *PARTITIONED, f"CREATE TABLE high PARTITION OF orders {HIGH}")
+    plan = plan_of(database)
+    with transaction(database) as other:
+        other.exec_driver_sql("LOCK TABLE high IN ACCESS EXCLUSIVE MODE")
+        assert put(database, plan, (1, "a")) == 1
+
+
+def test_the_look_is_one_message_and_counts_every_level(database: str) -> None:
+    """C16: the lock with it; partitions of partitions too."""
+    run(database, *PARTITIONED, "CREATE TABLE sub PARTITION OF orders DEFAULT PARTITION BY RANGE (id)")
+    run(database, "CREATE TABLE subsub PARTITION OF sub DEFAULT")
+    trigger(database, "BEFORE INSERT ON subsub FOR EACH ROW", "RETURN NEW;")
+    with transaction(database) as connection, driver_connection(connection).cursor() as cursor:
+        tree = read_tree(cursor, TableName("orders", "public"), lock=True)
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = 'orders'::regclass"
+        )
+        assert cursor.fetchall() == [(1,)]
+    assert (tree.partitioned, tree.triggers, tree.skipping_triggers, tree.unfit) == (True, True, True, None)
+
+
+# --- one count for every way of writing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "body", "kind"),
+    [
+        ("BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2)", "RETURN NULL;", "TRIGGER"),
+        (
+            "BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2)",
+            "INSERT INTO elsewhere VALUES (NEW.*); RETURN NULL;",
+            "TRIGGER",
+        ),
+        ("AFTER INSERT ON orders FOR EACH ROW", "DELETE FROM orders WHERE id = 2; RETURN NULL;", "TRIGGER"),
+        ("AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 2; RETURN NULL;", "TRIGGER"),
+        (
+            "AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW",
+            "DELETE FROM orders WHERE id = 2; RETURN NULL;",
+            "CONSTRAINT TRIGGER",
+        ),
+    ],
+    ids=["left out", "put elsewhere", "deleted by row", "deleted by statement", "deleted at the end"],
+)
+def test_rows_that_are_given_and_do_not_arrive_are_missed(
+    database: str, way: Callable[..., int], when: str, body: str, kind: str
+) -> None:
+    """C17: whatever a trigger does with them, and whenever it does so."""
+    run(database, "CREATE TABLE elsewhere (id bigint, item text)")
+    trigger(database, when, body, kind=kind)
+    with pytest.raises(ConstraintError, match="3 rows were given to it and 2 arrived: a trigger of the table"):
+        way((1, "a"), (2, "b"), (3, "c"))
+    assert rows(database, "SELECT * FROM orders") == []
+
+
+def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> None:
+    """C17: a trigger that keeps only what is new is no loss."""
+    way((1, "a"))
+    trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 1; RETURN NULL;")
+    assert way((2, "b"), (3, "c")) == 2
+    assert rows(database, "SELECT id FROM orders ORDER BY id") == [(2,), (3,)]
+
+
+def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Callable[..., int]) -> None:
+    """C17: nor those that it changes."""
+    trigger(
+        database,
+        "AFTER INSERT ON orders FOR EACH ROW WHEN (NEW.id < 100)",
+        "INSERT INTO orders VALUES (NEW.id + 100, 'added'), (NEW.id + 200, 'added'); "
+        "DELETE FROM orders WHERE id = NEW.id + 200; RETURN NULL;",
+    )
+    assert way((1, "a"), (2, "b")) == 2
+    assert rows(database, "SELECT id FROM orders ORDER BY id") == [(1,), (2,), (101,), (102,)]
+
+
+# --- what PostgreSQL refuses ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["P0001", "OR001", "45000", "23505", "42P01", "55000"])
+@pytest.mark.parametrize(
+    ("when", "kind"),
+    [
+        ("BEFORE INSERT ON orders FOR EACH ROW", "TRIGGER"),
+        ("AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW", "CONSTRAINT TRIGGER"),
+    ],
+    ids=["at once", "deferred"],
+)
+def test_what_a_trigger_raises_is_a_refused_row(database: str, when: str, kind: str, code: str) -> None:
+    """C12: with whatever code; the same row would be refused again."""
+    run(database, KEYED)
+    plan = plan_of(database)
+    trigger(database, when, f"RAISE EXCEPTION 'not on Sundays' USING ERRCODE = '{code}';", kind=kind)
+    with pytest.raises(ConstraintError, match="not on Sundays") as caught:
+        put(database, plan, (1, "a"))
+    assert caught.value.sqlstate == code
+
+
+def test_what_a_deferred_trigger_raises_is_a_refused_row(database: str, way: Callable[..., int]) -> None:
+    """C12: however the row was written."""
+    when = "AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+    trigger(database, when, "RAISE EXCEPTION 'not so' USING ERRCODE = 'OR001';", kind="CONSTRAINT TRIGGER")
+    with pytest.raises(ConstraintError, match=r"not so.*\[OR001\]"):
+        way((1, "a"))
+
+
+def test_a_trigger_may_ask_for_another_attempt(database: str, way: Callable[..., int]) -> None:
+    """C7: by the code of a serialization failure, which then means what it says."""
+    trigger(
+        database, "BEFORE INSERT ON orders FOR EACH ROW", "RAISE EXCEPTION 'later' USING ERRCODE = '40001'; RETURN NEW;"
+    )
+    with pytest.raises(psycopg2.errors.SerializationFailure):
+        way((1, "a"))
+
+
+def as_role(url: str, act: Callable[[sa.Connection], object]) -> None:
+    with transaction(url) as connection:
+        connection.exec_driver_sql("SET LOCAL ROLE under_policy")
+        act(connection)
+
+
+def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
+    """C12: row-level security shares its code with a missing privilege, and is not one: rows that comply go in."""
+    run(
+        database,
+        KEYED,
+        "CREATE ROLE under_policy",
+        "GRANT ALL ON orders TO under_policy",
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY odd ON orders USING (true) WITH CHECK (id % 2 = 1)",
+    )
+    inserting, copying = plan_of(database, keys=["id"]), plan_of(database)
+    try:
+        as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (1, "a"))]))
+        with pytest.raises(ConstraintError, match="refused a row: new row violates row-level security") as caught:
+            as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (3, "c"), (2, "b"))]))
+        assert caught.value.sqlstate == "42501"
+        with pytest.raises(ConfigurationError, match="COPY FROM not supported with row-level security"):
+            as_role(database, lambda connection: append(connection, copying, [orders(copying, (5, "e"))]))
+        run(database, "REVOKE INSERT ON orders FROM under_policy")
+        with pytest.raises(ConfigurationError, match="permission denied for table orders") as missing:
+            as_role(database, lambda connection: upsert(connection, inserting, [orders(inserting, (7, "g"))]))
+        assert "have its owner grant the role what is missing" in missing.value.remedy
+        assert "state table" not in str(missing.value)
+    finally:
+        run(database, "DROP OWNED BY under_policy", "DROP ROLE under_policy")
+    assert rows(database, "SELECT id FROM orders") == [(1,)]
+
+
+def test_what_is_no_refusal_of_a_row_passes(database: str) -> None:
+    """C1, C11: nor of the table: whoever owns the transaction decides."""
+    run(database, KEYED)
+    with (
+        transaction(database) as connection,
+        driver_connection(connection).cursor() as cursor,
+        pytest.raises(psycopg2.errors.ReadOnlySqlTransaction) as caught,
+        refused_rows(TableName("orders", "public")),
+    ):
+        cursor.execute("SET TRANSACTION READ ONLY; INSERT INTO orders VALUES (1)")
+    assert caught.value.pgcode == READ_ONLY

@@ -1,0 +1,220 @@
+"""The Java clients of Kafka 4.4.0 over SASL_SSL: logins, and ACLs that admit, refuse and are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port
+from tests.conftest import MakeTopic, or_skip
+from tests.harness.providers import Broker
+from tests.integration.reference.clients.conftest import state_client
+from tests.integration.reference.clients.java_client import JavaClients, JavaProcess, raises_java
+
+pytestmark = pytest.mark.java
+
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+PASSWORDS = {"admin": "all may", "alice": "secret"}
+
+
+class SecureBroker:
+    """A broker with a listener SASL_SSL beside the plain one, whose users are super users.
+
+    Args:
+        kind: ``kafka`` or ``reference``.
+        folder: for certificates.
+    """
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.authority = folder / "authority.pem"
+        self.port = free_port()
+        server: KafkaBroker | ReferenceCoordinator
+        server = KafkaBroker() if kind == "kafka" else ReferenceCoordinator(two_phase_commit=False)
+        for name, value in {
+            "listeners": f"SECURE://127.0.0.1:{self.port}",
+            "advertised.listeners": f"SECURE://127.0.0.1:{self.port}",
+            "listener.security.protocol.map": "SECURE:SASL_SSL",
+        }.items():
+            server.properties[name] += f",{value}"
+        users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
+        server.properties |= {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": f"{JAAS} {users};",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(_certificate(folder, self.authority)),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:admin",
+        }
+        self.server: Broker = server.__enter__()
+
+    def login(self, user: str, password: str | None = None) -> dict[str, str]:
+        """Settings of a client that logs in."""
+        given = PASSWORDS[user] if password is None else password
+        return {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_jaas_config": f'{JAAS} username="{user}" password="{given}";',
+            "ssl_truststore_type": "PEM",
+            "ssl_truststore_location": str(self.authority),
+        }
+
+
+def _certificate(folder: Path, authority: Path) -> Path:
+    """The server's key, in PKCS #8 as Kafka wants it, and its certificate."""
+    issuer = trustme.CA()
+    issuer.cert_pem.write_to_path(authority)
+    issued = issuer.issue_cert("127.0.0.1", "localhost")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    path = folder / "server.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + b"".join(part.bytes() for part in issued.cert_chain_pems)
+    )
+    return path
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
+        pytest.param("reference", marks=pytest.mark.kafka),
+    ],
+)
+def secure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    """A broker that asks for logins and knows ACLs."""
+    kind: str = request.param
+    broker = or_skip(request.config, lambda: SecureBroker(kind, tmp_path_factory.mktemp("certificates")))
+    yield broker
+    broker.server.close()
+
+
+@pytest.fixture(params=["kafka-clients-4.4.0"])
+def java(request: pytest.FixtureRequest, java_process: JavaProcess, secure: SecureBroker) -> Iterator[JavaClients]:
+    """Java clients of the secure listener; who they are is said for each."""
+    state_client(request, request.param)
+    assert f"kafka-clients-{java_process.kafka_version}" == request.param
+    clients = JavaClients(java_process, f"127.0.0.1:{secure.port}")
+    yield clients
+    clients.close()
+
+
+class Acls:
+    """Makes ACLs for alice, as admin."""
+
+    def __init__(self, java: JavaClients, secure: SecureBroker) -> None:
+        self._java = java
+        self._made: list[Any] = []
+        self.admin = java.admin(**secure.login("admin"))
+
+    def binding(self, kind: str, name: str, operation: str) -> Any:
+        common = self._java.kafka.common
+        pattern = common.resource.ResourcePattern(
+            getattr(common.resource.ResourceType, kind), name, common.resource.PatternType.LITERAL
+        )
+        allow = common.acl.AclPermissionType.ALLOW
+        entry = common.acl.AccessControlEntry("User:alice", "*", getattr(common.acl.AclOperation, operation), allow)
+        return common.acl.AclBinding(pattern, entry)
+
+    def allow(self, kind: str, name: str, operation: str) -> None:
+        self._made.append(self.binding(kind, name, operation))
+        self._java.result(self.admin.createAcls(self._made[-1:]).all())
+
+    def take_back(self) -> int:
+        """Delete all that were made; how many there were."""
+        deleted = self._java.result(self.admin.deleteAcls([made.toFilter() for made in self._made]).all())
+        self._made.clear()
+        return len(deleted)
+
+
+@pytest.fixture
+def acls(java: JavaClients, secure: SecureBroker) -> Iterator[Acls]:
+    """Makes ACLs, which are deleted after the test."""
+    made = Acls(java, secure)
+    yield made
+    made.take_back()
+
+
+def test_login_is_checked(java: JavaClients, secure: SecureBroker) -> None:
+    java.result(java.admin(**secure.login("alice")).describeCluster().clusterId())
+    with raises_java("SaslAuthenticationException"):
+        java.result(java.admin(**secure.login("alice", "wrong")).describeCluster().clusterId())
+
+
+def test_transaction_needs_write_on_its_id_and_its_topics(
+    java: JavaClients, secure: SecureBroker, acls: Acls, topic: MakeTopic, transactional_id: str
+) -> None:
+    name = topic(partitions=1, broker=secure.server)
+    settings = {**secure.login("alice"), "transactional_id": transactional_id}
+    with raises_java("TransactionalIdAuthorizationException"):
+        java.producer(**settings).initTransactions()
+    acls.allow("TRANSACTIONAL_ID", transactional_id, "WRITE")
+    acls.allow("TOPIC", name, "DESCRIBE")
+    refused = java.producer(**settings)
+    refused.initTransactions()
+    refused.beginTransaction()
+    with raises_java("TopicAuthorizationException"):
+        java.send(refused, name, 0, "no")
+    refused.abortTransaction()
+    acls.allow("TOPIC", name, "WRITE")
+    producer = java.producer(**settings)
+    producer.initTransactions()
+    producer.beginTransaction()
+    java.send(producer, name, 0, "yes")
+    producer.commitTransaction()
+    described = acls.admin.describeTransactions([transactional_id]).all()
+    assert str(java.result(described)[transactional_id].state()) in {"PrepareCommit", "CompleteCommit"}
+
+
+def test_idempotent_producer_needs_write_on_some_topic(
+    java: JavaClients, secure: SecureBroker, acls: Acls, topic: MakeTopic
+) -> None:
+    name = topic(partitions=1, broker=secure.server)
+    acls.allow("TOPIC", name, "DESCRIBE")
+    with raises_java("ClusterAuthorizationException"):
+        java.send(java.producer(**secure.login("alice")), name, 0, "no")
+    acls.allow("TOPIC", name, "WRITE")
+    assert java.send(java.producer(**secure.login("alice")), name, 0, "yes") == [0]
+
+
+def test_consumer_needs_read_on_group_and_topic(
+    java: JavaClients, secure: SecureBroker, acls: Acls, topic: MakeTopic, group_id: str
+) -> None:
+    name = topic(partitions=1, broker=secure.server)
+    java.send(java.producer(**secure.login("admin")), name, 0, "a")
+
+    def read() -> list[str | None]:
+        consumer = java.consumer(group_id=group_id, **secure.login("alice"))
+        consumer.subscribe([name])
+        found = [record.value for record in java.take(consumer, 1)]
+        consumer.commitSync()
+        consumer.close()
+        return found
+
+    with raises_java("TopicAuthorizationException"):
+        read()
+    acls.allow("TOPIC", name, "READ")
+    with raises_java("GroupAuthorizationException"):
+        read()
+    acls.allow("GROUP", group_id, "READ")
+    assert read() == ["a"]
+
+
+def test_acls_are_listed_and_deleted(
+    java: JavaClients, secure: SecureBroker, acls: Acls, transactional_id: str
+) -> None:
+    binding = acls.binding("TRANSACTIONAL_ID", transactional_id, "TWO_PHASE_COMMIT")
+
+    def listed() -> list[str]:
+        return [str(found) for found in java.result(acls.admin.describeAcls(binding.toFilter()).values())]
+
+    acls.allow("TRANSACTIONAL_ID", transactional_id, "TWO_PHASE_COMMIT")
+    assert listed() == [str(binding)]
+    assert acls.take_back() == 1
+    assert listed() == []
+    with raises_java("ClusterAuthorizationException"):
+        java.result(java.admin(**secure.login("alice")).describeAcls(binding.toFilter()).values())

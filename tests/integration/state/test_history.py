@@ -1,0 +1,329 @@
+"""The history of a sink: in step with its row in both stores, and nothing when the row was not changed."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jdbc_state import MemoryStateStore, SqlStateStore, StateRow, StateStore
+from jdbc_state.history import EVENTS
+from jdbc_state.model import STATUSES
+from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
+from tests.harness.halts import halts
+from tests.harness.providers import Database
+from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, settings, sql_store
+
+BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: Database) -> Iterator[str]:
+    """One database for the module; each test has a schema of its own."""
+    name = f"history_{secrets.token_hex(4)}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=BOTH)
+def make(request: pytest.FixtureRequest) -> Any:
+    """A function that makes an empty store, whose tables exist."""
+
+    def made(keep: int = 1_000) -> StateStore:
+        if request.param == "memory":
+            store: StateStore = MemoryStateStore(history_batches=keep)
+        else:
+            names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
+            store = SqlStateStore(request.getfixturevalue("shared_database"), names)
+        store.prepare_schema()
+        request.addfinalizer(store.close)
+        return store
+
+    return made
+
+
+def lines(store: StateStore, transactional_id: str = ID) -> list[tuple[str, int, int | None, str, str]]:
+    """Event, number, batch, status and pair of each line, the oldest first."""
+    found = store.read_history(transactional_id, last=100)[::-1]
+    return [
+        (line.event, row.decision, row.batch_id, row.status, row.prepared_transaction_state)
+        for line in found
+        for row in [line.row]
+    ]
+
+
+def in_step(store: StateStore, row: StateRow | None) -> StateRow:
+    """The newest line is the row, to the last column."""
+    assert row is not None
+    assert store.read_history(row.transactional_id, last=1)[0].row == row == store.read(row.transactional_id)
+    return row
+
+
+def test_every_change_of_the_row_is_in_its_line(make: Any) -> None:
+    """C13: a claim, a decision, what became of it, a resend, a batch without records, and what a person decided."""
+    store = make()
+    row = in_step(store, claim(store))
+    row = in_step(store, store.mark_initialized(ID, row.generation, "4:9"))
+    decide(store, row)
+    in_step(store, store.read(ID))
+    row = in_step(store, store.mark_done(ID, row.generation, "5:1"))
+    row = in_step(store, store.take_empty_batch(ID, row.generation, 1, "5:0"))
+    decide(store, row, batch_id=2, prepared="5:1")
+    row = in_step(store, claim(store, run_id="run-2"))
+    row = in_step(store, store.mark_owed(ID, row.generation))
+    row = in_step(store, store.accept_replay(ID, row.generation))
+    decide(store, row, batch_id=2, prepared="5:3")
+    row = in_step(store, store.drop_batch(ID, row.generation, "5:3"))
+    in_step(store, claim(store, query_id="query-2", adopt=True))
+    assert lines(store) == [
+        ("claimed", 0, None, "none", ""),
+        ("decided", 1, 0, "done", "5:0"),
+        ("empty", 2, 1, "done", "5:0"),
+        ("decided", 3, 2, "owed", "5:1"),
+        ("resent", 4, 2, "done", "5:3"),
+        ("adopted", 5, None, "done", "5:3"),
+    ]
+    assert {event for event, *_ in lines(store)} < EVENTS.keys()
+
+
+def test_what_changes_no_row_writes_no_line(make: Any) -> None:
+    """D1, C13: an overtaken driver, and one beside another decision than it has seen."""
+    store = make()
+    row = claim(store)
+    decide(store, row)
+    store.mark_done(ID, row.generation, "5:1")
+    before = lines(store)
+    with halts(HaltCause.COMMITS_LOST):
+        decide(store, replace(row, prepared_transaction_state="5:8"), batch_id=1)
+    claim(store)
+    for late in (
+        lambda: decide(store, row, batch_id=1),
+        lambda: store.mark_done(ID, row.generation, "5:1"),
+        lambda: store.take_empty_batch(ID, row.generation, 1, "5:0"),
+    ):
+        with pytest.raises(SupersededError):
+            late()
+    assert lines(store) == before
+
+
+def test_a_repeat_of_an_empty_batch_takes_no_second_line(make: Any) -> None:
+    """C1, C13: the answer to the first was lost."""
+    store = make()
+    row = claim(store)
+    for _ in range(2):
+        store.take_empty_batch(ID, row.generation, 0, "")
+    assert lines(store) == [("claimed", 0, None, "none", ""), ("empty", 1, 0, "done", "")]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [24]), (2, [23, 24]), (20, list(range(5, 25)))])
+def test_the_last_lines_are_kept(make: Any, keep: int, kept: list[int]) -> None:
+    """A11: bounded, for each sink by itself, and the newest is always there."""
+    store = make(keep)
+    row, other = claim(store), claim(store, "other")
+    for batch_id in range(24):
+        if batch_id % 5:
+            decide(store, row, batch_id=batch_id, prepared=f"5:{batch_id}")
+            row = store.mark_done(ID, row.generation, f"5:{batch_id + 1}")
+        else:
+            row = store.take_empty_batch(ID, row.generation, batch_id, row.prepared_transaction_state)
+        numbers = [number for _, number, *_ in lines(store)]
+        assert numbers[-1] == batch_id + 1
+        assert len(numbers) <= keep + max(1, keep // 10)
+    assert [number for _, number, *_ in lines(store)] == kept
+    decide(store, other)
+    assert [number for _, number, *_ in lines(store, "other")][-1] == 1
+
+
+def test_without_history_none_is_written(make: Any) -> None:
+    store = make(0)
+    row = claim(store)
+    decide(store, row)
+    store.mark_done(ID, row.generation, "5:1")
+    assert store.read_history(ID, last=1) == []
+    read = store.read(ID)
+    assert read is not None
+    assert read.decision == 1
+
+
+def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
+    """C13: a person has tidied up."""
+    store = make()
+    row = claim(store)
+    decide(store, row)
+    if isinstance(store, SqlStateStore):
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+            connection.execute(store._tables.history.delete())
+    else:
+        store._lines.clear()
+    store.mark_done(ID, row.generation, "5:1")
+    assert lines(store) == [("noted", 1, 0, "done", "5:0")]
+
+
+# --- a lost row ------------------------------------------------------------------------------------------------------
+
+
+def lose(store: StateStore, transactional_id: str = ID) -> None:
+    """Delete the row, as a person does."""
+    if isinstance(store, SqlStateStore):
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+            connection.execute(store._state.delete().where(store._state.c.transactional_id == transactional_id))
+    else:
+        del store._rows[transactional_id]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_lost_row_is_made_again_from_its_newest_line(make: Any, status: str) -> None:
+    """C13: the row was deleted; whatever it said, the claim that finds it gone says the same."""
+    store = make()
+    reach(store, status)
+    row = claim(store)
+    lose(store)
+    assert store.read(ID) is None
+    assert store.read_lost() == [row]
+    rebuilt = claim(store, run_id="run-2")
+    assert rebuilt.rebuilt_from == row.decision
+    assert rebuilt == replace(row, generation=row.generation + 1, run_id="run-2", claimed_at=rebuilt.claimed_at)
+    in_step(store, rebuilt)
+    assert (store.read_lost(), claim(store).rebuilt_from) == ([], None)
+
+
+def test_a_row_that_is_new_is_not_made_again(make: Any) -> None:
+    store = make()
+    assert claim(store).rebuilt_from is None
+    assert claim(store, "other").rebuilt_from is None
+
+
+def test_the_claims_before_the_loss_stay_defeated(make: Any) -> None:
+    """C2, C13: an older driver holds a generation that the row made again must not come to."""
+    store = make()
+    row = reach(store, "done")
+    older = [claim(store) for _ in range(3)][-1]
+    lose(store)
+    with pytest.raises(SupersededError, match="no row"):
+        claim(store, expected_generation=older.generation)
+    with pytest.raises(SupersededError, match="no row"):
+        decide(store, older, batch_id=1)
+    rebuilt = claim(store)
+    assert rebuilt.generation == older.generation + 1
+    with pytest.raises(SupersededError):
+        decide(store, older, batch_id=1)
+    assert in_step(store, store.read(ID)) == replace(row, generation=rebuilt.generation, claimed_at=rebuilt.claimed_at)
+
+
+@pytest.mark.parametrize("change", [{"query_id": "query-2"}, {"cluster_id": "cluster-b"}])
+def test_a_lost_row_still_belongs_to_its_query_and_cluster(make: Any, change: dict[str, str]) -> None:
+    """A10, D6: losing the row is no way round the question whose it is."""
+    store = make()
+    row = reach(store, "done")
+    lose(store)
+    with pytest.raises(ClaimRefusedError):
+        claim(store, **change)
+    assert store.read(ID) is None
+    adopted = claim(store, adopt=True, **change)
+    assert (adopted.rebuilt_from, adopted.decision) == (row.decision, row.decision + 1)
+    assert (adopted.batch_id, adopted.status) == ((None, "done") if "query_id" in change else (0, "none"))
+
+
+def test_a_decided_row_that_is_lost_is_not_adopted_from_another_cluster(make: Any) -> None:
+    """D6: as where the row is there."""
+    store = make()
+    reach(store, "decided")
+    lose(store)
+    with pytest.raises(ClaimRefusedError, match="is not settled"):
+        claim(store, cluster_id="cluster-b", adopt=True)
+
+
+def test_lost_rows_are_listed_by_their_ids(make: Any) -> None:
+    store = make()
+    for name in ("b", "a", "c"):
+        reach(store, "done", name)
+    for name in ("a", "b"):
+        lose(store, name)
+    assert [row.transactional_id for row in store.read_lost()] == ["a", "b"]
+
+
+# --- on PostgreSQL ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_an_older_row_that_was_put_back_goes_on_behind_the_newest_line(database: str) -> None:
+    """C13: what came after it stays where it was, and is not the newest line any more."""
+    with sql_store(database) as store:
+        row = claim(store)
+        execute(database, "CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
+        decide(store, row)
+        store.mark_done(ID, row.generation, "5:1")
+        execute(database, "DELETE FROM kafka_transaction_state")
+        execute(database, "INSERT INTO kafka_transaction_state SELECT * FROM backup")
+        row = in_step(store, claim(store))
+        assert row.decision == 2
+        decide(store, row)
+        assert [event for event, *_ in lines(store)] == ["claimed", "decided", "claimed", "decided"]
+
+
+@pytest.mark.postgres
+def test_lines_go_when_no_history_is_kept_any_more(database: str) -> None:
+    """C13: they would fall behind the row, and one day it would be made again from an old one."""
+    with sql_store(database) as store:
+        row = reach(store, "done")
+    with sql_store(database, history_batches=0) as without:
+        claimed = claim(without)
+        assert lines(without) == []
+        decide(without, claimed, batch_id=1)
+        lose(without)
+        assert claim(without).status == "none"
+    assert row.decision == 1
+
+
+@pytest.mark.postgres
+def test_a_row_that_was_lost_before_that_is_made_again_first(database: str) -> None:
+    """C13: the settings have changed while the row was lost."""
+    with sql_store(database) as store:
+        row = reach(store, "decided")
+        lose(store)
+    with sql_store(database, history_batches=0) as without:
+        rebuilt = claim(without)
+        assert (rebuilt.status, rebuilt.rebuilt_from, lines(without)) == ("decided", row.decision, [])
+
+
+@pytest.mark.postgres
+def test_claims_of_a_lost_row_come_one_after_the_other(database: str) -> None:
+    """C3: two drivers find it gone at the same moment."""
+    with sql_store(database) as store, sql_store(database) as second:
+        row = reach(store, "decided")
+        lose(store)
+        barrier = threading.Barrier(2)
+        found: list[StateRow] = []
+
+        def start(one: SqlStateStore) -> None:
+            barrier.wait(10)
+            found.append(claim(one))
+
+        threads = [threading.Thread(target=start, args=[one]) for one in (store, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(each.generation for each in found) == [row.generation + 1, row.generation + 2]
+        assert {each.status for each in found} == {"decided"}
+
+
+@pytest.mark.postgres
+def test_a_line_is_rolled_back_with_its_batch(database: str) -> None:
+    """C13: the decision and its line are one transaction."""
+
+    def fail(store: SqlStateStore, row: StateRow) -> None:
+        with store.deciding(ID, row.generation) as transaction:
+            transaction.decide(FIRST)
+            raise ZeroDivisionError
+
+    with sql_store(database) as store:
+        row = claim(store)
+        before = lines(store)
+        with pytest.raises(ZeroDivisionError):
+            fail(store, row)
+        assert lines(store) == before

@@ -1,0 +1,348 @@
+"""D10: the session by which a driver is seen to live, and what others see of it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg2
+import pytest
+from sqlalchemy import make_url
+
+from jdbc_state import SqlStateStore, StateRow
+from jdbc_state.connections import Database
+from jdbc_state.pooler import behind_pooler, takes_transactions
+from jdbc_state.presence import LOOK_S, Presence
+from jdbc_state.sessions import Liveness
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.recovery.api import DRIVER_RETURN_MS
+from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
+from tests.harness.providers import Database as Server
+from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, execute, sql_store
+
+#: For a session to be there, or to be gone.
+SOON_S = 30
+
+
+@pytest.fixture
+def operator(database: str) -> Iterator[SqlStateStore]:
+    """A store that looks, and holds nothing."""
+    with sql_store(database) as store:
+        yield store
+
+
+def seen(operator: SqlStateStore, transactional_id: str = ID) -> Liveness:
+    """What is seen of the driver with the newest claim."""
+    row = operator.read(transactional_id)
+    assert row is not None
+    return operator.liveness(row)
+
+
+def named(url: str) -> list[str]:
+    """The names of the sessions by which drivers are seen, older ones first."""
+    found = execute(
+        url,
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
+        "AND application_name LIKE '2pc@%' ORDER BY backend_start",
+    )
+    return [name for (name,) in found]
+
+
+def generations(url: str) -> list[str]:
+    return [name.rpartition(":")[2] for name in named(url)]
+
+
+def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, database: str) -> None:
+    """D10: at once, and in no transaction; it is named by process, host and role."""
+    with sql_store(database) as driver:
+        row = claim(driver)
+        liveness = seen(operator)
+        assert liveness.alive is True
+        assert "from 127.0.0.1, role postgres; claim 1 is of " in liveness.detail
+        assert str(row.claimed_at) in liveness.detail
+        states = execute(database, "SELECT state, xact_start FROM pg_stat_activity WHERE application_name LIKE '2pc@%'")
+        assert states == [("idle", None)]
+    wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+    assert "the database has no session of claim 1" in seen(operator).detail
+
+
+def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore, database: str) -> None:
+    """D10: it holds its claim for as long as it runs, and nobody waits for it."""
+    with sql_store(database) as other:
+        claim(other, query_id=None, run_id=None)
+        assert named(database) == []
+        liveness = seen(operator)
+    assert (liveness.alive, liveness.detail) == (False, "claim 1 was the command line's")
+
+
+def test_a_driver_that_claims_again_is_seen_by_its_new_claim(operator: SqlStateStore, database: str) -> None:
+    """D10: after a failed attempt, for instance; with one session."""
+    with sql_store(database) as driver:
+        for generation in ("1", "2", "3"):
+            claim(driver)
+            assert seen(operator).alive
+            assert generations(database)[-1] == generation
+        wait_until(lambda: generations(database) == ["3"], deadline_s=SOON_S, what="one session")
+
+
+def test_an_older_driver_is_not_taken_for_the_newest(operator: SqlStateStore, database: str) -> None:
+    """D1, D10: nor is its session ended; it goes when the older driver notices."""
+    with sql_store(database) as older:
+        claim(older)
+        with sql_store(database) as newer:
+            claim(newer)
+            assert sorted(generations(database)) == ["1", "2"]
+        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the newer driver to be gone")
+        assert generations(database) == ["1"]
+
+
+def test_another_sink_is_not_taken_for_this_one(operator: SqlStateStore, database: str) -> None:
+    """D10: neither the same id with another state table, nor an id that begins like it."""
+    claim(operator, query_id="q", run_id=None)
+    with sql_store(database, state_schema="elsewhere") as elsewhere, sql_store(database) as other:
+        claim(elsewhere)
+        claim(other, f"{ID}:more")
+        assert len(named(database)) == 2
+        row = operator.read(ID)
+        assert row is not None
+        as_of_a_driver: dict[str, Any] = {**vars(row), "run_id": "run-1"}
+        assert operator.liveness(StateRow(**as_of_a_driver)).alive is False
+
+
+def test_a_claim_is_not_held_up_by_the_session_of_another_role(operator: SqlStateStore, database: str) -> None:
+    """D10: a session in a transaction of another role would stand in its way; a presence session does not."""
+    with monitor(database) as url:
+        grant_writing(database, str(make_url(url).username))
+        driver = SqlStateStore(url, operator._settings)
+        try:
+            claim(driver)
+            assert claim(operator, run_id=None).generation == 2
+            assert generations(database) == ["1"]
+        finally:
+            driver.close()
+
+
+def test_a_session_that_was_ended_comes_back(operator: SqlStateStore, database: str) -> None:
+    """D10: and is looked after often enough that nobody takes its driver for dead meanwhile."""
+    assert LOOK_S * 1000 <= DRIVER_RETURN_MS / 4
+    with sql_store(database) as driver:
+        claim(driver)
+        execute(
+            database,
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name LIKE '2pc@%'",
+        )
+        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen again")
+        assert generations(database) == ["1"]
+
+
+def test_a_database_that_was_started_anew_sees_its_drivers_again(start_postgres: Callable[..., Server]) -> None:
+    """D10: nobody has to claim again for it."""
+    server = start_postgres()
+    url = server.create_database("shop")
+    with sql_store(url) as driver, sql_store(url) as operator:
+        claim(driver)
+        server.restart()
+        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen again")
+
+
+def test_a_session_is_replaced_before_it_is_old(
+    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10: after a failover it is at the new primary, as other connections are; and never is there none."""
+    monkeypatch.setattr("jdbc_state.presence.KEPT_S_MAX", 0)
+    pids = set()
+    with sql_store(database) as driver:
+        claim(driver)
+
+        def replaced() -> bool:
+            liveness = seen(operator)
+            assert liveness.alive is True
+            pids.add(liveness.detail.partition(" from")[0])
+            return len(pids) > 2
+
+        wait_until(replaced, deadline_s=SOON_S, what="two other sessions")
+
+
+def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
+    """D10: a trigger may leave hours between two batches."""
+    name = make_url(database).database
+    idle = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'"
+    longer = f"{idle} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
+    execute(database, f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '2s'")
+    with sql_store(database) as driver:
+        claim(driver)
+        seen_first = execute(database, idle)
+        wait_until(lambda: execute(database, longer) == seen_first, deadline_s=SOON_S, what="a session that was idle")
+
+
+def test_a_driver_whose_query_has_ended_is_not_seen(operator: SqlStateStore, database: str) -> None:
+    """D10: the process may go on, as a notebook's does; and the next claim is seen again."""
+    running = threading.Event()
+    running.set()
+    store = SqlStateStore(database, operator._settings, shown_while=running.is_set)
+    try:
+        claim(store)
+        assert seen(operator).alive is True
+        running.clear()
+        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+        running.set()
+        claim(store)
+        assert seen(operator).alive is True
+    finally:
+        store.close()
+
+
+@contextmanager
+def monitor(database: str) -> Iterator[str]:
+    """The URL of a role that may read the state table, and nothing else; without the role at the end."""
+    name = f"monitor_{secrets.token_hex(4)}"
+    execute(database, f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
+    try:
+        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {name}")
+        yield make_url(database).set(username=name, password="pw").render_as_string(hide_password=False)
+    finally:
+        execute(database, f"DROP OWNED BY {name}")
+        execute(database, f"DROP ROLE {name}")
+
+
+def grant_writing(database: str, role: str) -> None:
+    """Let a role that may read the state table claim rows, too."""
+    execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {role}")
+    execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {role}")
+
+
+def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, database: str) -> None:
+    """D10: and is told why it does not see where."""
+    with sql_store(database) as driver, monitor(database) as url:
+        claim(driver)
+        store = SqlStateStore(url, operator._settings)
+        liveness = seen(store)
+        store.close()
+    assert liveness.alive is True
+    assert "from an address that only its role and pg_read_all_stats see, role postgres" in liveness.detail
+
+
+def test_a_claim_stands_where_no_session_is_left_for_it(
+    operator: SqlStateStore, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C11, D10: it is said, and tried again."""
+    with monitor(database) as url:
+        name = str(make_url(url).username)
+        grant_writing(database, name)
+        execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 1")
+        driver = SqlStateStore(url, operator._settings)
+        try:
+            row = claim(driver)
+            assert "no session shows that this driver lives" in caplog.text
+            assert "pw@" not in caplog.text
+            decide(driver, row)
+            execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
+            wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
+        finally:
+            driver.close()
+        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+
+
+def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
+    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D10: and is not left behind."""
+    asked = Presence._is_lent_to_others
+    broken: list[Any] = []
+
+    def breaks_twice(presence: Presence, session: Any) -> bool:
+        if len(broken) < 2:
+            broken.append(session)
+            raise psycopg2.OperationalError("server closed the connection unexpectedly")
+        return asked(presence, session)
+
+    monkeypatch.setattr(Presence, "_is_lent_to_others", breaks_twice)
+    with sql_store(database) as driver:
+        claim(driver)
+        wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
+        assert caplog.text.count("no session shows that this driver lives") == 1
+        assert [session.closed != 0 for session in broken] == [True, True]
+
+
+def test_a_driver_in_its_deciding_transaction_is_seen_by_that_too(operator: SqlStateStore, database: str) -> None:
+    """D10: where it has no other session, as behind a pooler; told from that of another state table by its lock."""
+    with sql_store(database) as driver, sql_store(database, state_schema="elsewhere") as elsewhere:
+        row = claim(driver)
+        there = claim(elsewhere)
+        driver._presence.end()
+        elsewhere._presence.end()
+        with elsewhere.deciding(ID, there.generation):
+            wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="no session")
+            with driver.deciding(ID, row.generation):
+                assert seen(operator).alive is True
+
+
+def test_a_standby_does_not_know() -> None:
+    """D10: drivers are at the primary."""
+    with PostgresServer() as primary, PostgresStandby(primary) as standby:
+        with sql_store(primary.url) as driver:
+            claim(driver)
+            standby.wait_until_caught_up()
+            looking = SqlStateStore(standby.database_url("postgres"), driver._settings)
+            liveness = seen(looking)
+            looking.close()
+        assert (liveness.alive, liveness.detail) == (None, "this is a standby, and its sessions are at the primary")
+
+
+# --- behind a pooler ------------------------------------------------------------------------------------------------
+
+
+def test_a_pooler_in_session_mode_shows_drivers(
+    operator: SqlStateStore, database: str, pooled: Callable[..., str]
+) -> None:
+    """C6, D10: by its own address. That none is there proves nothing to who looks through a pooler."""
+    url = pooled(database, "session")
+    with sql_store(url) as driver, sql_store(url) as looking:
+        claim(driver)
+        assert seen(operator).alive is True
+        assert seen(looking).alive is True
+        driver.close()
+        wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
+        assert seen(looking).alive is None
+
+
+def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
+    operator: SqlStateStore, database: str, pooled: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """C6, D10: the driver says so at its claim, leaves no name to the next user of a session, and works."""
+    url = pooled(database, "transaction")
+    with sql_store(url) as driver, sql_store(url) as looking:
+        row = claim(driver)
+        assert "a pooler in transaction mode" in caplog.text
+        assert named(database) == []
+        liveness = seen(looking)
+        assert (liveness.alive, liveness.detail) == (
+            None,
+            "by a pooler, a driver can be seen in its transactions only",
+        )
+        with driver.deciding(ID, row.generation):
+            assert seen(looking).alive is True
+        settings = "SELECT current_setting('idle_session_timeout'), current_setting('tcp_keepalives_idle')"
+        assert execute(url, settings) == execute(database, settings)
+
+
+def test_what_takes_transactions_is_not_refused(database: str, pooled: Callable[..., str]) -> None:
+    """C6: what has failed for another reason is told as that."""
+    for url in (database, pooled(database, "session"), pooled(database, "transaction")):
+        reached = Database(url, SETTINGS)
+        with closing(reached.session("test")) as session:
+            assert behind_pooler(session) == (url != database)
+            assert takes_transactions(session)
+        reached._refuse_statement_mode("test")
+
+
+def test_a_pooler_in_statement_mode_is_refused_by_name(database: str, pooled: Callable[..., str]) -> None:
+    """C6: there is no transaction in which a batch could be decided."""
+    url = pooled(database, "statement")
+    store = SqlStateStore(url, SETTINGS)
+    with pytest.raises(ConfigurationError, match=r"PgBouncer in statement mode.*set pool_mode = transaction") as caught:
+        store.prepare_schema()
+    assert str(make_url(url).password) not in str(caught.value)

@@ -1,0 +1,520 @@
+"""The contract of a state store, held against the store on PostgreSQL and the one in memory alike."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, text
+
+from jdbc_state import TRANSITIONS, MemoryStateStore, SqlStateStore, StateRow, StateStore
+from jdbc_state.model import STATUSES, claim_refusal, legal_before, status_after
+from spark_2pc_sink.errors import (
+    ClaimRefusedError,
+    CommitUnknownError,
+    HaltCause,
+    LocalProtocolError,
+    StateStoreError,
+    SupersededError,
+)
+from tests.harness.halts import halts
+from tests.harness.providers import Database
+from tests.integration.state.state_stores import (
+    ARGUMENTS,
+    CLUSTER,
+    FIRST,
+    ID,
+    QUERY,
+    RUN,
+    admin,
+    call,
+    claim,
+    decide,
+    reach,
+    settings,
+    sql_store,
+)
+
+BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
+OPERATIONS = ["decide", *ARGUMENTS]
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: Database) -> Iterator[str]:
+    """One database for the module: a schema of its own is enough for each test, and made ten times faster."""
+    name = f"state_{secrets.token_hex(4)}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=BOTH)
+def unprepared(request: pytest.FixtureRequest) -> StateStore:
+    """A store whose tables do not exist."""
+    if request.param == "memory":
+        return MemoryStateStore()
+    schema = f"test_{secrets.token_hex(4)}"
+    return SqlStateStore(request.getfixturevalue("shared_database"), settings(state_schema=schema))
+
+
+@pytest.fixture
+def store(unprepared: StateStore) -> Iterator[StateStore]:
+    """An empty store whose tables exist."""
+    unprepared.prepare_schema()
+    yield unprepared
+    unprepared.close()
+
+
+def read(store: StateStore, transactional_id: str = ID) -> StateRow:
+    row = store.read(transactional_id)
+    assert row is not None
+    return row
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_reading_needs_no_table(unprepared: StateStore) -> None:
+    """D2: `status` on a fresh database says that nothing is known, it does not fail."""
+    assert unprepared.read(ID) is None
+    assert unprepared.read_all() == []
+
+
+def test_claiming_needs_the_table(unprepared: StateStore) -> None:
+    with pytest.raises(StateStoreError) as raised:
+        claim(unprepared)
+    assert (raised.value.sqlstate, raised.value.retriable) == ("42P01", False)
+
+
+def test_every_row_is_listed_by_its_id(store: StateStore) -> None:
+    """A10: two sinks in one table do not touch each other."""
+    rows = [reach(store, status, transactional_id) for transactional_id, status in (("b:1", "done"), ("b", "owed"))]
+    assert store.read_all() == [rows[1], rows[0]]
+    assert store.read("c") is None
+
+
+def test_a_row_says_how_old_it_is(store: StateStore) -> None:
+    """Recovery asks before it stops a sink that is probably running."""
+    assert 0 <= claim(store).age_s < 5
+    assert 0 <= read(store).age_s < 5
+    assert (read(store).decided_age_s, read(store).in_doubt_s) == (None, None)
+
+
+@pytest.mark.parametrize("status", ["decided", "owed", "done"])
+def test_a_row_says_for_how_long_kafka_has_lacked_its_batch(status: str, store: StateStore) -> None:
+    """B27: by the decision; claims come and go while a job fails at each start."""
+    reach(store, status)
+    row = read(store)
+    assert 0 <= (row.decided_age_s or 0) < 5
+    assert row.in_doubt_s == (None if status == "done" else row.decided_age_s)
+
+
+# --- the claim -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_claim_makes_the_row(store: StateStore) -> None:
+    row = claim(store)
+    assert row == StateRow(
+        transactional_id=ID,
+        generation=1,
+        query_id=QUERY,
+        run_id=RUN,
+        cluster_id=CLUSTER,
+        claimed_at=row.claimed_at,
+    )
+    again = claim(store, run_id="run-2")
+    assert again == replace(row, generation=2, run_id="run-2", claimed_at=again.claimed_at)
+    assert again.claimed_at >= row.claimed_at
+    assert read(store) == again
+
+
+def test_concurrent_first_claims_are_one_after_the_other(store: StateStore) -> None:
+    """C3: of drivers that start for the first time together one makes the row; each has a generation of its own."""
+    rows: list[StateRow] = []
+    barrier = threading.Barrier(4)
+
+    def first() -> None:
+        barrier.wait(10)
+        rows.append(claim(store))
+
+    threads = [threading.Thread(target=first) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(row.generation for row in rows) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"), [({"query_id": "query-2"}, "query"), ({"cluster_id": "cluster-b"}, "Kafka cluster")]
+)
+def test_a_refused_claim_changes_nothing(store: StateStore, changes: dict[str, Any], what: str) -> None:
+    """A10, B21, D6: a copied configuration, or a cloned database, cannot stop the sink that owns the row."""
+    row = reach(store, "done")
+    with pytest.raises(ClaimRefusedError) as raised:
+        claim(store, **changes)
+    assert raised.value.what == what
+    assert "adopt" in raised.value.remedy
+    assert read(store) == row
+    store.check_generation(ID, row.generation)
+
+
+def test_the_command_line_takes_no_part_in_the_ownership_of_a_query(store: StateStore) -> None:
+    row = reach(store, "decided")
+    taken = claim(store, query_id=None, run_id=None)
+    assert taken == replace(row, generation=2, run_id=None, claimed_at=taken.claimed_at)
+    assert claim(store).generation == 3
+    with pytest.raises(ClaimRefusedError):
+        claim(store, query_id=None, run_id=None, cluster_id="cluster-b")
+
+
+def test_a_row_that_the_command_line_made_belongs_to_the_first_query(store: StateStore) -> None:
+    claim(store, query_id=None, run_id=None)
+    assert claim(store).query_id == QUERY
+    with pytest.raises(ClaimRefusedError):
+        claim(store, query_id="query-2")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_an_adopting_query_counts_its_batches_from_none(store: StateStore, status: str) -> None:
+    """A8: after a wiped checkpoint batch 0 comes again, and must not be taken for the replay of an old one."""
+    row = reach(store, status)
+    adopted = claim(store, query_id="query-2", adopt=True)
+    taken = replace(row, query_id="query-2", generation=2, claimed_at=adopted.claimed_at, decision=row.decision + 1)
+    assert adopted == replace(taken, batch_id=None)
+
+
+@pytest.mark.parametrize(("status", "after"), [("none", "none"), ("done", "none"), ("owed", "owed")])
+def test_adopted_from_another_cluster_a_row_forgets_its_transactions(
+    store: StateStore, status: str, after: str
+) -> None:
+    """D6: producer ids of two clusters collide, so a pair of the other one would name a stranger's transaction."""
+    reach(store, status)
+    adopted = claim(store, cluster_id="cluster-b", adopt=True)
+    assert (adopted.status, adopted.cluster_id) == (after, "cluster-b")
+    assert (adopted.prepared_transaction_state, adopted.settled, adopted.kafka_offsets) == ("", "", {})
+    assert adopted.topic_ids == {}
+    assert adopted.batch_id == (None if status == "none" else 0)
+
+
+def test_a_batch_in_doubt_in_another_cluster_is_not_adopted(store: StateStore) -> None:
+    """D6: which side has the batch can only be settled with the cluster that it was sent to."""
+    row = reach(store, "decided")
+    with pytest.raises(ClaimRefusedError, match=r"that cluster first.*look whether.*'done'.*'owed'"):
+        claim(store, cluster_id="cluster-b", adopt=True)
+    assert read(store) == row
+
+
+def test_a_claim_can_depend_on_the_claim_before(store: StateStore) -> None:
+    """D1: a driver that was overtaken does not overtake in turn."""
+    row = claim(store)
+    mine = claim(store, expected_generation=row.generation)
+    assert mine.generation == 2
+    other = claim(store, run_id="run-2", expected_generation=mine.generation)
+    with pytest.raises(SupersededError, match="generation 3 of run run-2"):
+        claim(store, expected_generation=mine.generation)
+    assert read(store) == other
+
+
+def test_a_generation_that_goes_back_is_no_newer_driver(store: StateStore) -> None:
+    """C5: generations only grow. One below a claim that was granted shows that the database lost that claim."""
+    row = claim(store)
+    lost = row.generation + 1
+    attempts: dict[str, Callable[[], object]] = {
+        "claim": lambda: claim(store, expected_generation=lost),
+        "check": lambda: store.check_generation(ID, lost),
+        "move": lambda: store.mark_initialized(ID, lost, "5:0"),
+        "deciding": lambda: decide(store, replace(row, generation=lost)),
+    }
+    for attempt in attempts.values():
+        with halts(HaltCause.COMMITS_LOST, match="left the state row at generation 2, and it is another by now"):
+            attempt()
+    assert read(store) == row
+
+
+def test_a_claim_whose_answer_was_lost_is_repeated(store: StateStore) -> None:
+    """C1 for the claim: it was carried out, nobody heard of it, and the same run asks again with what it knows."""
+    known = claim(store)
+    claim(store, expected_generation=known.generation)
+    assert claim(store, expected_generation=known.generation).generation == 3
+    claim(store, query_id=None, run_id=None)
+    with pytest.raises(SupersededError):
+        claim(store, expected_generation=known.generation)
+    with pytest.raises(SupersededError):
+        claim(store, query_id=None, run_id=None, expected_generation=known.generation)
+
+
+def test_a_driver_that_expects_a_row_does_not_make_one(store: StateStore) -> None:
+    """C5: the row is gone, for instance with a restored backup. That driver is not the one to begin anew."""
+    with pytest.raises(SupersededError, match="no row"):
+        claim(store, expected_generation=1)
+    assert store.read_all() == []
+
+
+def test_check_generation_knows_the_newest_claim_only(store: StateStore) -> None:
+    with pytest.raises(SupersededError, match="no row"):
+        store.check_generation(ID, 1)
+    row = claim(store)
+    assert store.check_generation(ID, row.generation) == row
+    claim(store)
+    with pytest.raises(SupersededError, match=r"holds generation 1 .* generation 2"):
+        store.check_generation(ID, row.generation)
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("operation", "status"), list(itertools.product(OPERATIONS, STATUSES)))
+def test_a_row_moves_by_the_table_and_no_other_way(store: StateStore, operation: str, status: str) -> None:
+    """B7, B28: every operation in every status; what is not in TRANSITIONS is refused, and the row untouched."""
+    row = reach(store, status)
+    if status in legal_before(operation):
+        moved = call(store, operation, ID, row.generation)
+        assert moved is not None
+        assert moved == read(store)
+        assert moved.status == status_after(operation)
+        assert moved.generation == row.generation
+    elif (operation, status) in {("mark_done", "done"), ("mark_owed", "owed")}:
+        assert call(store, operation, ID, row.generation) == row  # a repeat, see below
+        assert read(store) == row
+    else:
+        with pytest.raises(LocalProtocolError, match=f"{operation} in state {status}"):
+            call(store, operation, ID, row.generation)
+        assert read(store) == row
+
+
+@pytest.mark.parametrize(("operation", "status"), [(move.operation, move.before) for move in TRANSITIONS])
+def test_an_overtaken_driver_moves_nothing(store: StateStore, operation: str, status: str) -> None:
+    """D1: a zombie's note, however late, does not reach the row."""
+    old = reach(store, status)
+    new = claim(store)
+    with pytest.raises(SupersededError):
+        call(store, operation, ID, old.generation)
+    with pytest.raises(SupersededError):
+        call(store, operation, "unknown", 1)
+    assert read(store) == new
+
+
+@pytest.mark.parametrize(
+    "move",
+    [move for move in TRANSITIONS if move.operation != "decide"],
+    ids=lambda move: f"{move.operation}-{move.before}",
+)
+def test_a_move_whose_answer_was_lost_can_be_repeated(store: StateStore, move: Any) -> None:
+    row = reach(store, move.before)
+    first = call(store, move.operation, ID, row.generation)
+    again = call(store, move.operation, ID, row.generation)
+    assert first is not None
+    assert again is not None
+    assert again == replace(first, settled_at=again.settled_at)
+
+
+def test_a_repeat_with_another_pair_is_no_repeat(store: StateStore) -> None:
+    row = reach(store, "done")
+    with pytest.raises(LocalProtocolError):
+        store.mark_done(ID, row.generation, "5:3")
+    assert read(store) == row
+
+
+def test_a_first_recovery_leaves_its_pair(store: StateStore) -> None:
+    """A row is fresh until then, also for the next driver when this one dies in between."""
+    row = claim(store)
+    assert row.settled == ""
+    assert store.mark_initialized(ID, row.generation, "5:0") == replace(row, settled="5:0")
+
+
+def test_an_empty_batch_keeps_the_pair(store: StateStore) -> None:
+    """A16: there is no Kafka transaction, so the row goes on naming the last one."""
+    row = reach(store, "done")
+    taken = store.take_empty_batch(ID, row.generation, 1, row.prepared_transaction_state)
+    counts: dict[str, Any] = {"row_count": 0, "record_count": 0, "digest": "", "kafka_offsets": {}, "topic_ids": {}}
+    assert taken == replace(row, batch_id=1, decision=row.decision + 1, settled_at=taken.settled_at, **counts)
+
+
+def test_an_accepted_replay_may_have_any_digest(store: StateStore) -> None:
+    """A7: the replay has other rows, and a person has accepted that."""
+    row = reach(store, "owed")
+    accepted = store.accept_replay(ID, row.generation)
+    assert accepted == replace(row, digest="", settled_at=accepted.settled_at)
+
+
+# --- the deciding transaction ----------------------------------------------------------------------------------------
+
+
+def statement(store: StateStore) -> Any:
+    return text("SELECT 1") if isinstance(store, SqlStateStore) else "a row"
+
+
+def test_a_decision_writes_the_whole_row(store: StateStore) -> None:
+    claimed = claim(store)
+    store.mark_initialized(ID, claimed.generation, "4:9")
+    with store.deciding(ID, claimed.generation) as transaction:
+        transaction.connection.execute(statement(store))
+        transaction.decide(FIRST)
+        assert read(store).status == "none"
+    row = read(store)
+    assert row.decided_at is not None
+    assert row.decided_at >= claimed.claimed_at
+    told = {name: value for name, value in asdict(FIRST).items() if name not in {"prepared", "expected"}}
+    told |= {"status": "decided", "prepared_transaction_state": "5:0", "settled": "", "decision": 1}
+    assert row == replace(claimed, decided_at=row.decided_at, **told)
+
+
+def test_a_resend_replaces_the_pair(store: StateStore) -> None:
+    """B1, B28: Kafka aborted the decided batch; its records go again under a new pair, decided like any batch."""
+    row = reach(store, "owed")
+    decide(store, row, prepared="5:2", kafka_offsets={"orders-0": (9, 10)})
+    resent = read(store)
+    assert (resent.status, resent.prepared_transaction_state, resent.settled_at) == ("decided", "5:2", None)
+    assert resent.kafka_offsets == {"orders-0": (9, 10)}
+
+
+@pytest.mark.parametrize("status", ["none", "decided", "done", "owed"])
+def test_a_batch_goes_only_beside_the_decision_that_was_seen(store: StateStore, status: str) -> None:
+    """C5: the claim stands, the decision beside which the batch was placed was lost: refused, whatever the status."""
+    row = reach(store, status)
+    left = "the state row at decision 5:8, and it is another by now"
+    with halts(HaltCause.COMMITS_LOST, match=left) as raised:
+        decide(store, row, expected="5:8", prepared="5:9", batch_id=1)
+    assert f"{status}, decision {row.prepared_transaction_state or 'none'}" in raised.value.database_side
+    with halts(HaltCause.COMMITS_LOST, match=left):
+        store.take_empty_batch(ID, row.generation, 1, "5:8")
+    assert read(store) == row
+
+
+def test_without_a_decision_nothing_is_left(store: StateStore) -> None:
+    row = claim(store)
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.connection.execute(statement(store))
+
+    def fail_after_the_decision() -> None:
+        with store.deciding(ID, row.generation) as transaction:
+            transaction.decide(FIRST)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_after_the_decision()
+    assert read(store) == row
+
+
+def test_the_decision_is_the_last_statement_and_the_only_one(store: StateStore) -> None:
+    row = claim(store)
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.decide(FIRST)
+        with pytest.raises(LocalProtocolError, match="use of the connection in state decided"):
+            _ = transaction.connection
+        with pytest.raises(LocalProtocolError, match="decide in state decided"):
+            transaction.decide(FIRST)
+    with pytest.raises(LocalProtocolError, match="decide in state ended"):
+        transaction.decide(FIRST)
+    assert read(store).status == "decided"
+
+
+def test_a_claim_ends_what_an_older_driver_has_open(store: StateStore) -> None:
+    """C2: the zombie's next statement fails, and its batch may be run again by whoever owns the row then."""
+    row = claim(store)
+
+    def overtaken() -> None:
+        with store.deciding(ID, row.generation) as transaction:
+            claim(store)
+            transaction.connection.execute(statement(store))
+
+    with pytest.raises(StateStoreError) as raised:
+        overtaken()
+    assert (raised.value.sqlstate[:2] in {"57", "08"}, raised.value.retriable) == (True, True)
+    assert read(store).status == "none"
+
+
+def test_a_claim_defeats_a_commit_that_has_not_begun(store: StateStore) -> None:
+    """C1, C2: the claim waits for the row, ends its holder, and that driver's COMMIT says: unknown."""
+    row = claim(store)
+
+    def overtaken() -> None:
+        with store.deciding(ID, row.generation) as transaction:
+            transaction.decide(FIRST)
+            assert (claim(store).generation, read(store).status) == (2, "none")
+
+    with pytest.raises(CommitUnknownError):
+        overtaken()
+    assert (read(store).generation, read(store).status) == (2, "none")
+
+
+def test_a_claim_leaves_other_ids_alone(store: StateStore) -> None:
+    """B21: ids that begin alike, also with a colon, are different sinks."""
+    others = [claim(store, transactional_id) for transactional_id in (f"{ID}:1", "ord", f"2pc:{ID}:1", f"#{ID}")]
+    for other in others:
+        with store.deciding(other.transactional_id, other.generation) as transaction:
+            claim(store)
+            transaction.decide(FIRST)
+        assert read(store, other.transactional_id).status == "decided"
+
+
+# --- both stores, one against the other ------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_both_stores_take_the_same_claims(database: str) -> None:
+    """A8, A10, D6: every combination of status, owner and claimant, against claim_refusal and against each other."""
+    memory = MemoryStateStore()
+    memory.prepare_schema()
+    patterns = {status: replace(reach(memory, status, status), run_id=None) for status in STATUSES}
+    owners = (None, "own", "other")
+    cases = list(itertools.product(STATUSES, owners, owners, (None, "own"), (False, True)))
+    standing = [
+        replace(patterns[status], transactional_id=f"tx-{number}", query_id=query, cluster_id=cluster)
+        for number, (status, query, cluster, _, _) in enumerate(cases)
+    ]
+    memory._rows = {row.transactional_id: row for row in standing}
+    with sql_store(database) as sql:
+        with admin(database) as engine, engine.begin() as connection:
+            connection.execute(insert(sql._state), [columns_of(row) for row in standing])
+        for row, (_, _, _, query_id, adopt) in zip(standing, cases, strict=True):
+            claimant: dict[str, Any] = {"cluster_id": "own", "query_id": query_id, "adopt": adopt}
+            answers = [claimed_or_refused(store, row.transactional_id, **claimant) for store in (memory, sql)]
+            assert answers[0] == answers[1]
+            assert isinstance(answers[0], str) == (claim_refusal(row, **claimant) is not None)
+
+
+def columns_of(row: StateRow) -> dict[str, Any]:
+    """The row as its table has it."""
+    return {name: value for name, value in asdict(row).items() if name not in {"age_s", "decided_age_s"}}
+
+
+def claimed_or_refused(store: StateStore, transactional_id: str, **claimant: Any) -> StateRow | str:
+    """The row without its times, or the refusal's text."""
+    try:
+        row = claim(store, transactional_id, **claimant)
+    except ClaimRefusedError as error:
+        return str(error)
+    epoch = datetime.fromtimestamp(0, timezone.utc)
+    return replace(row, claimed_at=epoch, decided_at=None, settled_at=None)
+
+
+def test_the_store_in_memory_takes_its_time_from_a_clock() -> None:
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    store = MemoryStateStore(clock=lambda: now)
+    store.prepare_schema()
+    row = reach(store, "done")
+    assert (row.claimed_at, row.decided_at, row.settled_at) == (now, now, now)
+    now += timedelta(minutes=5)
+    assert store.check_generation(ID, 1).age_s == 300.0
+    row = claim(store)
+    assert (row.age_s, row.decided_age_s) == (0.0, 300.0)
+
+
+def test_the_store_in_memory_keeps_the_statements_of_committed_transactions() -> None:
+    store = MemoryStateStore()
+    store.prepare_schema()
+    row = claim(store)
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.connection.execute("undone")  # type: ignore[call-overload]
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.connection.execute("COPY", b"rows")  # type: ignore[call-overload]
+        transaction.decide(FIRST)
+    assert store.committed == [("COPY", b"rows"), ("decide", FIRST)]
+    store.close()

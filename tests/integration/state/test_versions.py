@@ -1,0 +1,319 @@
+"""Tables of version 1, of later versions and of nobody: migrated, or refused by name with the command that helps."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from jdbc_state import SqlStateStore, ddl
+from jdbc_state.schema import HISTORY_PRIVILEGES, VERSION
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.errors import StateStoreError
+from tests.integration.state.state_stores import ID, claim, decide, execute, settings, sql_store
+
+#: As README.md of version 1 had it.
+VERSION_1 = """
+CREATE TABLE public.kafka_transaction_state (
+    transactional_id varchar(255) PRIMARY KEY, prepared_transaction_state text NOT NULL,
+    status text NOT NULL CHECK (status IN ('none', 'decided', 'done', 'owed')), settled text NOT NULL,
+    generation bigint NOT NULL, query_id text, run_id text, batch_id bigint, cluster_id text,
+    row_count bigint NOT NULL, record_count bigint NOT NULL, digest text NOT NULL, kafka_offsets jsonb NOT NULL,
+    claimed_at timestamptz NOT NULL, decided_at timestamptz, settled_at timestamptz)
+"""
+ROW_OF_1 = f"""
+INSERT INTO kafka_transaction_state VALUES
+    ('{ID}', '5:3', 'decided', '', 7, 'query-1', 'run-1', 4, 'cluster-a', 2, 2, 'abc', '{{"orders-0": [5, 6]}}', now(),
+     now(), NULL)
+"""
+HISTORY_OF_1 = """
+CREATE TABLE public.kafka_transaction_history (
+    transactional_id varchar(255), prepared_transaction_state text, settled text NOT NULL, generation bigint NOT NULL,
+    query_id text, run_id text, batch_id bigint, cluster_id text, row_count bigint NOT NULL,
+    record_count bigint NOT NULL, digest text NOT NULL, kafka_offsets jsonb NOT NULL, decided_at timestamptz,
+    settled_at timestamptz NOT NULL, PRIMARY KEY (transactional_id, prepared_transaction_state))
+"""
+COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('kafka_transaction_state') AND attnum > 0"
+
+
+@contextmanager
+def role(url: str) -> Iterator[tuple[str, str]]:
+    """A role that may log in and create nothing: its name, and its URL."""
+    name = f"role_{secrets.token_hex(4)}"
+    execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
+    try:
+        yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
+    finally:
+        execute(url, f"REASSIGN OWNED BY {name} TO CURRENT_USER")
+        execute(url, f"DROP OWNED BY {name}")
+        execute(url, f"DROP ROLE {name}")
+
+
+def prepared(url: str, **changes: Any) -> SqlStateStore:
+    store = SqlStateStore(url, settings(**changes))
+    store.prepare_schema()
+    return store
+
+
+def refused(url: str, **changes: Any) -> str:
+    with pytest.raises(StateStoreError) as raised:
+        SqlStateStore(url, settings(**changes)).prepare_schema()
+    return str(raised.value)
+
+
+def test_a_job_migrates_a_table_of_its_own_role(database: str) -> None:
+    """C13, C15: the row that version 1 has decided is settled by this one, and has a line from then on."""
+    execute(database, VERSION_1)
+    execute(database, ROW_OF_1)
+    store = prepared(database)
+    row = claim(store)
+    assert (row.status, row.prepared_transaction_state, row.batch_id, row.generation) == ("decided", "5:3", 4, 8)
+    assert (row.topic_ids, row.decision, row.kafka_offsets) == ({}, 0, {"orders-0": (5, 6)})
+    assert [line.row for line in store.read_history(ID, last=5)] == [row]
+    row = store.mark_done(ID, row.generation, "5:4")
+    decide(store, row, prepared="5:4", batch_id=5)
+    execute(database, "DELETE FROM kafka_transaction_state")
+    assert claim(store).batch_id == 5
+    store.close()
+
+
+def test_a_migrated_table_looks_like_a_new_one(database: str) -> None:
+    """So that a row that is put back with INSERT … SELECT * fits, and no program has to ask which it is."""
+    shown = (
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid) "
+        "FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum "
+        "WHERE attrelid = to_regclass('kafka_transaction_state') AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+    )
+    execute(database, VERSION_1)
+    prepared(database).close()
+    migrated = execute(database, shown)
+    execute(database, "DROP TABLE kafka_transaction_state")
+    prepared(database).close()
+    assert migrated == execute(database, shown)
+
+
+def test_version_1_works_with_a_migrated_table(database: str) -> None:
+    """C15: its statements name the columns that it knows, and the others have defaults."""
+    with sql_store(database) as store:
+        execute(
+            database,
+            "INSERT INTO kafka_transaction_state (transactional_id, prepared_transaction_state, status, settled, "
+            "generation, cluster_id, row_count, record_count, digest, kafka_offsets, claimed_at) "
+            "VALUES ('old', '', 'none', '', 1, 'cluster-a', 0, 0, '', '{}', now())",
+        )
+        execute(
+            database,
+            "UPDATE kafka_transaction_state SET status = 'decided', prepared_transaction_state = '5:0', batch_id = 0",
+        )
+        row = claim(store, "old")
+        assert (row.status, row.topic_ids) == ("decided", {})
+        assert store.read_history("old", last=1)[0].row == row
+
+
+def test_a_job_alters_no_table_of_another_role(database: str) -> None:
+    """C15: it says which table, which version, and the command for its owner; and leaves it as it is."""
+    execute(database, VERSION_1)
+    owner = execute(database, "SELECT current_user")[0][0]
+    with role(database) as (name, url):
+        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        execute(database, f"GRANT CREATE ON SCHEMA public TO {name}")
+        said = refused(url)
+        assert "table public.kafka_transaction_state: it is of version 1, version 2 is wanted" in said
+        given = make_url(database)
+        assert f"spark-2pc state migrate --database postgresql://{owner}@{given.host}:{given.port}/" in said
+        assert "--state-schema public --state-table kafka_transaction_state --history-table" in said
+        assert execute(database, COLUMNS) == [(16,)]
+        with sql_store(database) as admin_store:
+            assert admin_store.migrate()[-1].endswith(f"to {name}")
+        with sql_store(url) as own:
+            decide(own, claim(own))
+
+
+def test_migrating_says_what_it_does_and_can_be_run_twice(database: str) -> None:
+    """C15: and grants on the history what belongs to what is granted on the state table."""
+    execute(database, VERSION_1)
+    with role(database) as (writer, _), role(database) as (reader, _):
+        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {writer}")
+        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}, PUBLIC")
+        store = SqlStateStore(database, settings())
+        granted = [
+            "granted SELECT on public.kafka_transaction_state_history to PUBLIC",
+            *sorted(
+                [
+                    f"granted SELECT on public.kafka_transaction_state_history to {reader}",
+                    f"granted {', '.join(HISTORY_PRIVILEGES)} on public.kafka_transaction_state_history to {writer}",
+                ],
+                key=lambda line: line.rpartition(" ")[2],
+            ),
+        ]
+        assert store.migrate() == [
+            "added columns topic_ids, decision to public.kafka_transaction_state",
+            "made public.kafka_transaction_state_history",
+            *granted,
+        ]
+        assert store.migrate() == granted
+        without = SqlStateStore(database, settings(history_batches=0))
+        assert without.migrate() == []
+        for one in (store, without):
+            one.close()
+
+
+def test_migrating_waits_for_nobody_without_end(database: str) -> None:
+    """C12: a driver of version 1 inside its COPY holds the table; who stands in the way is said."""
+    execute(database, VERSION_1)
+    with sql_store(database, history_batches=0) as other:
+        execute(database, "ALTER TABLE kafka_transaction_state DROP COLUMN topic_ids, DROP COLUMN decision")
+        with other.database.transaction("reader", lock_timeout_ms=0, statement_timeout_ms=0) as connection:
+            connection.exec_driver_sql("LOCK TABLE kafka_transaction_state IN SHARE UPDATE EXCLUSIVE MODE")
+            with pytest.raises(StateStoreError, match=r"stayed locked for 300 ms.*pid .*Wait for them, and run it"):
+                SqlStateStore(database, settings(lock_timeout_ms=300)).migrate()
+        assert SqlStateStore(database, settings()).migrate() != []
+
+
+def test_two_starts_migrate_at_the_same_moment(database: str) -> None:
+    """C15: the second finds it done."""
+    execute(database, VERSION_1)
+    stores = [SqlStateStore(database, settings()) for _ in range(4)]
+    barrier = threading.Barrier(len(stores))
+    generations: list[int] = []
+
+    def start(store: SqlStateStore) -> None:
+        barrier.wait(10)
+        store.prepare_schema()
+        generations.append(claim(store).generation)
+        store.close()
+
+    threads = [threading.Thread(target=start, args=[store]) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(generations) == [1, 2, 3, 4]
+
+
+def test_who_could_look_at_the_row_can_look_at_its_history(database: str) -> None:
+    """C15: also where a job makes it: an operator's `status` goes on."""
+    execute(database, VERSION_1)
+    with role(database) as (reader, url):
+        execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}")
+        prepared(database).close()
+        looking = SqlStateStore(url, settings())
+        assert (looking.read_all(), looking.read_lost(), looking.read_history(ID, last=1)) == ([], [], [])
+        looking.close()
+
+
+def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
+    with pytest.raises(StateStoreError, match=r"it does not exist\. The first start of a job makes it"):
+        SqlStateStore(database, settings()).migrate()
+
+
+@pytest.mark.parametrize("table", ["kafka_transaction_state", "kafka_transaction_state_history"])
+def test_a_later_version_is_refused_by_name(database: str, table: str) -> None:
+    """C15: nobody here knows what it means."""
+    with sql_store(database) as store:
+        execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
+        said = refused(database)
+        assert f"{table}: it is of version 9, and this package knows no version after {VERSION}" in said
+        with pytest.raises(StateStoreError, match="version 9"):
+            store.migrate()
+
+
+@pytest.mark.parametrize("comment", ["NULL", "'our state'", "'spark_2pc_sink state, version 1'"])
+def test_the_comment_is_not_needed(database: str, comment: str) -> None:
+    """C15: pg_dump --no-comments leaves it out, and who makes a table by hand may as well."""
+    with sql_store(database):
+        execute(database, f"COMMENT ON TABLE kafka_transaction_state IS {comment}")
+        prepared(database).close()
+
+
+def test_the_history_of_version_1_is_left_alone(database: str) -> None:
+    """C15: jobs of that version may still write it."""
+    execute(database, HISTORY_OF_1)
+    prepared(database).close()
+    assert "it is the history of version 1" in refused(database, history_table="kafka_transaction_history")
+
+
+def test_a_role_that_may_not_make_the_history_is_told_how(database: str) -> None:
+    """C15: the state table is there, as for a role without CREATE it had to be."""
+    with role(database) as (name, url), sql_store(database, history_batches=0):
+        execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
+        said = refused(url)
+        assert "making table public.kafka_transaction_state_history: it does not exist" in said
+        assert "spark-2pc state migrate --database postgresql://OWNER@" in said
+        assert "history_batches=0" in said
+        prepared(url, history_batches=0).close()
+        assert "spark-2pc state ddl --role ROLE" in refused(url, state_table="elsewhere")
+
+
+def test_what_is_there_can_be_asked(database: str) -> None:
+    """D2: before the first start, before and after a migration, and for a role."""
+    store = SqlStateStore(database, settings())
+    nothing = store.check_schema()
+    assert (nothing.there, nothing.ready) == (False, False)
+    assert nothing.lines[0].startswith("public.kafka_transaction_state does not exist: the first start of a job makes")
+    execute(database, VERSION_1)
+    older = store.check_schema()
+    assert (older.there, older.ready) == (True, False)
+    assert "version 1, owned by" in older.lines[0]
+    assert "spark-2pc state migrate" in older.lines[0]
+    assert "does not exist" in older.lines[1]
+    store.migrate()
+    now = store.check_schema()
+    assert (now.there, now.ready, len(now.lines)) == (True, True, 2)
+    with role(database) as (name, _):
+        lacking = store.check_schema(name)
+        assert not lacking.ready
+        assert f"{name} lacks SELECT, INSERT, UPDATE on public.kafka_transaction_state" in lacking.lines[1]
+        execute(database, "".join(f"{line}\n" for line in ddl(settings(), role=name).splitlines()))
+        assert store.check_schema(name).ready
+        execute(database, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+        execute(database, f"REVOKE USAGE ON SCHEMA public FROM {name}")
+        assert store.check_schema(name).lines[-1] == f"{name} lacks USAGE on schema public"
+    execute(database, "CREATE TABLE other (id int)")
+    foreign = SqlStateStore(database, settings(state_table="other")).check_schema()
+    assert "other: no version of this package's" in foreign.lines[0]
+    store.close()
+
+
+def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """D2, C15: what it prints can be run as it is, and its exit codes are for scripts."""
+
+    def state(command: str, *options: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = cli.main(["state", command, *options])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    at = ("--database", database)
+    assert state("check", *at)[0] == exits.EXIT_NOT_KNOWN
+    code, text = state("migrate", *at)
+    assert (code, "it does not exist" in text) == (exits.EXIT_FAILED, True)
+    execute(database, VERSION_1)
+    assert state("check", *at)[0] == exits.EXIT_IN_DOUBT
+    code, text = state("migrate", *at)
+    assert (code, text.splitlines()) == (
+        exits.EXIT_SETTLED,
+        [
+            "added columns topic_ids, decision to public.kafka_transaction_state",
+            "made public.kafka_transaction_state_history",
+        ],
+    )
+    assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")
+    code, text = state("check", *at, "--json")
+    assert (code, json.loads(text)["ready"]) == (exits.EXIT_SETTLED, True)
+    with role(database) as (name, url):
+        code, text = state("check", *at, "--role", name)
+        assert (code, f"{name} lacks SELECT, INSERT, UPDATE on" in text) == (exits.EXIT_IN_DOUBT, True)
+        code, text = state("ddl", "--state-schema", '"Own"', "--state-table", "mine", "--role", name)
+        assert (code, 'CREATE TABLE IF NOT EXISTS "Own".mine_history' in text) == (0, True)
+        execute(database, text)
+        with sql_store(url, state_schema="Own", state_table="mine", history_table="mine_history") as own:
+            decide(own, claim(own))
+    assert state("ddl", "--state-schema", "a.b")[0] == exits.EXIT_USAGE

@@ -1,0 +1,44 @@
+"""Makes transactions that hang, on a broker that does not verify what belongs to a transaction."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.leader_lookup import ask_leader
+from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire.messages import Api
+from tests.harness.record_batches import batch_of, section_of
+from tests.integration.writer.writers import options_for
+
+HOUR_MS = 60 * 60 * 1000
+#: The broker property that lets records in that no coordinator knows of, as it was before Kafka 3.6.
+VERIFIES_NOTHING = {"transaction.partition.verification.enable": "false"}
+#: The last version of Produce that adds no partition to the transaction.
+_VERIFYING_PRODUCE = 11
+
+
+def produce_raw(
+    bootstrap: str, where: TopicPartition, producer: ProducerIdAndEpoch, *, sequence: int = 0, value: str = "hanging"
+) -> None:
+    """Append one transactional record, an hour old, behind every coordinator's back."""
+    batch = batch_of(
+        section_of(None, pa.array([value.encode()], pa.binary()), None),
+        producer=producer,
+        base_sequence=sequence,
+        timestamp_ms=int(time.time() * 1000) - HOUR_MS,
+        compression="none",
+    )
+    with Cluster(options_for(bootstrap)) as cluster:
+        code, _ = ask_leader(
+            cluster,
+            where,
+            Api.PRODUCE,
+            lambda _: messages.produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000),
+            lambda response: (messages.read_produce(response).partitions[where].error_code, None),
+            deadline=cluster.deadline(),
+        )
+    assert code == 0

@@ -1,0 +1,314 @@
+"""The tool for transactions on real Kafka, at each transaction.version. Covers B16, B17, B28.
+
+The broker does not verify that a partition is part of the transaction (``transaction.partition.verification.enable``,
+off as it was before Kafka 3.6), so a raw Produce leaves a hanging transaction as KAFKA-9144 did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, FencedError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer import Cluster, TransactionalWriter
+from spark_2pc_sink.testing import read_topic, wait_until
+from spark_2pc_sink.transactions import ListFilter, TransactionTool
+from spark_2pc_sink.transactions.queries import TransactionQueries
+from tests import conftest
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker, BrokerRequest, Provider
+from tests.integration.transactions_tool.hanging import HOUR_MS, VERIFIES_NOTHING, produce_raw
+from tests.integration.writer.writers import DEADLINE_S, options_for
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda version: f"tv{version}")
+def broker(request: pytest.FixtureRequest, brokers: Any, provider: Provider) -> Iterator[Broker]:
+    """A broker that grants two-phase commit and verifies nothing."""
+    wanted = BrokerRequest(request.param, True, VERIFIES_NOTHING)
+    started = conftest.or_skip(request.config, lambda: provider.start_broker(wanted))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def tool(broker: Broker) -> Iterator[TransactionTool]:
+    with TransactionTool(options_for(broker.bootstrap)) as made:
+        yield made
+
+
+@pytest.fixture
+def run(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs ``spark-2pc transactions`` in this process: exit code, output, errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = cli.main(["transactions", "--bootstrap-server", broker.bootstrap, *words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def rows(*values: str, partition: int = 0) -> Any:
+    return pa.table({"value": list(values), "partition": [partition] * len(values)})
+
+
+@contextmanager
+def writer_on(broker: Broker, transactional_id: str, topic: str, **properties: object) -> Iterator[TransactionalWriter]:
+    with TransactionalWriter(options_for(broker.bootstrap, **properties), transactional_id, topic=topic) as writer:
+        writer.init_transactions()
+        yield writer
+
+
+def commit_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
+    writer.begin_transaction()
+    writer.append(rows(*values, partition=partition))
+    writer.commit_transaction()
+
+
+def open_rows(writer: TransactionalWriter, *values: str, partition: int = 0) -> None:
+    writer.begin_transaction()
+    writer.append(rows(*values, partition=partition))
+    writer.flush()
+
+
+def committed(broker: Broker, topic: str) -> list[str]:
+    return sorted((record.value or b"").decode() for record in read_topic(broker.bootstrap, topic))
+
+
+def wait_for(broker: Broker, topic: str, *values: str) -> None:
+    wait_until(lambda: committed(broker, topic) == sorted(values), deadline_s=DEADLINE_S, what=f"{values} in {topic}")
+
+
+def pair_of(writer: TransactionalWriter) -> ProducerIdAndEpoch:
+    assert writer.producer is not None
+    return writer.producer
+
+
+def wait_until_ended(tool: TransactionTool, transactional_id: str) -> None:
+    wait_until(
+        lambda: tool.describe(transactional_id).state.startswith("Complete"),
+        deadline_s=DEADLINE_S,
+        what="the end markers",
+    )
+
+
+# --- transactions that hang --------------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_nobody_knows_is_found_and_aborted(
+    broker: Broker, topic: MakeTopic, transactional_id: str, run: Run
+) -> None:
+    """B16: readers of committed data stand still before it, and go on after the abort."""
+    name = topic(broker=broker, partitions=2)
+    produce_raw(broker.bootstrap, TopicPartition(name, 1), ProducerIdAndEpoch(2**40, 3))
+    with writer_on(broker, transactional_id, name) as writer:
+        commit_rows(writer, "after", partition=1)
+    assert committed(broker, name) == []
+
+    code, out, err = run("find-hanging", "--topic", name, "--json")
+    (found,) = json.loads(out)
+    assert code == 3
+    assert (found["partition"], found["producer_id"], found["producer_epoch"], found["start_offset"]) == (
+        1,
+        2**40,
+        3,
+        0,
+    )
+    assert found["reason"] == f"no coordinator knows producer id {2**40}"
+    assert HOUR_MS <= found["duration_ms"] < 2 * HOUR_MS
+    command = f"spark-2pc transactions abort --topic {name} --partition 1 --start-offset 0"
+    assert err == f"to end it: {command}\n"
+    assert run("find-hanging", "--topic", name, "--max-transaction-timeout", "120")[0] == 0
+    assert run("find-hanging")[0] == 3
+
+    assert run(*command.split()[2:])[0] == 0
+    wait_for(broker, name, "after")
+    assert run("find-hanging", "--topic", name, "--partition", "1")[0] == 0
+    code, out, err = run(*command.split()[2:])
+    assert (code, out) == (2, "")
+    assert "no transaction is open there" in err
+
+
+def test_data_behind_the_marker_hangs_and_can_be_aborted(
+    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool
+) -> None:
+    """B15, B16: open in the partition, ended for the coordinator, as after a marker that was lost. The id goes on.
+
+    Here by KAFKA-9144: a delayed record arrives behind the marker.
+    """
+    name = topic(broker=broker, partitions=1)
+    where = TopicPartition(name, 0)
+    with writer_on(broker, transactional_id, name) as writer:
+        pair = pair_of(writer)
+        commit_rows(writer, "first")
+        wait_until_ended(tool, transactional_id)
+        if broker.transaction_version == 2:
+            produce_raw(
+                broker.bootstrap, where, pair.bumped()
+            )  # a delayed record of `pair` itself is fenced by the marker
+        else:
+            produce_raw(broker.bootstrap, where, pair, sequence=1)
+        (found,) = tool.find_hanging(topic=name)
+        assert "is in state CompleteCommit" in found.reason
+        assert tool.abort(name, 0, start_offset=found.start_offset).marker_written
+        assert tool.find_hanging(topic=name) == ()
+    with writer_on(broker, transactional_id, name) as writer:
+        commit_rows(writer, "second")
+    wait_for(broker, name, "first", "second")
+
+
+def test_a_partition_outside_of_the_ongoing_transaction_hangs(
+    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool
+) -> None:
+    """The coordinator will end partition 0 and not partition 1. Aborting 1 leaves the transaction as it is."""
+    name = topic(broker=broker, partitions=2)
+    with writer_on(broker, transactional_id, name) as writer:
+        open_rows(writer, "mine")
+        produce_raw(broker.bootstrap, TopicPartition(name, 1), pair_of(writer))
+        (found,) = tool.find_hanging(topic=name, max_timeout_ms=0)
+        assert (found.partition, found.producer_id) == (1, pair_of(writer).producer_id)
+        assert f"does not include {name}-1" in found.reason
+        pair = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+        tool.abort(name, 1, producer=pair, coordinator_epoch=found.coordinator_epoch)
+        writer.commit_transaction()
+    wait_for(broker, name, "mine")
+
+
+# --- transactions that a coordinator knows -----------------------------------------------------------------------
+
+
+def test_abort_refuses_an_ongoing_transaction(
+    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool, run: Run
+) -> None:
+    """B17. Nothing was written: the transaction commits afterwards, and all of it is seen."""
+    name = topic(broker=broker, partitions=1)
+    with writer_on(broker, transactional_id, name) as writer:
+        open_rows(writer, "a", "b")
+        assert tool.find_hanging(topic=name, max_timeout_ms=0) == ()
+        with pytest.raises(AbortRefusedError, match=f"transactional id '{transactional_id}'"):
+            tool.abort(name, 0, start_offset=0)
+        code, out, err = run("abort", "--topic", name, "--partition", "0", "--start-offset", "0")
+        assert (code, out) == (3, "")
+        assert f"force-terminate --transactional-id {transactional_id}" in err
+        writer.commit_transaction()
+    wait_for(broker, name, "a", "b")
+
+
+def test_why_abort_refuses(broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool) -> None:
+    """B17: written all the same, the marker makes the commit a lie: it succeeds, and readers see nothing."""
+    name = topic(broker=broker, partitions=1)
+    with writer_on(broker, transactional_id, name) as writer, Cluster(options_for(broker.bootstrap)) as cluster:
+        open_rows(writer, "lost")
+        queries = TransactionQueries(cluster, lambda: 0)
+        assert queries.write_abort_marker(TopicPartition(name, 0), pair_of(writer), coordinator_epoch=0) == 0
+        writer.commit_transaction()
+        wait_until_ended(tool, transactional_id)
+    with writer_on(broker, transactional_id, name) as writer:
+        commit_rows(writer, "next")
+    wait_for(broker, name, "next")
+
+
+@pytest.mark.parametrize("two_phase", [True, False], ids=["2pc", "timeout"])
+def test_force_terminate_aborts_and_fences(
+    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool, run: Run, two_phase: bool
+) -> None:
+    """B28. SEMANTICS of forceTerminateTransaction: also ends 2PC transactions, and resets their timeout until then."""
+    name = topic(broker=broker, partitions=1)
+    with writer_on(broker, transactional_id, name) as writer:
+        if not two_phase:
+            take_without_2pc(broker, transactional_id, timeout_ms=54_321)
+        else:
+            open_rows(writer, "gone")
+        before = tool.describe(transactional_id)
+        assert before.two_phase_commit is two_phase
+        code, out, err = run("force-terminate", "--transactional-id", transactional_id, "--json")
+        (done,) = json.loads(out)
+        assert (code, done["state_before"]) == (0, before.state)
+        after = tool.describe(transactional_id)
+        assert (after.state, after.partitions) == ("Empty", ())
+        assert after.producer_epoch == done["producer_epoch"] > before.producer_epoch
+        assert after.timeout_ms == (60_000 if two_phase else 54_321)
+        assert ("had no timeout" in err, "is fenced" in err) == (two_phase, True)
+        if two_phase:
+            with pytest.raises(FencedError):
+                writer.commit_transaction()
+    with writer_on(broker, transactional_id, name) as writer:
+        assert tool.describe(transactional_id).timeout_ms == TIMEOUT_NEVER_MS
+        commit_rows(writer, "next")
+    wait_for(broker, name, "next")
+
+
+def take_without_2pc(broker: Broker, transactional_id: str, *, timeout_ms: int) -> None:
+    """InitProducerId as a producer without two-phase commit sends it."""
+    with Cluster(options_for(broker.bootstrap)) as cluster:
+        reply = TransactionQueries(cluster, lambda: 0).init_producer_id(transactional_id, timeout_ms=timeout_ms)
+    assert reply.error_code == 0
+
+
+def test_force_terminate_creates_no_id(transactional_id: str, tool: TransactionTool, run: Run) -> None:
+    code, out, err = run("force-terminate", "--transactional-id", transactional_id)
+    assert (code, out) == (2, "")
+    assert "a coordinator lists it" in err
+    assert transactional_id not in {row.transactional_id for row in tool.list_transactions()}
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def test_list_and_describe(
+    broker: Broker, topic: MakeTopic, transactional_id: str, tool: TransactionTool, run: Run
+) -> None:
+    """Kafka's columns and filters."""
+    name = topic(broker=broker, partitions=2)
+    with writer_on(broker, transactional_id, name) as writer:
+        open_rows(writer, "a", partition=1)
+        producer_id = pair_of(writer).producer_id
+        quick = ListFilter(transactional_id_pattern=f"{transactional_id}.*", running_longer_than_ms=HOUR_MS)
+        assert tool.list_transactions(quick) == ()
+        options = (
+            "--transactional-id-pattern",
+            transactional_id,
+            "--state",
+            "Ongoing",
+            "--running-longer-than-ms",
+            "0",
+        )
+        code, out, _ = run("list", "--producer-id", str(producer_id), *options)
+        assert code == 0
+        assert [line.split() for line in out.splitlines()] == [
+            ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"],
+            [transactional_id, "1", str(producer_id), "Ongoing"],
+        ]
+        code, out, _ = run("describe", "--transactional-id", transactional_id)
+        head, line = (line.split() for line in out.splitlines())
+        shown = dict(zip(head, line, strict=True))
+        assert (code, shown["TransactionState"], shown["TopicPartitions"]) == (0, "Ongoing", f"{name}-1")
+        assert shown["TransactionTimeoutMs"] == str(TIMEOUT_NEVER_MS)
+        assert 0 <= int(shown["TransactionDurationMs"]) < HOUR_MS
+        code, out, _ = run("describe-producers", "--topic", name, "--partition", "1", "--broker-id", "1", "--json")
+        (producer,) = json.loads(out)
+        assert (code, producer["producer_id"], producer["start_offset"]) == (0, producer_id, 0)
+        writer.abort_transaction()
+    assert run("describe", "--transactional-id", "nobody")[0] == 1
+
+
+@pytest.mark.parametrize("words", [["--state", "Bogus"], ["--transactional-id-pattern", "["]], ids=["state", "pattern"])
+def test_the_broker_refuses_a_filter(run: Run, words: list[str]) -> None:
+    code, out, err = run("list", *words)
+    assert (code, out) == (2, "")
+    assert words[1] in err
+
+
+def test_a_broker_that_is_not_there(run: Run, tool: TransactionTool) -> None:
+    assert run("find-hanging", "--broker-id", "7")[0] == 2
+    with pytest.raises(ConfigurationError, match="the cluster has the brokers 1"):
+        tool.find_hanging(broker_id=7)

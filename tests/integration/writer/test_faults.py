@@ -1,0 +1,250 @@
+"""Brokers that die, stall or lose answers under a writer. Covers B4, B7, B13, B14, B22, B25, B29."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
+from spark_2pc_sink.testing import kafka_request, wait_until
+from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.record_rows import Rows
+from tests.conftest import MakeTopic, StartKafka
+from tests.harness.providers import Broker
+from tests.integration.writer.writers import DEADLINE_S, committed, options_for, session_of, table_of, values
+
+EXPECTED = sorted(f"value-{number}" for number in range(20_000))
+
+
+def append_in_pieces(writer: TransactionalWriter, count: int = 20) -> None:
+    for number in range(count):
+        writer.append(table_of(1_000, first=1_000 * number))
+
+
+def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B14, B22: batches that the dead broker had are answered as duplicates, the others are appended; each once."""
+    broker = start_kafka(two_phase_commit=True)
+    name = topic(broker=broker, partitions=3)
+    options = options_for(broker.bootstrap, batch_size=20_000)
+    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        append_in_pieces(writer, 10)
+        broker.kill()
+        restarting = threading.Thread(target=broker.start)
+        restarting.start()
+        try:
+            for number in range(10, 20):
+                writer.append(table_of(1_000, first=1_000 * number))
+            receipts = writer.flush()
+        finally:
+            restarting.join()
+        assert sum(receipt.records for receipt in receipts.values()) == 20_000
+        writer.commit_transaction()
+        assert values(committed(broker.bootstrap, name, writer)) == EXPECTED
+
+
+def test_a_coordinator_killed_before_commit_is_found_again(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B14: it comes back with the prepared transaction."""
+    broker = start_kafka(two_phase_commit=True)
+    name = topic(broker=broker)
+    with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(100))
+        state = writer.prepare_transaction()
+        broker.kill()
+        broker.start()
+        writer.complete_transaction(state)
+        assert len(committed(broker.bootstrap, name, writer)) == 100
+
+
+def test_a_lost_answer_to_produce_is_no_second_copy(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
+    name = topic(partitions=1)
+    with kafka.proxy() as proxy:
+        with TransactionalWriter(options_for(proxy.address), transactional_id, topic=name) as writer:
+            writer.init_transactions()
+            writer.begin_transaction()
+            writer.append(table_of(100))
+            proxy.lose_answer(kafka_request(Api.PRODUCE))
+            receipts = writer.flush()
+            assert proxy.wait_for_lost_answer(deadline_s=1)
+            assert receipts[TopicPartition(name, 0)].records == 100
+            writer.commit_transaction()
+        assert len(committed(kafka.bootstrap, name, transactional_id)) == 100
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_lost_answer_to_end_txn_is_asked_for_again(
+    kafka: Broker, topic: MakeTopic, transactional_id: str, commit: bool
+) -> None:
+    """B4: the repeated request is answered as a retry, with the same pair (KIP-890, 'Client retries')."""
+    name = topic(partitions=1)
+    with kafka.proxy() as proxy:
+        with TransactionalWriter(options_for(proxy.address), transactional_id, topic=name) as writer:
+            writer.init_transactions()
+            writer.begin_transaction()
+            writer.append(table_of(100))
+            writer.flush()
+            before = writer.producer
+            proxy.lose_answer(kafka_request(Api.END_TXN))
+            writer.commit_transaction() if commit else writer.abort_transaction()
+            assert proxy.wait_for_lost_answer(deadline_s=1)
+            assert before is not None
+            assert writer.producer == before.bumped()
+        assert len(committed(kafka.bootstrap, name, transactional_id)) == (100 if commit else 0)
+
+
+def test_a_commit_without_an_answer_is_unknown_and_settled_by_repeating_it(
+    kafka: Broker, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B4: the call that timed out may be repeated, and only that one."""
+    name = topic(partitions=1)
+    with kafka.proxy() as proxy:
+        options = options_for(proxy.address, max_block_ms=2_000, request_timeout_ms=500)
+        with TransactionalWriter(options, transactional_id, topic=name) as writer:
+            writer.init_transactions()
+            writer.begin_transaction()
+            writer.append(table_of(100))
+            writer.flush()
+            proxy.hold_answers()
+            with pytest.raises(OutcomeUnknownError):
+                writer.commit_transaction()
+            assert writer.state is WriterState.COMMITTING
+            proxy.restore()
+            writer.commit_transaction()
+        assert len(committed(kafka.bootstrap, name, transactional_id)) == 100
+
+
+def test_a_broker_that_stalls_longer_than_a_request_may_take(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B29: a stall is a time-out and a repetition, never a fatal error."""
+    broker = start_kafka(two_phase_commit=True)
+    name = topic(broker=broker, partitions=1)
+    options = options_for(broker.bootstrap, request_timeout_ms=500, batch_size=20_000)
+    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        append_in_pieces(writer, 5)
+        broker.pause()
+        resuming = threading.Timer(1.5, broker.resume)
+        resuming.start()
+        try:
+            for number in range(5, 20):
+                writer.append(table_of(1_000, first=1_000 * number))
+            writer.flush()
+        finally:
+            resuming.join()
+        writer.commit_transaction()
+        assert values(committed(broker.bootstrap, name, writer)) == EXPECTED
+
+
+def test_a_broker_that_is_gone_is_an_error_in_time(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B25: every call ends, and says where it could not connect."""
+    broker = start_kafka()
+    name = topic(broker=broker)
+    with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as early:
+        early.init_transactions()  # a coordinator that has just started may load for longer than what follows allows
+    options = options_for(broker.bootstrap, max_block_ms=1_000, delivery_timeout_ms=1_500, request_timeout_ms=500)
+    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(10))
+        broker.kill()
+        began_s = time.monotonic()
+        with pytest.raises(KafkaTimeoutError):
+            writer.flush()
+        with pytest.raises(OutcomeUnknownError):
+            writer.abort_transaction()
+    with (
+        TransactionalWriter(options, transactional_id, topic=name) as late,
+        pytest.raises(KafkaTimeoutError, match=r"bootstrap\.servers=.*ECONNREFUSED"),
+    ):
+        late.init_transactions()
+    assert time.monotonic() - began_s < 15
+
+
+def test_a_transaction_that_timed_out_cannot_be_committed(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B1, B7: the broker aborts by itself; EndTxn(commit) then says INVALID_TXN_STATE, and the log ABORT."""
+    broker = start_kafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    name = topic(broker=broker, partitions=1)
+    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    with (
+        TransactionalWriter(options, transactional_id, topic=name, resume=True) as writer,
+        Cluster(options) as cluster,
+    ):
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(10))
+        writer.flush()
+        state = writer.prepare_transaction()
+        client = TransactionClient(cluster, transactional_id, options)
+        wait_until(lambda: client.describe().state == "CompleteAbort", deadline_s=DEADLINE_S, what="the broker's abort")
+        with pytest.raises(KafkaError) as caught:
+            writer.complete_transaction(state)
+        assert caught.value.code == Code.INVALID_TXN_STATE
+        assert writer.state is WriterState.FATAL
+        producer = state.producer
+        assert producer is not None
+        marker = client.find_marker(
+            TopicPartition(name, 0),
+            from_offset=10,
+            producer_id=producer.producer_id,
+            epochs=frozenset({producer.epoch, producer.epoch + 1}),
+            limit_ms=options.max_block_ms,
+        )
+        assert marker is Marker.ABORT
+        assert committed(broker.bootstrap, name, transactional_id) == []
+
+
+def test_records_of_a_timed_out_transaction_are_fenced(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    broker = start_kafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    name = topic(broker=broker, partitions=1)
+    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    with Cluster(options) as cluster:
+        client = TransactionClient(cluster, transactional_id, options)
+        producer = client.usable_producer().producer
+        session = session_of(cluster, client, producer)
+        table = table_of(10)
+        rows = Rows.of(table["key"], table["value"], None)
+        session.append(TopicPartition(name, 0), rows)
+        session.flush()
+        wait_until(lambda: client.describe().state == "CompleteAbort", deadline_s=DEADLINE_S, what="the broker's abort")
+        session.append(TopicPartition(name, 0), rows)
+        with pytest.raises(FencedError):
+            session.flush()
+
+
+def test_a_two_phase_transaction_does_not_time_out(
+    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+) -> None:
+    """KIP-939: 'transaction.max.timeout.ms doesn't apply' to enable2Pc; here a stored timeout of 1 s would have."""
+    broker = start_kafka(
+        two_phase_commit=True, properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    )
+    name = topic(broker=broker, partitions=1)
+    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(10))
+        state = writer.prepare_transaction()
+        time.sleep(3)  # three timeouts and fifteen rounds of the broker's search: nothing to wait for else
+        writer.complete_transaction(state)
+        assert len(committed(broker.bootstrap, name, writer)) == 10

@@ -8,13 +8,13 @@ start reads that row and brings Kafka to follow. This is the dual-write recipe o
 table see the same rows, each once.
 
 **The way of the data.** The tasks that read the rows encode them to record batches and COPY bytes (`wire`,
-`sink.source_task`); Spark shuffles the few record batches to the tasks that own their Kafka partitions, which send
-them in one shared transaction (`sink.sending_task`, `producer`). Meanwhile the COPY bytes go through the driver into
-the table (`sink.row_feed`, `sink.row_copy`), in the transaction that writes the state row at last (`sink.database`,
+`sink.tasks`); Spark shuffles the few record batches to the tasks that own their Kafka partitions, which send
+them in one shared transaction (`sink.tasks`, `producer`). Meanwhile the COPY bytes go through the driver into
+the table (`sink.transfer`), in the transaction that writes the state row at last (`sink.table`,
 `jdbc_state`); then the Kafka transaction is committed.
 
-**Reading order.** `recipe.dual_write` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is
-carried out), `sink.batch` (a batch on the driver), `sink.task_plan` (a batch on executors), `producer`, `wire`.
+**Reading order.** `recipe.steps` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is carried
+out), `sink.driver` (a batch on the driver), `sink.job` and `sink.tasks` (a batch on executors), `producer`, `wire`.
 
 **Words**, each for one thing:
 
@@ -61,11 +61,11 @@ __all__ = [
 _HOMES = {
     "DualWriteError": "errors",
     "PreparedTxnState": "ids",
-    "OperatorDecision": "recovery",
-    "RecoveryReport": "recovery_report",
-    "recover": "runbook",
-    "status": "runbook",
-    "BatchReport": "sink.batch_work",
+    "OperatorDecision": "recovery.recovery",
+    "RecoveryReport": "recovery.report",
+    "recover": "recovery.api",
+    "status": "recovery.api",
+    "BatchReport": "sink.contract.batch_work",
     "DualWriteSink": "sink.sink",
 }
 

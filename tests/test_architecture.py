@@ -47,8 +47,8 @@ def module_of(path: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """The folder below the package: ``spark_2pc_sink.sink`` of ``spark_2pc_sink.sink.job.run_record``."""
-    return ".".join(module.split(".")[:2])
+    """``spark_2pc_sink.sink`` for ``spark_2pc_sink.sink.job.run_record``; ``jdbc_state`` is one room."""
+    return ".".join(module.split(".")[: 1 if module.startswith("jdbc_state") else 2])
 
 
 @cache

@@ -16,7 +16,7 @@ import sys
 
 import orders_stream
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 
 
 class KillAt:
@@ -41,5 +41,5 @@ class KillAt:
 
 
 if __name__ == "__main__":
-    observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
+    step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
     sys.exit(orders_stream.main(sys.argv[3:]))

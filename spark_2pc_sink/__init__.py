@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.recovery import OperatorDecision
     from spark_2pc_sink.recovery.report import RecoveryReport
-    from spark_2pc_sink.sink.contract.batch_work import BatchReport
+    from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
 
 __all__ = [
@@ -65,7 +65,7 @@ _HOMES = {
     "RecoveryReport": "recovery.report",
     "recover": "recovery.api",
     "status": "recovery.api",
-    "BatchReport": "sink.contract.batch_work",
+    "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
 }
 

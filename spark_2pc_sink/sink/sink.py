@@ -15,9 +15,8 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract import record_expressions as frames
-from spark_2pc_sink.sink.driver import step_observer as observer
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.step_times import StepTimes
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.query_checks import (
@@ -49,8 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_2pc_sink.recipe.steps import Step
-    from spark_2pc_sink.sink.contract.batch_work import BatchReport
+    from spark_2pc_sink.sink.report import BatchReport
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +199,7 @@ class _Run:
             restore_deadline_ms=options.connect_deadline_ms,
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
-            observer=self._reached,
+            observer=self._times,
             look_back=lambda missing: run_record(spark, query.run_id, execution, missing),
         )
         self._repeatable = Repeatability(spark)
@@ -277,11 +275,6 @@ class _Run:
         self._connections.drop()
         self._cluster.close()
         self._store.close()
-
-    def _reached(self, step: Step) -> None:
-        self._times(step)
-        # Looked up at each call, so that it can be replaced.
-        observer.reached(step)
 
     def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
         """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""

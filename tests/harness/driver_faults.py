@@ -21,7 +21,7 @@ from spark_2pc_sink.producer.partition_queue import PartitionQueue
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovered, Recovery
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from tests.harness.driver_config import KILL, STOP, Fault, Journal
 
 
@@ -54,7 +54,7 @@ class Faults:
 
     def install(self) -> None:
         """Put this around the product's methods, in this process."""
-        observer.reached = self._step
+        step_observer.reached = self._step
         _before(SqlDecidingTransaction, "commit", lambda: self.reached("commit"))
         _before(TransactionClient, "end", lambda: self.reached("end"))
         _before(TransactionClient, "init_producer_id", lambda: self.reached("init"))

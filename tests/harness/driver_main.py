@@ -29,7 +29,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
@@ -146,7 +146,7 @@ def batch_driver(
         restore_deadline_ms=options.connect_deadline_ms,
         accept_replay=options.accept_replay,
         stopping=lambda: False,
-        observer=lambda step: observer.reached(step),  # noqa: PLW0108 - replaced by `Faults.install`
+        observer=lambda step: step_observer.reached(step),  # noqa: PLW0108 - replaced by `Faults.install`
     )
 
 

@@ -46,7 +46,7 @@ class RowsWork:
         with Cluster(self._options.kafka) as cluster:
             return self._partitions(cluster)
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Send the rows over connections of their own, as a task does, and write the first of them meanwhile."""
         kafka = self._options.kafka
         with (
@@ -64,7 +64,7 @@ class RowsWork:
                 session.append(partition, rows)
             topic_ids = {topic: cluster.topic_id(topic) for topic in (str(self._options.topic),)}
             if not ticket.kafka_only:
-                self._copy(begin(), iter([_lines(self._early())]))
+                self._copy(open_decision(), iter([_lines(self._early())]))
             receipts = session.flush()
             return ProducedBatch(
                 row_count=len(self._rows),

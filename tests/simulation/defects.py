@@ -16,9 +16,8 @@ from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, 
 from spark_2pc_sink.recovery import recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver import batch_driver as batch
-from spark_2pc_sink.sink.driver import missing_batches as placing
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver import batch_driver, batch_placement
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, DecidedBatch, PreparedBatch
 from tests.simulation import faults
 from tests.simulation.mutants import Mutant, Replacement
 
@@ -36,18 +35,20 @@ def returning(value: Any) -> Replacement:
 
 
 def _end_before_commit(original: Any) -> Any:
-    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> None:
+    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> Any:
         self._kafka.end(prepared.producer, commit=True)
-        original(self, prepared, work, scope, kafka_only=kafka_only)
+        return original(self, prepared, work, scope, kafka_only=kafka_only)
 
     return decide
 
 
 def _note_before_end(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
-        self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(producer.bumped()))
+    def complete(self: Any, decided: DecidedBatch) -> None:
+        self._row = self._store.mark_done(
+            self._transactional_id, self._claimed().generation, str(decided.producer.bumped())
+        )
         # The note that comes after EndTxn is a repetition of this one, which succeeds.
-        original(self, producer, written)
+        original(self, decided)
 
     return complete
 
@@ -82,12 +83,12 @@ def _unknown_commit_read(original: Any) -> Any:
 
 
 def _any_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
+    def complete(self: Any, decided: DecidedBatch) -> None:
         end = self._kafka.end
         believing = _Believing(self._kafka, lambda *args, **kwargs: replace(end(*args, **kwargs), code=Code.NONE))
         self._kafka, kept = believing, self._kafka
         try:
-            original(self, producer, written)
+            original(self, decided)
         finally:
             self._kafka = kept
 
@@ -95,7 +96,7 @@ def _any_answer_is_success(original: Any) -> Any:
 
 
 def _no_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
+    def complete(self: Any, decided: DecidedBatch) -> None:
         end = self._kafka.end
 
         def believed(*args: Any, **kwargs: Any) -> EndTxnAnswer:
@@ -106,7 +107,7 @@ def _no_answer_is_success(original: Any) -> Any:
 
         self._kafka, kept = _Believing(self._kafka, believed), self._kafka
         try:
-            original(self, producer, written)
+            original(self, decided)
         finally:
             self._kafka = kept
 
@@ -114,11 +115,11 @@ def _no_answer_is_success(original: Any) -> Any:
 
 
 def _abort_after_no_answer(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
+    def complete(self: Any, decided: DecidedBatch) -> None:
         try:
-            original(self, producer, written)
+            original(self, decided)
         except OutcomeUnknownError:
-            self._kafka.end(producer, commit=False)
+            self._kafka.end(decided.producer, commit=False)
             raise
 
     return complete
@@ -146,9 +147,9 @@ def _commit_an_empty_transaction(original: Any) -> Any:
 
 
 def _keep_the_pair(original: Any) -> Any:
-    def complete(self: Any, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
-        original(self, producer, written)
-        self._producer = self._producer or producer
+    def complete(self: Any, decided: DecidedBatch) -> None:
+        original(self, decided)
+        self._producer = self._producer or decided.producer
 
     return complete
 
@@ -159,21 +160,22 @@ def _resend_undecided(original: Any) -> Any:
             original(self, batch_id, work, kafka_only=False)
             return
         # Of this driver only: another one may run meanwhile.
-        self.decide, self.complete = _skip_the_decision, partial(_end_and_drop, self)
+        self._decide, self._complete = _skip_the_decision, partial(_end_and_drop, self)
         try:
             original(self, batch_id, work, kafka_only=True)
         finally:
-            del self.decide, self.complete
+            del self._decide, self._complete
 
     return attempt
 
 
-def _skip_the_decision(_prepared: Any, _work: Any, _scope: Any, *, kafka_only: bool) -> None:
+def _skip_the_decision(prepared: PreparedBatch, _work: Any, _scope: Any, *, kafka_only: bool) -> DecidedBatch:
     assert kafka_only
+    return DecidedBatch(prepared.producer, WrittenRecords(prepared.batch_id, {}, {}))
 
 
-def _end_and_drop(self: Any, producer: ProducerIdAndEpoch, _written: WrittenRecords) -> None:
-    answer = self._kafka.end(producer, commit=True)
+def _end_and_drop(self: Any, decided: DecidedBatch) -> None:
+    answer = self._kafka.end(decided.producer, commit=True)
     self._row = self._store.drop_batch(self._transactional_id, self._claimed().generation, str(answer.producer))
     self._producer = answer.producer
 
@@ -328,21 +330,23 @@ def _older_runs(status: RowStatus, last: int | None, batch_id: int) -> Placement
 
 
 DEFECTS: tuple[Mutant, ...] = (
-    Mutant("EndTxn before COMMIT", ((BatchDriver, "decide", _end_before_commit),)),
-    Mutant("done noted before EndTxn", ((BatchDriver, "complete", _note_before_end),)),
+    Mutant("EndTxn before COMMIT", ((BatchDriver, "_decide", _end_before_commit),)),
+    Mutant("done noted before EndTxn", ((BatchDriver, "_complete", _note_before_end),)),
     Mutant("abort after an unknown COMMIT", ((BatchDriver, "_restore", _abort_after_unknown_commit),)),
     Mutant("unknown COMMIT settled by a plain read", ((BatchDriver, "_restore", _unknown_commit_read),)),
-    Mutant("any answer to EndTxn taken for success", ((BatchDriver, "complete", _any_answer_is_success),)),
-    Mutant("no answer to EndTxn taken for success", ((BatchDriver, "complete", _no_answer_is_success),)),
-    Mutant("abort after EndTxn(commit) without an answer", ((BatchDriver, "complete", _abort_after_no_answer),)),
+    Mutant("any answer to EndTxn taken for success", ((BatchDriver, "_complete", _any_answer_is_success),)),
+    Mutant("no answer to EndTxn taken for success", ((BatchDriver, "_complete", _no_answer_is_success),)),
+    Mutant("abort after EndTxn(commit) without an answer", ((BatchDriver, "_complete", _abort_after_no_answer),)),
     Mutant("an empty batch commits a transaction", ((BatchDriver, "_take_empty", _commit_an_empty_transaction),)),
     Mutant(
-        "one pair for two transactions below version 2", ((BatchDriver, "complete", _keep_the_pair),), ("tv0", "tv1")
+        "one pair for two transactions below version 2", ((BatchDriver, "_complete", _keep_the_pair),), ("tv0", "tv1")
     ),
     Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
-    Mutant("resend without digest check", ((batch, "check_resend", returning(None)),), ("tv2-drift",)),
-    Mutant("a batch of the same id is skipped unseen", ((batch, "check_skip", returning(None)),)),
-    Mutant("a batch that the row has left behind runs again", ((placing, "place_batch", _placed(_older_runs)),)),
+    Mutant("resend without digest check", ((batch_driver, "check_resend", returning(None)),), ("tv2-drift",)),
+    Mutant("a batch of the same id is skipped unseen", ((batch_driver, "check_skip", returning(None)),)),
+    Mutant(
+        "a batch that the row has left behind runs again", ((batch_placement, "place_batch", _placed(_older_runs)),)
+    ),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
     Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
@@ -385,11 +389,12 @@ DEFECTS: tuple[Mutant, ...] = (
     ),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
     Mutant(
-        "replay check off by one: the next batch is skipped", ((placing, "place_batch", _placed(_next_is_a_replay)),)
+        "replay check off by one: the next batch is skipped",
+        ((batch_placement, "place_batch", _placed(_next_is_a_replay)),),
     ),
-    Mutant("replay check off by one: a replay runs again", ((placing, "place_batch", _placed(_replay_runs)),)),
-    Mutant("an owed batch taken for done", ((placing, "place_batch", _placed(_owed_is_done)),)),
-    Mutant("an owed batch runs whole again", ((placing, "place_batch", _placed(_owed_runs_whole)),)),
+    Mutant("replay check off by one: a replay runs again", ((batch_placement, "place_batch", _placed(_replay_runs)),)),
+    Mutant("an owed batch taken for done", ((batch_placement, "place_batch", _placed(_owed_is_done)),)),
+    Mutant("an owed batch runs whole again", ((batch_placement, "place_batch", _placed(_owed_runs_whole)),)),
     Mutant("a row that went back is taken as it is", ((BatchDriver, "_place", _takes_the_row_as_it_is),), _LOSSY),
     Mutant(
         "commits beside an undecided row overlooked",

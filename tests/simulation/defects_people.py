@@ -14,7 +14,7 @@ from spark_2pc_sink.recovery import kept_batches as kept_rule
 from spark_2pc_sink.recovery import recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery, view_of
-from spark_2pc_sink.sink.driver import batch_driver as batch
+from spark_2pc_sink.sink.driver import batch_driver
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
@@ -141,7 +141,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "topic ids are not compared",
-        ((kept_rule, "find_lost_records", _by_offsets_alone), (batch, "find_lost_records", _by_offsets_alone)),
+        ((kept_rule, "find_lost_records", _by_offsets_alone), (batch_driver, "find_lost_records", _by_offsets_alone)),
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
     ),
@@ -178,7 +178,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "accept_replay accepts every batch",
-        ((batch, "check_skip", _any_replay),),
+        ((batch_driver, "check_skip", _any_replay),),
         ("people-keep",),
         kinds=(people.ACCEPT_REPLAY_LEFT_ON, faults.CHECKPOINT_BACK),
     ),

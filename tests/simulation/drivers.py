@@ -81,7 +81,7 @@ class SimWork:
         """Both, also for an empty batch, as the real work says."""
         return PARTITIONS
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
         self._records = self._world.evaluate(self._batch_id)
         self._written = ()
@@ -93,7 +93,7 @@ class SimWork:
             if not records:
                 continue
             if ready and not ticket.kafka_only:
-                self._copy(begin(), ready)
+                self._copy(open_decision(), ready)
             self._world.begins(ticket, self._batch_id)
             first = self.run_task(ticket, partition, records)
             offsets[partition] = (first, first + len(records) - 1)

@@ -204,7 +204,7 @@ def test_what_the_sound_product_violates_too_is_not_held_against_a_mutant() -> N
 
 def test_a_mutant_that_does_not_fit_the_code_is_not_caught_but_an_error() -> None:
     """Else a change of the code would make every mutant of it look caught."""
-    misfit = Mutant("misfit", ((BatchDriver, "decide", lambda _original: lambda _self: None),))
+    misfit = Mutant("misfit", ((BatchDriver, "_decide", lambda _original: lambda _self: None),))
     with pytest.raises(AssertionError, match=r"does not fit the code: .*TypeError"):
         hunt(misfit, seed=1, schedules_max=10)
 

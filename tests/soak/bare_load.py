@@ -46,9 +46,9 @@ class Work(RowsWork):
         super().__init__(options, rows, lambda: None)
         self._failing = failing
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Send the rows."""
-        produced = super().produce(ticket, begin)
+        produced = super().produce(ticket, open_decision)
         if self._failing:
             self._failing = False
             raise BatchRetryError(reason="this attempt was to fail")

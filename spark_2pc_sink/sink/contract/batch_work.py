@@ -1,4 +1,4 @@
-"""What a micro-batch is to the driver: the work that tasks do for it, what they are told, and what became of it."""
+"""The contract between the batch driver and whatever executes a micro-batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jdbc_state import StateRow
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.recipe.replay_decision import Placement
 
 
 @dataclass(frozen=True)
@@ -88,20 +86,21 @@ class BatchWork(Protocol):
     def partitions(self) -> Iterable[TopicPartition]:
         """Every partition that `produce` may write; asked only below transaction.version 2."""
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the tasks: every record acknowledged and every row encoded, or an exception.
 
         Args:
             ticket: of the Kafka transaction.
-            begin: the connection of the transaction that will decide; it may write rows while other tasks still run.
-                Nobody uses it any more when this returns or raises.
+            open_decision: opens the database transaction that will decide, at its first call, and gives its
+                connection. Another thread may call it and write rows there while tasks still run; the driver commits
+                it later. No thread uses the connection any more when this returns or raises.
         """
 
     def copy_into(self, connection: Connection) -> int:
-        """Write the rows that the last `produce` has not; the number of rows that both have written.
+        """Write the rows that the last `produce` has left; the number of rows that both have written.
 
         Args:
-            connection: the same one.
+            connection: the one that ``open_decision`` gives.
         """
 
     def reread(self, ticket: TransactionTicket) -> Replay:
@@ -116,67 +115,3 @@ class BatchWork(Protocol):
 
         The attempt is over, decided or not. What cannot be removed is in nobody's way, and is no error.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchReport:
-    """What became of a batch, told when both sides have it.
-
-    Attributes:
-        transactional_id: the sink's id.
-        batch_id: Spark's id.
-        placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
-        row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
-        record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
-        record_bytes: of the record batches that were sent, compressed; 0 when skipped.
-        attempts: how many transactions were begun for it in this call.
-        prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
-        seconds: what the call took; without the recovery of a start, with those after a failed attempt.
-        step_seconds: the same by steps, as in ``{"produce": 0.8, …}`` with the names of `recipe.dual_write.Step` in
-            lower case. Each is the time since the step that was reached before it; so ``recover`` has, where an attempt
-            has failed, all of it since its last step.
-    """
-
-    transactional_id: str
-    batch_id: int
-    placement: Placement
-    row_count: int = 0
-    record_count: int = 0
-    record_bytes: int = 0
-    attempts: int = 0
-    prepared: str = ""
-    seconds: float = 0.0
-    step_seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, row: StateRow, batch_id: int, placement: Placement, *, attempts: int = 0, record_bytes: int = 0
-    ) -> BatchReport:
-        """Read a report off the state row that the batch has left.
-
-        Args:
-            row: says what is where.
-            batch_id: Spark's id.
-            placement: of the batch.
-            attempts: transactions begun, 0 for a batch that was skipped.
-            record_bytes: of the last one.
-        """
-        return cls(
-            transactional_id=row.transactional_id,
-            batch_id=batch_id,
-            placement=placement,
-            row_count=row.row_count if attempts else 0,
-            record_count=row.record_count if attempts else 0,
-            record_bytes=record_bytes,
-            attempts=attempts,
-            prepared=row.prepared_transaction_state if row.record_count else "",
-        )
-
-    def __str__(self) -> str:
-        """One line for a log."""
-        steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
-        return (
-            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows, "
-            f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
-            f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
-        )

@@ -1,10 +1,10 @@
-"""The driver's part of one micro-batch: the steps of the recipe, in order, against any work.
+"""The batch driver: the steps of the recipe for one micro-batch, in order, against any work.
 
 Nothing here knows Spark. What the tasks do is behind `BatchWork`, Kafka is behind `KafkaSide`, the database behind
 `StateStore`: a simulation puts its own in their place and runs this very code.
 
-The types carry the one-way street: a `PreparedBatch` can be decided, and a `DecidedBatch` has `complete()` and nothing
-that would abort.
+The types carry the one-way street. Only `BatchDriver._decide` makes a `DecidedBatch`, of a `PreparedBatch`; the only
+step that takes a `DecidedBatch` is `BatchDriver._complete`, and no step takes one to abort it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Observer, Step
-from spark_2pc_sink.sink.contract.batch_work import BatchReport, Replay, TransactionTicket
-from spark_2pc_sink.sink.driver.decision_scope import DecidingScope
-from spark_2pc_sink.sink.driver.missing_batches import Placing
+from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
+from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
+from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,46 +71,21 @@ _PERMANENT = (
 
 
 @dataclass(frozen=True)
-class DecidedBatch:
-    """A batch that the database has. It can only be completed: there is no way back."""
-
-    driver: BatchDriver
-    producer: ProducerIdAndEpoch
-    written: WrittenRecords
-
-    def complete(self) -> None:
-        """Commit in Kafka, see that the records are there, and note it.
-
-        Raises:
-            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
-                are not there.
-            OutcomeUnknownError: EndTxn was not answered in time.
-        """
-        self.driver.complete(self.producer, self.written)
-
-
-@dataclass(frozen=True)
 class PreparedBatch:
     """A batch whose records are all acknowledged and invisible; nothing is decided yet."""
 
-    driver: BatchDriver
     batch_id: int
     producer: ProducerIdAndEpoch
     produced: ProducedBatch
     begun_s: float
 
-    def decide(self, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> DecidedBatch:
-        """Write the rest of the rows and the state row in the transaction of ``scope``, and COMMIT.
 
-        Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
-            SupersededError: a newer driver has claimed; nothing was written.
-            BatchRetryError: not all rows arrived; nothing was written.
-            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
-        """
-        self.driver.decide(self, work, scope, kafka_only=kafka_only)
-        written = WrittenRecords(self.batch_id, self.produced.offsets, self.produced.topic_ids)
-        return DecidedBatch(self.driver, self.producer, written)
+@dataclass(frozen=True)
+class DecidedBatch:
+    """A batch that the database has. It can only be completed: there is no way back."""
+
+    producer: ProducerIdAndEpoch
+    written: WrittenRecords
 
 
 class BatchDriver:
@@ -163,7 +139,7 @@ class BatchDriver:
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
-        self._placing = Placing(store, recovery.losses, look_back)
+        self._placement = BatchPlacement(store, recovery.losses, look_back)
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
@@ -213,7 +189,7 @@ class BatchDriver:
                 raise named from error
             raise
         self._unfinished = False
-        self._placing.written = batch_id
+        self._placement.written = batch_id
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
@@ -286,7 +262,7 @@ class BatchDriver:
         row = self._row = self._look_at_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        self._row, placed = self._placing.place(row, batch_id)
+        self._row, placed = self._placement.place(row, batch_id)
         self._observer(Step.PLACE)
         return placed
 
@@ -306,18 +282,18 @@ class BatchDriver:
         producer = self._begin(work)
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
-        with DecidingScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
+        with DecisionScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
             produced = self._produce(work, ticket, scope)
             decided: DecidedBatch | None = None
             if produced.record_count:
-                prepared = PreparedBatch(self, batch_id, producer, produced, begun_s)
+                prepared = PreparedBatch(batch_id, producer, produced, begun_s)
                 self._observer(Step.PREPARE)
-                decided = prepared.decide(work, scope, kafka_only=kafka_only)
+                decided = self._decide(prepared, work, scope, kafka_only=kafka_only)
         if decided is None:
             self._take_empty(batch_id, producer)
             return
         self._observer(Step.DECIDE)
-        decided.complete()
+        self._complete(decided)
 
     def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
         generation = self._claimed().generation
@@ -331,9 +307,9 @@ class BatchDriver:
             kafka_only=kafka_only,
         )
 
-    def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecidingScope) -> ProducedBatch:
+    def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecisionScope) -> ProducedBatch:
         """Step 3, and what must be true of it."""
-        produced = work.produce(ticket, scope.connection)
+        produced = work.produce(ticket, scope.open_decision)
         self._record_bytes = produced.record_bytes
         self._observer(Step.PRODUCE)
         if produced.row_count != produced.record_count + produced.left_out:
@@ -380,8 +356,15 @@ class BatchDriver:
             self._kafka.add_partitions(producer, work.partitions())
         return producer
 
-    def decide(self, batch: PreparedBatch, work: BatchWork, scope: DecidingScope, *, kafka_only: bool) -> None:
-        """Step 5; called by `PreparedBatch.decide` only."""
+    def _decide(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope, *, kafka_only: bool) -> DecidedBatch:
+        """Step 5: write the rest of the rows and the state row in the transaction of ``scope``, and COMMIT.
+
+        Raises:
+            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            SupersededError: a newer driver has claimed; nothing was written.
+            BatchRetryError: not all rows arrived; nothing was written.
+            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
+        """
         row = self._claimed()
         produced = batch.produced
         transaction = scope.transaction
@@ -406,6 +389,7 @@ class BatchDriver:
             )
         )
         scope.commit()
+        return DecidedBatch(batch.producer, WrittenRecords(batch.batch_id, produced.offsets, produced.topic_ids))
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
         initialized = self._initialized
@@ -421,15 +405,22 @@ class BatchDriver:
                 own_timeout=initialized.own_timeout,
             )
 
-    def complete(self, producer: ProducerIdAndEpoch, written: WrittenRecords) -> None:
-        """Steps 6 and 7; called by `DecidedBatch.complete` only."""
+    def _complete(self, batch: DecidedBatch) -> None:
+        """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.
+
+        Raises:
+            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
+                are not there.
+            OutcomeUnknownError: EndTxn was not answered in time.
+        """
+        producer = batch.producer
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(
                 reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
             )
         self._observer(Step.COMPLETE)
-        self._check_kept(written)
+        self._check_kept(batch.written)
         settled = answer.producer or producer
         self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(settled))
         # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.

@@ -1,4 +1,4 @@
-"""When the database transaction that decides a batch begins, and that an attempt has one only."""
+"""The lifetime of the one database transaction that decides an attempt."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from jdbc_state.model import DecidingTransaction
 
 
-class DecidingScope:
-    """The database transaction of one attempt. It begins where it is first needed, and ends with the block at last.
+class DecisionScope:
+    """The database transaction of one attempt: opened by whoever needs it first, committed by the driver's thread.
 
-    Rows may come long before the decision, and the transaction is open from the first of them on.
+    Mostly the copy thread opens it, for the first rows that arrive while tasks still run; so it may be open long before
+    the decision. That thread has ended when the driver's thread writes the state row and commits. The transaction ends
+    with the block at last.
 
     Args:
         deciding: begins the transaction; see `StateStore.deciding`.
@@ -29,7 +31,7 @@ class DecidingScope:
         self._stack = ExitStack()
         self._transaction: DecidingTransaction | None = None
 
-    def __enter__(self) -> DecidingScope:
+    def __enter__(self) -> DecisionScope:
         return self
 
     def __exit__(
@@ -44,8 +46,8 @@ class DecidingScope:
             self._transaction = self._stack.enter_context(self._deciding())
         return self._transaction
 
-    def connection(self) -> Connection:
-        """The connection of the transaction."""
+    def open_decision(self) -> Connection:
+        """The connection of the transaction, which is begun now if it was not yet. For any one thread at a time."""
         return self.transaction.connection
 
     def commit(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a batch that comes again is the one that a side has: if not, a person decides."""
+"""The check that a replayed batch is the batch which the sides have; if not, a person decides."""
 
 from __future__ import annotations
 

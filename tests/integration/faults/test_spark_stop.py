@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import Job
 from tests.harness.driver_spark import start_query
@@ -59,7 +59,7 @@ def test_stopped_in_the_middle_of_a_batch(
             reached.set()
             wait_until(lambda: not query.isActive, deadline_s=QUERY_S, what="stop() to be called")
 
-    monkeypatch.setattr(observer, "reached", stand_still)
+    monkeypatch.setattr(step_observer, "reached", stand_still)
     with query_of(spark, job) as query:
         assert reached.wait(QUERY_S)
     # Spark cancels the jobs that run; what the Python side does without one it may still finish.

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from tests.harness.driver_job import terminate
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
@@ -64,7 +64,7 @@ def test_a_report_tells_a_replay_and_a_resend_from_a_batch(
             killed.append(step)
             terminate(target.broker, target.transactional_id)
 
-    monkeypatch.setattr(observer, "reached", abort_once)
+    monkeypatch.setattr(step_observer, "reached", abort_once)
     stream.run(target.sink(key="id", on_batch=reports.append))
     forget_last_batch(stream, 0)
     stream.run(target.sink(key="id", on_batch=reports.append))

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.job import small_batches as pace
 from spark_2pc_sink.sink.job import spark_batch as work
 from spark_2pc_sink.sink.job.small_batches import SMALL_ROWS_MAX
@@ -227,7 +227,7 @@ def test_who_reads_a_staging_table_does_not_hold_the_batch(
             reader = backup.enter_context(database_tables.transaction(target.database))
             reader.exec_driver_sql(f"LOCK TABLE {', '.join(held)} IN ACCESS SHARE MODE")
 
-    monkeypatch.setattr(observer, "reached", reached)
+    monkeypatch.setattr(step_observer, "reached", reached)
     sink = target.sink(key="id", inline_copy_bytes_max=0, local_files=False, batch_attempts_max=1)
     stream.add(rows_of(0))
     with backup:

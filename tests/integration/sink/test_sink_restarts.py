@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.driver_job import terminate
 from tests.harness.halts import halts
@@ -69,7 +69,7 @@ def test_an_owed_batch_is_sent_again_with_the_same_values(
         steps.append(step)
 
     stream.add(rows_of(0))
-    monkeypatch.setattr(observer, "reached", note)
+    monkeypatch.setattr(step_observer, "reached", note)
     stream.run(target.sink(key="id"))
     assert steps.count(Step.PRODUCE) == 2
     target.check(rows_of(0))

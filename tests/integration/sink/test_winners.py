@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer as observer
+from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import TopicRecord, assert_same_multiset, wait_until
 from tests.harness.driver_job import terminate
 from tests.integration.sink.targets import Row, Target, record_rows
@@ -146,7 +146,7 @@ def test_an_owed_batch_is_sent_again_in_the_same_order(
 
     rows = versions_of(0)
     stream.add(rows, partitions=PARTS)
-    monkeypatch.setattr(observer, "reached", note)
+    monkeypatch.setattr(step_observer, "reached", note)
     stream.run(target.sink(**UPSERT, upsert_superseded=superseded), stream.frame(files_per_batch=PARTS))
     assert steps.count(Step.PRODUCE) == 2
     check(target, [rows], superseded)

@@ -37,10 +37,10 @@ class FakeWork:
     def partitions(self) -> list[TopicPartition]:
         return [PARTITION]
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Any]) -> ProducedBatch:
         self.log.append("produce")
         for statement in self.early:
-            begin().execute(statement)
+            open_decision().execute(statement)
         self.tickets.append(ticket)
         if self.records:
             self.kafka.produce(ticket.producer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, DecidedBatch
 from tests.harness.halts import halts
 from tests.unit.fakes.fake_kafka import FakeKafka
 from tests.unit.sink.driver.batch_jobs import ID, PARTITION, FakeWork, Job, started
@@ -87,9 +88,13 @@ def test_the_next_transaction_uses_the_pair_that_end_txn_answered(job: Job) -> N
 
 
 def test_a_decided_batch_cannot_be_aborted() -> None:
-    """A2: after the decision there is no way back, by type."""
-    assert not hasattr(DecidedBatch, "abort")
-    assert hasattr(DecidedBatch, "complete")
+    """A2: after the decision there is no way back, by type: of all steps only the completing one takes such a batch."""
+    taken_by = {
+        name
+        for name, step in inspect.getmembers(BatchDriver, inspect.isfunction)
+        if DecidedBatch.__name__ in {kind for taken, kind in step.__annotations__.items() if taken != "return"}
+    }
+    assert taken_by == {"_complete"}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("interrupted"), BatchRetryError(reason="looked like a failed attempt")])

@@ -152,9 +152,9 @@ def test_a_first_batch_that_is_not_the_first_is_taken_by_name_only(named: str, p
 def _changing(work: FakeWork) -> FakeWork:
     original = work.produce
 
-    def changed(ticket: TransactionTicket, begin: Callable[[], Any]) -> ProducedBatch:
+    def changed(ticket: TransactionTicket, open_decision: Callable[[], Any]) -> ProducedBatch:
         work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
-        return original(ticket, begin)
+        return original(ticket, open_decision)
 
     work.produce = changed  # type: ignore[method-assign]
     return work

@@ -1,9 +1,9 @@
-"""What the steps of a batch took."""
+"""The times of the steps of a batch."""
 
 from __future__ import annotations
 
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.step_times import StepTimes
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from tests.unit.fakes.fake_kafka import FakeClock
 
 

@@ -1,4 +1,4 @@
-"""The place of a batch beside the state row, where batches before it may be missing: not handed over, or lost."""
+"""The placement of a batch beside the state row, where batches before it may be missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Placing:
+class BatchPlacement:
     """Places the batches of one run of one query.
 
     Args:

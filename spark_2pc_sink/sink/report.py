@@ -1,0 +1,76 @@
+"""The report of a batch that both sides have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jdbc_state import StateRow
+    from spark_2pc_sink.recipe.replay_decision import Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """What became of a batch, told when both sides have it.
+
+    Attributes:
+        transactional_id: the sink's id.
+        batch_id: Spark's id.
+        placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
+        row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
+        record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
+        record_bytes: of the record batches that were sent, compressed; 0 when skipped.
+        attempts: how many transactions were begun for it in this call.
+        prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
+        seconds: what the call took; without the recovery of a start, with those after a failed attempt.
+        step_seconds: the same by steps, as in ``{"produce": 0.8, …}`` with the names of `recipe.steps.Step` in
+            lower case. Each is the time since the step that was reached before it; so ``recover`` has, where an attempt
+            has failed, all of it since its last step.
+    """
+
+    transactional_id: str
+    batch_id: int
+    placement: Placement
+    row_count: int = 0
+    record_count: int = 0
+    record_bytes: int = 0
+    attempts: int = 0
+    prepared: str = ""
+    seconds: float = 0.0
+    step_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, row: StateRow, batch_id: int, placement: Placement, *, attempts: int = 0, record_bytes: int = 0
+    ) -> BatchReport:
+        """Read a report off the state row that the batch has left.
+
+        Args:
+            row: says what is where.
+            batch_id: Spark's id.
+            placement: of the batch.
+            attempts: transactions begun, 0 for a batch that was skipped.
+            record_bytes: of the last one.
+        """
+        return cls(
+            transactional_id=row.transactional_id,
+            batch_id=batch_id,
+            placement=placement,
+            row_count=row.row_count if attempts else 0,
+            record_count=row.record_count if attempts else 0,
+            record_bytes=record_bytes,
+            attempts=attempts,
+            prepared=row.prepared_transaction_state if row.record_count else "",
+        )
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
+        return (
+            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows, "
+            f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
+            f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
+        )

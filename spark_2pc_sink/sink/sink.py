@@ -18,6 +18,7 @@ from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.query_checks import (
     QueryRun,
@@ -34,13 +35,11 @@ from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.repeatability import Repeatability
 from spark_2pc_sink.sink.job.run_record import run_record
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
-from spark_2pc_sink.sink.job.small_batches import Pace
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
-from spark_2pc_sink.sink.job.waves import cut_files
-from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-from spark_2pc_sink.sink.transfer.table_loader import RowLoader
+from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,6 +154,7 @@ class _Run:
 
     def __init__(self, options: SinkOptions, query: QueryRun, execution: Any | None, spark: SparkSession) -> None:
         self._query = query
+        self._clock = SystemClock()
         self._execution = execution
         self._options = options
         here = options.local_files and runs_here(spark)
@@ -168,22 +168,21 @@ class _Run:
             shown_while=lambda: is_running(self._execution),
         )
         # The same connections for both, which take turns: one is kept.
-        self._loader = RowLoader(options, self._store.database)
-        self._topics = TopicFacts(self._cluster)
-        self._pace = Pace()
+        self._loader = TableLoader(options, self._store.database)
+        self._topics = TopicMetadata(self._cluster, self._clock)
+        self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
         self._connections = Connections(options.kafka)
         self._arrow = ArrowBound()
-        self._feed = RowFeed()
-        clock = SystemClock()
-        self._times = StepTimes(clock)
+        self._channel = CopyChannel()
+        self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
             recovery=Recovery(
                 transactional_id=options.transactional_id,
                 kafka=self._kafka,
                 store=self._store,
-                clock=clock,
+                clock=self._clock,
                 settle_deadline_ms=options.settle_deadline_ms,
                 adopt=options.adopt,
                 accept_loss=options.accept_loss,
@@ -191,7 +190,7 @@ class _Run:
             ),
             kafka=self._kafka,
             store=self._store,
-            clock=clock,
+            clock=self._clock,
             query_id=query.query_id,
             run_id=query.run_id,
             attempts_max=options.batch_attempts_max,
@@ -220,8 +219,6 @@ class _Run:
         execution = self._execution
         check_environment(spark, execution)
         expressions = self._expressions(batch)
-        if not frames.chooses_partitions(expressions):
-            cut_files(spark)
         self._repeatable.check_stream(execution)
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])
@@ -257,11 +254,12 @@ class _Run:
             expressions=expressions,
             topics=self._topics,
             loader=self._loader,
-            pace=self._pace,
+            small_batches=self._small_batches,
             connections=self._connections,
             arrow=self._arrow,
-            feed=self._feed,
+            channel=self._channel,
             local=self._local,
+            clock=self._clock,
         )
         self._times.begin()
         report = self._driver.write(batch_id, work)
@@ -269,7 +267,7 @@ class _Run:
 
     def close(self) -> None:
         """Close the connections of this run."""
-        self._feed.close()
+        self._channel.close()
         if self._local is not None:
             self._local.close()
         self._connections.drop()

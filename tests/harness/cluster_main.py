@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch
 
@@ -34,13 +34,13 @@ def main(options: str, directory: str) -> None:
         quick=True,
         settings={"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"},
     )
-    finish = RowCopy.finish
+    finish = CopyThread.finish
 
-    def show(copy: RowCopy, connection: Connection, sources: Sequence[EncodedSource]) -> int:
+    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodedSource]) -> int:
         print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
         return finish(copy, connection, sources)
 
-    RowCopy.finish = show  # type: ignore[assignment,method-assign]
+    CopyThread.finish = show  # type: ignore[assignment,method-assign]
     write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
 
 

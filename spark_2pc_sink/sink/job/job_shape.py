@@ -1,30 +1,74 @@
-"""How many tasks read a batch, how many send it, and whether the rows of the one have to get to the other."""
+"""The shape of a batch's job: collected by the driver, or one stage of tasks, or two.
+
+A batch of a few rows takes longer to share out than to write. So the driver collects it by one job of one task, and
+then encodes and sends it, without a shuffle and without Python workers. The next batch's size is unknown until it is
+read, so assume it resembles the last. A wrong guess is cheap: at most SMALL_ROWS_MAX rows are collected, and nothing is
+sent before all have arrived.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from spark_2pc_sink.sink.job.waves import WAVES
+#: Rows that the driver takes by itself; more are shared out.
+SMALL_ROWS_MAX: Final = 20_000
+#: The same in bytes of Arrow columns: the driver holds them all.
+SMALL_BYTES_MAX: Final = 16 * 1024 * 1024
+#: A job that takes longer with few rows has its work before them (a large scan, a large state), which one task would
+#: do alone: it is shared out.
+SMALL_S_MAX: Final = 1.0
+#: After a batch that was slow or large for one task, so many batches are shared out before one is collected again.
+PATIENCE_BATCHES: Final = 20
+
+
+class SmallBatches:
+    """Remembers what the last batches of a run took. One object serves one run."""
+
+    def __init__(self) -> None:
+        self._small = False
+        self._wait = 0
+
+    @property
+    def expected(self) -> bool:
+        """True where the next batch is likely to be small."""
+        return self._small and self._wait == 0
+
+    def note(self, *, rows: int, arrow_bytes: int, seconds: float, collected: bool) -> None:
+        """A batch was written.
+
+        Args:
+            rows: how many it had.
+            arrow_bytes: what they weighed.
+            seconds: what its job took.
+            collected: whether the driver did it.
+        """
+        self._wait = max(0, self._wait - 1)
+        self._small = rows <= SMALL_ROWS_MAX and arrow_bytes <= SMALL_BYTES_MAX and seconds <= SMALL_S_MAX
+        if collected and not self._small:
+            self._wait = PATIENCE_BATCHES
+
+    def note_too_large(self) -> None:
+        """There were more rows than the driver takes, or they could not be collected."""
+        self._small, self._wait = False, PATIENCE_BATCHES
 
 
 @dataclass(frozen=True)
 class JobShape:
-    """How a job shares out a batch.
+    """How a job shares out a batch; of the tasks that encode as many run as can at a time.
 
     Attributes:
-        exchange: two stages: tasks that read hand over what they encode to tasks that send. Otherwise one stage, each
-            task of which sends what it reads.
-        readers: how many tasks read, where the input has as many parts.
+        exchange: two stages: tasks that encode hand over to tasks that send. Otherwise one stage, each task of which
+            sends what it encodes.
         senders: how many tasks own partitions, each of them at least one.
     """
 
     exchange: bool
-    readers: int
     senders: int
 
 
 def shape_of(at_once: int, *, partitions: int | None, chosen: bool, compared: bool = False) -> JobShape:
-    """The shape of the job of a batch.
+    """The shape of the job of a batch that tasks write.
 
     Args:
         at_once: how many tasks can run at a time.
@@ -33,10 +77,7 @@ def shape_of(at_once: int, *, partitions: int | None, chosen: bool, compared: bo
         chosen: rows choose their partitions, by key for instance. Otherwise any task may write any row.
         compared: tasks that send compare rows with one key, for which they need to be told of all of them first.
     """
-    owned = at_once * WAVES if partitions is None else partitions
+    senders = at_once if partitions is None else min(at_once, partitions)
     # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
-    exchange = compared or (at_once > 1 and (chosen or owned < at_once))
-    # Rows of tasks that have ended are written while the second stage runs, or else the next wave of tasks.
-    waves = 1 if exchange or at_once == 1 else WAVES
-    senders = min(at_once * waves, owned)
-    return JobShape(exchange, readers=at_once if exchange else senders, senders=senders)
+    exchange = compared or (at_once > 1 and (chosen or senders < at_once))
+    return JobShape(exchange, senders)

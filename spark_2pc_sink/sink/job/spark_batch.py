@@ -19,8 +19,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.job.job_shape import JobShape, shape_of
-from spark_2pc_sink.sink.job.small_batches import SMALL_BYTES_MAX, SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, shape_of
 from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
@@ -28,7 +27,7 @@ from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, PIECE_DDL, 
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics
 from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
-from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -38,16 +37,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
+    from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
-    from spark_2pc_sink.sink.job.small_batches import Pace
+    from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
-    from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicFacts
-    from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
+    from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
+    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-    from spark_2pc_sink.sink.transfer.table_loader import RowLoader, RowPlan
+    from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
+    from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -65,11 +66,12 @@ class SparkBatchWork:
         expressions: checked against the frame's schema.
         topics: asks Kafka about topics.
         loader: how rows get into the table.
-        pace: what the last batches took.
+        small_batches: whether this one is likely to be small.
         connections: to the brokers, for batches that are sent from here.
         arrow: bounds what Python workers are handed.
-        feed: where rows for the table arrive.
+        channel: where COPY bytes for the table arrive.
         local: what the driver and all tasks see; None where they do not run on one machine.
+        clock: measures what the job takes.
     """
 
     def __init__(
@@ -78,27 +80,29 @@ class SparkBatchWork:
         frame: DataFrame,
         options: SinkOptions,
         expressions: RecordExpressions,
-        topics: TopicFacts,
-        loader: RowLoader,
-        pace: Pace,
+        topics: TopicMetadata,
+        loader: TableLoader,
+        small_batches: SmallBatches,
         connections: Connections,
         arrow: ArrowBound,
-        feed: RowFeed,
+        channel: CopyChannel,
         local: LocalFolder | None,
+        clock: Clock,
     ) -> None:
         self._frame = frame
         self._options = options
         self._expressions = expressions
         self._topics = topics
         self._loader = loader
-        self._pace = pace
+        self._small_batches = small_batches
         self._connections = connections
         self._arrow = arrow
-        self._feed = feed
+        self._channel = channel
         self._local = local
+        self._clock = clock
         self._folder: Path | None = None
         self._results: TaskResults | None = None
-        self._copy: RowCopy | None = None
+        self._copy: CopyThread | None = None
         self._ticket: TransactionTicket | None = None
 
     def partitions(self) -> list[TopicPartition]:
@@ -112,7 +116,7 @@ class SparkBatchWork:
             counts = self._topics.counts_of_existing(topics)
         return [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
-    def produce(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
         self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
         # What an attempt before has staged; each that fails is followed by a new claim.
@@ -123,7 +127,7 @@ class SparkBatchWork:
             if ticket.kafka_only:
                 results = self._run_job(ticket)
             else:
-                with self._row_copy(ticket, begin) as self._copy:
+                with self._copy_thread(ticket, open_decision) as self._copy:
                     results = self._run_job(ticket)
         self._results = results
         return ProducedBatch(
@@ -178,44 +182,44 @@ class SparkBatchWork:
             self._loader.forget()
             raise
 
-    def _row_copy(self, ticket: TransactionTicket, begin: Callable[[], Connection]) -> RowCopy:
+    def _copy_thread(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> CopyThread:
         staging = self._loader.staging(ticket, self._folder)
-        return RowCopy(
-            self._feed,
+        return CopyThread(
+            self._channel,
             ticket.attempt,
-            begin=begin,
+            open_decision=open_decision,
             table=self._loader.table,
             staged=staging.staged,
             look_s=min(staging.look_s, self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE),
-            early=self._pace.small,
+            early=self._small_batches.expected,
         )
 
     def _run_job(self, ticket: TransactionTicket) -> TaskResults:
         known = self._known_counts()
-        results = self._run_here(ticket, known) if self._pace.small else None
+        results = self._run_here(ticket, known) if self._small_batches.expected else None
         return results or self._run_in_tasks(ticket, known)
 
     def _run_here(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults | None:
         """Collect the rows and write them from this process; None where they turn out to be too many, before any is."""
-        begun_s = time.monotonic()
+        begun_s = self._clock.now_s()
         rows = self._selected(self._frame.coalesce(1), [], kafka_only=ticket.kafka_only)
         try:
             table = rows.limit(SMALL_ROWS_MAX + 1).toArrow()
         except Exception:
             # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
-            self._pace.note_too_large()
+            self._small_batches.note_too_large()
             raise
         if table.num_rows > SMALL_ROWS_MAX or table.nbytes > SMALL_BYTES_MAX:
-            self._pace.note_too_large()
+            self._small_batches.note_too_large()
             return None
         plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1)
         results = add_up([write_alone(table.combine_chunks().to_batches(), plan)], tasks_expected=1)
         self._arrow.forget()
-        self._note_pace(results, begun_s, collected=True)
+        self._note_size(results, begun_s, collected=True)
         return results
 
     def _run_in_tasks(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults:
-        begun_s = time.monotonic()
+        begun_s = self._clock.now_s()
         spark = self._frame.sparkSession
         at_once = int(spark.sparkContext.defaultParallelism)
         shape = shape_of(
@@ -230,19 +234,19 @@ class SparkBatchWork:
             stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
             piece_bytes_max=self._arrow.apply(spark),
         )
-        sent = self._sent(plan, shape)
+        sent = self._sent(plan, shape, at_once)
         try:
             results = read_results(sent.toArrow(), tasks_expected=shape.senders if shape.exchange else None)
         except Exception:
             self._arrow.forget()
             raise
         self._arrow.note(results)
-        self._note_pace(results, begun_s, collected=False)
+        self._note_size(results, begun_s, collected=False)
         return results
 
-    def _sent(self, plan: TaskPlan, shape: JobShape) -> DataFrame:
+    def _sent(self, plan: TaskPlan, shape: JobShape, at_once: int) -> DataFrame:
         """The receipts of the tasks that send, once they are asked for."""
-        frame = self._frame.coalesce(shape.readers)
+        frame = self._frame.coalesce(at_once)
         if not shape.exchange:
             rows = self._selected(frame, [frames.attempt_sql()], kafka_only=plan.ticket.kafka_only)
             return self._map_in_arrow(rows, spark_tasks.task_function(plan), RESULT_DDL)
@@ -257,9 +261,11 @@ class SparkBatchWork:
             pieces = pieces.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
         return pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(function, RESULT_DDL)
 
-    def _note_pace(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
-        seconds = time.monotonic() - begun_s
-        self._pace.note(rows=results.rows, arrow_bytes=results.arrow_bytes, seconds=seconds, collected=collected)
+    def _note_size(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
+        seconds = self._clock.now_s() - begun_s
+        self._small_batches.note(
+            rows=results.rows, arrow_bytes=results.arrow_bytes, seconds=seconds, collected=collected
+        )
 
     def _known_counts(self) -> dict[str, int]:
         return {} if self._options.topic is None else self._topics.counts([self._options.topic])
@@ -271,10 +277,10 @@ class SparkBatchWork:
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext
-        rows: RowPlan | None = None
+        row_encoder: RowEncoderPlan | None = None
         if not ticket.kafka_only:
             staging = self._loader.staging(ticket, self._folder)
-            rows = self._loader.row_plan(at_once, self._feed.channel(context), staging)
+            row_encoder = self._loader.encoder_plan(at_once, self._channel.sender(context), staging)
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
@@ -282,7 +288,7 @@ class SparkBatchWork:
             topics=topics,
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            rows=rows,
+            row_encoder=row_encoder,
             piece_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,

@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions
 from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
-from spark_2pc_sink.sink.tasks.task_input import TaskRows
+from spark_2pc_sink.sink.tasks.task_input import TaskInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ class _Writing:
         self._left_out = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
-        with TaskRows(self._plan, self._task, self._run) as rows:
+        with TaskInput(self._plan, self._task, self._run) as rows:
             for batch in rows.read(batches):
                 self._produce(batch)
             rows.finish()

@@ -18,7 +18,7 @@ from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
 from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
 from spark_2pc_sink.sink.tasks.shuffle_batches import Piece, RowIndex
 from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile
-from spark_2pc_sink.sink.tasks.task_input import TaskRows
+from spark_2pc_sink.sink.tasks.task_input import TaskInput
 from spark_2pc_sink.sink.tasks.upsert_records import RoutedIndex, SourceIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
@@ -60,7 +60,7 @@ def run_rereading(
     router, encoder = _router(plan), _encoder(plan)
     digest = EMPTY_DIGEST
     try:
-        with TaskRows(plan, source, run) as rows:
+        with TaskInput(plan, source, run) as rows:
             for batch in rows.read(batches):
                 for part in router.split(batch):
                     encoded = encoder.append(part.partition, part.rows)
@@ -97,7 +97,7 @@ class _Source:
         self._index = SourceIndex()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskRows(self._plan, self._source, self._run) as rows:
+        with TaskInput(self._plan, self._source, self._run) as rows:
             # The account follows when the file is closed: who has it reads the pieces.
             with self._file or nullcontext():
                 for batch in rows.read(batches):
@@ -143,7 +143,7 @@ class _Source:
             if index is not None:
                 yield self.piece(index, owner)
 
-    def _account(self, rows: TaskRows) -> EncodedSource:
+    def _account(self, rows: TaskInput) -> EncodedSource:
         return replace(
             rows.account(self._digest),
             pieces=self._pieces,

@@ -1,11 +1,11 @@
-"""The rows of one run of a task, wherever their records go: read, counted, completed, and encoded for the table."""
+"""The input of a task: its rows are read, counted, completed, and encoded for the table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.transfer.table_loader import RowWriter
+from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
-class TaskRows:
+class TaskInput:
     """A context manager: leaving it by an exception drops the connections to the brokers, which may be in mid-answer.
 
     Args:
@@ -29,10 +29,10 @@ class TaskRows:
         self._plan = plan
         self._source = source
         self._run = run
-        self._writer = None if plan.rows is None else RowWriter(plan.rows, plan.ticket, source, run)
+        self._encoder = None if plan.row_encoder is None else RowEncoder(plan.row_encoder, plan.ticket, source, run)
         self._rows = self._arrow_bytes = 0
 
-    def __enter__(self) -> TaskRows:
+    def __enter__(self) -> TaskInput:
         return self
 
     def __exit__(
@@ -40,14 +40,14 @@ class TaskRows:
     ) -> None:
         if kind is not None:
             self._plan.topics.connections.drop()
-        if self._writer is not None:
-            self._writer.close()
+        if self._encoder is not None:
+            self._encoder.close()
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches that have rows, with keys and values; each is encoded for the table when the next is asked for.
 
         Raises:
-            UnstorableValueError, BatchRetryError, DatabaseUnreachableError: see `RowWriter.write`.
+            UnstorableValueError, BatchRetryError, DatabaseUnreachableError: see `RowEncoder.write`.
         """
         for batch in batches:
             if batch.num_rows == 0:
@@ -56,13 +56,13 @@ class TaskRows:
             self._arrow_bytes += batch.nbytes
             completed = self._plan.completed(batch)
             yield completed
-            if self._writer is not None:
-                self._writer.write(completed)
+            if self._encoder is not None:
+                self._encoder.write(completed)
 
     def finish(self) -> None:
         """All rows are read; those for the driver are on their way after this."""
-        if self._writer is not None:
-            self._writer.finish()
+        if self._encoder is not None:
+            self._encoder.finish()
 
     def account(self, digest: int) -> EncodedSource:
         """What was done with the rows, after `finish`.
@@ -75,8 +75,8 @@ class TaskRows:
             run=self._run,
             rows=self._rows,
             digest=digest,
-            copy_rows=0 if self._writer is None else self._writer.rows,
-            staged_parts=0 if self._writer is None else self._writer.staged_parts,
+            copy_rows=0 if self._encoder is None else self._encoder.rows,
+            staged_parts=0 if self._encoder is None else self._encoder.staged_parts,
             arrow_bytes=self._arrow_bytes,
             topic_ids=dict(self._plan.topics.ids),
         )

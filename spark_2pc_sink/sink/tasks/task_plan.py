@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.tasks.topic_metadata import Topics
     from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
-    from spark_2pc_sink.sink.transfer.table_loader import RowPlan
+    from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TaskPlan:
         topics: what the driver knows of topics.
         salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
-        rows: how rows become COPY bytes; None for a resend, when the database has them.
+        row_encoder: how rows become COPY bytes; None for a resend, when the database has them.
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
         piece_folder: where pieces lie that tasks of one machine hand to each other; None where the shuffle moves them.
         piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
@@ -58,7 +58,7 @@ class TaskPlan:
     topics: Topics
     salts: tuple[int, ...]
     timestamp_ms: int
-    rows: RowPlan | None
+    row_encoder: RowEncoderPlan | None
     stage_attempts_max: int = 1
     piece_folder: Path | None = None
     piece_bytes_max: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from spark_2pc_sink.producer.leader_lookup import TopicLimits, topic_limits
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import KafkaOptions
 
 
@@ -66,15 +66,17 @@ def worker_connections(kafka: KafkaOptions) -> Connections:
     return _of_worker.setdefault(kafka, Connections(kafka))
 
 
-class TopicFacts:
-    """What the driver asks about topics. One object serves one run.
+class TopicMetadata:
+    """The driver's questions about topics. One object serves one run of a query.
 
     Args:
         cluster: whom to ask.
+        clock: says when an answer is old.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
@@ -109,9 +111,9 @@ class TopicFacts:
             KafkaTimeoutError: no broker answered.
         """
         limits, until_s = self._limits.get(topic, (None, 0.0))
-        if limits is None or time.monotonic() >= until_s:
+        if limits is None or self._clock.now_s() >= until_s:
             limits = topic_limits(self._cluster, topic, self._cluster.deadline())
-            self._limits[topic] = limits, time.monotonic() + self._cluster.options.metadata_max_age_ms / 1000
+            self._limits[topic] = limits, self._clock.now_s() + self._cluster.options.metadata_max_age_ms / 1000
         return limits
 
 

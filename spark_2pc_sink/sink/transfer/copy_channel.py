@@ -1,4 +1,4 @@
-"""COPY bytes on their way from tasks to the driver, which writes them while other tasks still run.
+"""The copy channel: brings COPY bytes from tasks to the driver, which writes them while other tasks still run.
 
 What a task has encoded for the table travels as the update of a Spark accumulator. Spark brings it to the driver when
 the task ends, by the way of every result, without a port of ours, and before the job ends. It does so once for each
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SourceRows:
-    """The rows that one run of one source returns through the driver.
+class Transfer:
+    """The COPY bytes of one task, on their way to the driver.
 
     Attributes:
         attempt: `TransactionTicket.attempt`.
         source: the Spark partition id.
         run: tells the runs of one source apart.
-        stream: a complete COPY BINARY stream, in pieces.
+        stream: a complete COPY BINARY stream, in chunks.
     """
 
     attempt: tuple[str, int, int]
@@ -35,50 +35,50 @@ class SourceRows:
 
 
 @dataclass(frozen=True)
-class RowsEnd:
-    """Behind it comes nothing more of an attempt."""
+class TransferEnd:
+    """The last thing that comes of an attempt."""
 
     attempt: tuple[str, int, int]
 
 
-class RowChannel(Protocol):
+class TransferSender(Protocol):
     """The tasks' end: an accumulator."""
 
-    def add(self, term: list[SourceRows], /) -> None:
-        """Send rows when this task has succeeded."""
+    def add(self, term: list[Transfer], /) -> None:
+        """Send transfers when this task has succeeded."""
 
 
-class RowFeed:
-    """The driver's end: what has arrived, in the order of arrival. One object serves one run of a query."""
+class CopyChannel:
+    """The driver's end: transfers in the order of their arrival. One object serves one run of a query."""
 
     def __init__(self) -> None:
-        self._arrived: queue.SimpleQueue[SourceRows | RowsEnd] = queue.SimpleQueue()
-        self._channel: Any | None = None
+        self._arrived: queue.SimpleQueue[Transfer | TransferEnd] = queue.SimpleQueue()
+        self._sender: Any | None = None
         self._closed = False
 
-    def channel(self, context: SparkContext) -> RowChannel:
-        """The other end, for tasks; one for all batches, since PySpark forgets none."""
-        if self._channel is None:
-            self._channel = context.accumulator(self, _Arriving())  # type: ignore[arg-type]
-        channel: RowChannel = self._channel
-        return channel
+    def sender(self, context: SparkContext) -> TransferSender:
+        """The tasks' end; one for all batches, since PySpark forgets none."""
+        if self._sender is None:
+            self._sender = context.accumulator(self, _Arriving())  # type: ignore[arg-type]
+        sender: TransferSender = self._sender
+        return sender
 
-    def extend(self, arrived: Iterable[SourceRows]) -> None:
+    def extend(self, arrived: Iterable[Transfer]) -> None:
         """Take what a task has sent; called in the thread of Spark's accumulators, which an exception would end."""
-        for rows in arrived:
+        for transfer in arrived:
             if not self._closed:
-                self._arrived.put(rows)
+                self._arrived.put(transfer)
 
     def close(self) -> None:
-        """Forget what has arrived, and take no more: PySpark keeps the accumulator, and it this feed."""
+        """Forget what has arrived, and take no more: PySpark keeps the accumulator, and that keeps this channel."""
         self._closed = True
         self._arrived = queue.SimpleQueue()
 
     def end(self, attempt: tuple[str, int, int]) -> None:
-        """Tell who takes the rows of ``attempt`` that there are no more."""
-        self._arrived.put(RowsEnd(attempt))
+        """Tell the copy thread that no more transfers of ``attempt`` come."""
+        self._arrived.put(TransferEnd(attempt))
 
-    def take(self, attempt: tuple[str, int, int], timeout_s: float) -> SourceRows | RowsEnd | None:
+    def take(self, attempt: tuple[str, int, int], timeout_s: float) -> Transfer | TransferEnd | None:
         """The next of ``attempt``; what late tasks of other attempts have sent is dropped.
 
         Args:
@@ -95,14 +95,14 @@ class RowFeed:
 
 
 class _Arriving:
-    """An AccumulatorParam: a list in tasks, the feed in the driver."""
+    """An AccumulatorParam: a list in tasks, the channel in the driver."""
 
-    def zero(self, value: object) -> list[SourceRows]:
+    def zero(self, value: object) -> list[Transfer]:
         del value
         return []
 
     def addInPlace(  # noqa: N802 - PySpark's name
-        self, value1: list[SourceRows] | RowFeed, value2: Sequence[SourceRows]
-    ) -> list[SourceRows] | RowFeed:
+        self, value1: list[Transfer] | CopyChannel, value2: Sequence[Transfer]
+    ) -> list[Transfer] | CopyChannel:
         value1.extend(value2)
         return value1

@@ -1,4 +1,4 @@
-"""The rows of an attempt into the table, in a thread of its own, while tasks still run."""
+"""The copy thread: writes the COPY bytes of an attempt into the table while tasks still run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg2
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.sink.transfer.copy_channel import RowsEnd
+from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.contract.receipts import EncodedSource
     from spark_2pc_sink.sink.table.table_writer import TableRows
-    from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
     from spark_2pc_sink.sink.transfer.staging import StagedParts
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 1.0
 
 
-class RowCopy:
-    """Writes rows as they arrive. A context manager round the job; nothing is left running behind it.
+class CopyThread:
+    """Writes COPY bytes as they arrive. A context manager round the job; nothing is left running behind it.
 
-    The deciding transaction is begun for the first rows, or where none arrive for a while: tasks that have more than
-    fit into memory stage them. So it may be open for most of the job. It is kept from being idle for longer than the
-    server allows, which is there for a driver that has gone, not for one that waits.
+    This thread opens the transaction that will decide, and leaves it open: the driver's thread writes the rest of the
+    rows there (`finish`) and commits it, after this thread has ended. It is opened for the first rows, or where none
+    arrive for a while: tasks that have more than fit into memory stage them. So it may be open for most of the job. It
+    is kept from being idle for longer than the server allows, a limit made for a driver that has gone.
 
     Args:
-        feed: where rows arrive.
-        attempt: whose rows.
-        begin: the connection of the deciding transaction.
+        channel: where transfers arrive.
+        attempt: whose transfers.
+        open_decision: opens the transaction that will decide, at its first call, and gives its connection.
         table: what writes through a connection.
         staged: what shows to it of the rows that tasks have staged.
         look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
@@ -48,23 +49,23 @@ class RowCopy:
 
     def __init__(
         self,
-        feed: RowFeed,
+        channel: CopyChannel,
         attempt: tuple[str, int, int],
         *,
-        begin: Callable[[], Connection],
+        open_decision: Callable[[], Connection],
         table: Callable[[Connection], TableRows],
         staged: Callable[[Connection], StagedParts],
         look_s: float,
         early: bool,
     ) -> None:
-        self._feed = feed
+        self._channel = channel
         self._attempt = attempt
-        self._begin = begin
+        self._open_decision = open_decision
         self._open_table = table
         self._open_staged = staged
         self._look_s = look_s
         self._early = early
-        self._thread = threading.Thread(target=self._run, name="spark_2pc_sink rows", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="spark_2pc_sink copy", daemon=True)
         self._connection: Connection | None = None
         self._table: TableRows | None = None
         self._staged: StagedParts | None = None
@@ -72,7 +73,7 @@ class RowCopy:
         self._runs: dict[int, int] = {}
         self._given_up = False
 
-    def __enter__(self) -> RowCopy:
+    def __enter__(self) -> CopyThread:
         self._thread.start()
         return self
 
@@ -84,7 +85,7 @@ class RowCopy:
         Raises:
             Exception: what writing raised.
         """
-        self._feed.end(self._attempt)
+        self._channel.end(self._attempt)
         if kind is None:
             self._thread.join()
             if self._error is not None:
@@ -126,23 +127,23 @@ class RowCopy:
     def _run(self) -> None:
         try:
             if self._early:
-                self._table_rows(self._begun())
+                self._table_rows(self._opened())
             while not self._given_up:
-                arrived = self._feed.take(self._attempt, self._look_s)
-                if isinstance(arrived, RowsEnd):
+                arrived = self._channel.take(self._attempt, self._look_s)
+                if isinstance(arrived, TransferEnd):
                     return
                 if arrived is not None:
                     self._write(arrived)
                 else:
-                    self._write_staged(self._begun())
+                    self._write_staged(self._opened())
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
             self._error = error
 
-    def _write(self, rows: SourceRows) -> None:
-        if rows.source in self._runs:
-            raise BatchRetryError(reason=f"source {rows.source} ran again, and its rows were on their way already")
-        self._runs[rows.source] = rows.run
-        self._table_rows(self._begun()).copy(rows.stream)
+    def _write(self, transfer: Transfer) -> None:
+        if transfer.source in self._runs:
+            raise BatchRetryError(reason=f"source {transfer.source} ran again, and its rows were on their way already")
+        self._runs[transfer.source] = transfer.run
+        self._table_rows(self._opened()).copy(transfer.stream)
 
     def _write_staged(self, connection: Connection) -> None:
         for stream in self._staged_parts(connection).arrived():
@@ -150,9 +151,9 @@ class RowCopy:
             if self._given_up:
                 return
 
-    def _begun(self) -> Connection:
+    def _opened(self) -> Connection:
         if self._connection is None:
-            self._connection = self._begin()
+            self._connection = self._open_decision()
         return self._connection
 
     def _table_rows(self, connection: Connection) -> TableRows:

@@ -1,14 +1,9 @@
-"""The database half of a batch: planned on the driver, encoded in tasks, loaded in the deciding transaction.
-
-Rows are encoded to COPY BINARY where they are. Those of a task go back to the driver when it has ended (`row_feed`); a
-task with more than a few stages them while it runs, from where the driver takes them (`staging`).
-"""
+"""The table loader: the driver's plan of how a batch's rows get into the table."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
@@ -17,7 +12,6 @@ from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions as frames
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.late_rows import order_in_table
@@ -26,8 +20,7 @@ from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.transfer.copy_channel import SourceRows
-from spark_2pc_sink.sink.transfer.staging import PartWriter, Staging
+from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.sink.transfer.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
@@ -41,7 +34,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from sqlalchemy import Connection
@@ -50,106 +42,17 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.transfer.copy_channel import RowChannel
+    from spark_2pc_sink.sink.transfer.copy_channel import TransferSender
+    from spark_2pc_sink.sink.transfer.staging import Staging
 
-#: What all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
+#: COPY bytes that all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
 INLINE_BYTES_MAX: Final = 128 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RowPlan:
-    """What a task needs to know about the table. Can be pickled.
-
-    Attributes:
-        columns: how each column is checked and encoded.
-        staging: where a task puts its rows when they are more than `inline_bytes_max`.
-        channel: by which rows return through the driver.
-        inline_bytes_max: COPY bytes that one task may return through the driver.
-        row_key: the column that tells rows apart in error texts; None for the upsert keys.
-    """
-
-    columns: ColumnPlan
-    staging: Staging
-    channel: RowChannel
-    inline_bytes_max: int
-    row_key: str | None
-
-
-class RowWriter:
-    """Encodes the rows of one task, to be returned, or from more than ``inline_bytes_max`` on to be staged.
-
-    Args:
-        plan: from the driver.
-        ticket: of the attempt.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
-    """
-
-    def __init__(self, plan: RowPlan, ticket: TransactionTicket, source: int, run: int) -> None:
-        self._plan = plan
-        self._ticket = ticket
-        self._source = source
-        self._run = run
-        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
-        self._stream: list[bytes] = []
-        self._inline_bytes = 0
-        self._stack = ExitStack()
-        self._stage: PartWriter | None = None
-
-    @property
-    def rows(self) -> int:
-        """How many were encoded; none are held back after `finish`."""
-        return self._encoder.rows
-
-    @property
-    def staged_parts(self) -> int:
-        """Parts that were staged; 0 when all rows are returned."""
-        return 0 if self._stage is None else self._stage.parts
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Encode a batch.
-
-        Raises:
-            UnstorableValueError: a value that the table cannot hold.
-            BatchRetryError, DatabaseUnreachableError: rows were to be staged, and could not be.
-        """
-        encoded = self._encoder.encode(batch)
-        if self._stage is not None:
-            self._stage.write(encoded)
-        elif encoded:
-            self._inline_bytes += len(encoded)
-            self._stream.append(encoded)
-            if self._inline_bytes > self._plan.inline_bytes_max:
-                self._stage = self._to_staging()
-
-    def finish(self) -> None:
-        """Everything that was held back; after it the rows are complete, and those for the driver on their way."""
-        tail = self._encoder.finish()
-        if self._stage is not None:
-            self._stage.finish(tail)
-        elif self.rows:
-            rows = SourceRows(self._ticket.attempt, self._source, self._run, (*self._stream, tail))
-            self._plan.channel.add([rows])
-
-    def close(self) -> None:
-        """Drop what was not finished, and close the connection."""
-        self._stack.close()
-
-    def _to_staging(self) -> PartWriter:
-        """Stage the stream so far, and what follows: nobody waits for it until the task's end."""
-        staging = self._plan.staging
-        store = self._stack.enter_context(staging.store(self._source, self._run))
-        stage = PartWriter(store, part_bytes=staging.part_bytes)
-        for encoded in self._stream:
-            stage.write(encoded)
-        self._stream.clear()
-        return stage
-
-
-class RowLoader:
-    """The driver's side: the plan for tasks, and the deciding transaction's COPY.
+class TableLoader:
+    """Matches batch and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction.
 
     Args:
         options: of the sink.
@@ -228,19 +131,19 @@ class RowLoader:
             return list(plan.expressions), None
         return self._selected, list(plan.expressions)
 
-    def row_plan(self, tasks: int, channel: RowChannel, staging: Staging) -> RowPlan:
-        """What a task needs.
+    def encoder_plan(self, tasks: int, sender: TransferSender, staging: Staging) -> RowEncoderPlan:
+        """How a task encodes rows.
 
         Args:
             tasks: how many run at a time: they share the inline limit.
-            channel: by which rows return through the driver.
-            staging: where it puts its rows when they are more than fit through the driver.
+            sender: brings transfers to the driver.
+            staging: where a task puts rows that are too many for a transfer.
         """
         given = self._options.inline_copy_bytes_max
-        return RowPlan(
+        return RowEncoderPlan(
             columns=self._planned(),
             staging=staging,
-            channel=channel,
+            sender=sender,
             # Not more than a part unless it is wished: rows that wait for a task's end are written later.
             inline_bytes_max=min(staging.part_bytes, INLINE_BYTES_MAX // tasks) if given is None else given // tasks,
             row_key=self._row_key,

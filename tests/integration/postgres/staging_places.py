@@ -9,8 +9,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed
-from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.sink.transfer.staging import PartWriter
 from spark_2pc_sink.sink.transfer.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from tests.integration.postgres.database_tables import orders, rows
@@ -91,15 +91,15 @@ def copying(
     connection: sa.Connection,
     plan: ColumnPlan,
     place: Staging,
-    feed: RowFeed | None = None,
+    channel: CopyChannel | None = None,
     kind: Callable[[sa.Connection, ColumnPlan], TableRows] = AppendedRows,
     *,
     look_s: float = 0.01,
-) -> RowCopy:
-    return RowCopy(
-        feed or RowFeed(),
+) -> CopyThread:
+    return CopyThread(
+        channel or CopyChannel(),
         TICKET.attempt,
-        begin=lambda: connection,
+        open_decision=lambda: connection,
         table=lambda opened: kind(opened, plan),
         staged=place.staged,
         look_s=look_s,
@@ -107,7 +107,7 @@ def copying(
     )
 
 
-def taken(copy: RowCopy) -> bool:
+def taken(copy: CopyThread) -> bool:
     """True when it has taken something that was staged."""
     return copy._staged is not None and bool(copy._staged.taken)
 

@@ -20,11 +20,11 @@ from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.sink.table.table_writer import UpsertedRows
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
 from spark_2pc_sink.sink.transfer.staging import Staging
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables
-from spark_2pc_sink.sink.transfer.table_loader import RowLoader
+from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 from spark_2pc_sink.testing import wait_until
 from tests.integration.postgres.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
 from tests.integration.postgres.staging_places import LARGE, TICKET, copying, stage, tables
@@ -47,16 +47,16 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(
     database: str, plan: ColumnPlan, tmp_path: Path, kind: str
 ) -> None:
     """C12: the server ends idle transactions, to be rid of drivers that are gone; this one is not."""
-    feed = RowFeed()
+    channel = CopyChannel()
     place = tables(database) if kind == "tables" else FileStaging(tmp_path)
     with transaction(database) as connection:
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
         pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-        with copying(connection, plan, place, feed, look_s=IDLE_TIMEOUT_S / 3) as copy:
-            feed.extend([SourceRows(TICKET.attempt, 0, 7, tuple(orders(plan, (1, "early"))))])
+        with copying(connection, plan, place, channel, look_s=IDLE_TIMEOUT_S / 3) as copy:
+            channel.extend([Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, "early"))))])
             long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
             wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
-            feed.extend([SourceRows(TICKET.attempt, 1, 8, tuple(orders(plan, (2, "late"))))])
+            channel.extend([Transfer(TICKET.attempt, 1, 8, tuple(orders(plan, (2, "late"))))])
         sources = EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=8, copy_rows=1)
         assert copy.finish(connection, sources) == 2
     assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
@@ -65,11 +65,15 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(
 def test_a_row_that_is_refused_is_named(database: str, plan: ColumnPlan) -> None:
     """Errors of the table are those of a COPY that comes at the end."""
     run(database, "ALTER TABLE orders ADD PRIMARY KEY (id)")
-    feed = RowFeed()
-    twice = SourceRows(TICKET.attempt, 0, 7, tuple(orders(plan, (1, "a"), (1, "b"))))
+    channel = CopyChannel()
+    twice = Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, "a"), (1, "b"))))
     refused = pytest.raises(ConstraintError, match=r"\(id\)=\(1\)")
-    with transaction(database, commit=False) as connection, refused, copying(connection, plan, tables(database), feed):
-        feed.extend([twice])
+    with (
+        transaction(database, commit=False) as connection,
+        refused,
+        copying(connection, plan, tables(database), channel),
+    ):
+        channel.extend([twice])
 
 
 # --- a server that stands still -------------------------------------------------------------------------------------
@@ -123,11 +127,11 @@ def stopper(start_postgres: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
 
 def attempt(store: SqlStateStore, plan: ColumnPlan, place: Staging, staged: EncodedSource) -> None:
     """What an attempt does with rows by both ways, but for the decision."""
-    feed = RowFeed()
+    channel = CopyChannel()
     row = claim(store)
     with store.deciding(ID, row.generation) as deciding:
-        with copying(deciding.connection, plan, place, feed, UpsertedRows) as copy:
-            feed.extend([SourceRows(TICKET.attempt, 0, 7, tuple(orders(plan, (1, LARGE))))])
+        with copying(deciding.connection, plan, place, channel, UpsertedRows) as copy:
+            channel.extend([Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, LARGE))))])
         sources = EncodedSource(0, run=7, copy_rows=1), staged
         assert copy.finish(deciding.connection, sources) == 2
         assert deciding.connection.exec_driver_sql("SELECT count(*) FROM orders").scalar() == 2
@@ -183,7 +187,7 @@ def test_a_server_that_stands_still_ends_the_look_at_the_table(stopper: Stopper)
         statement_timeout_ms=STATEMENT_TIMEOUT_MS,
     )
     database = Database(url, settings())
-    loader = RowLoader(options, database)
+    loader = TableLoader(options, database)
 
     def look(*, stop: bool) -> None:
         with loader._transaction("test") as connection:

@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKey
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.postgres.database_tables import (
@@ -76,10 +76,10 @@ def test_rows_of_many_tasks_reach_the_target_and_no_part_is_left(
     sources = [stage(place, plan, (source, "a"), (source + 10, None), source=source) for source in range(3)]
     assert table(database) == []
     assert left(place, database) == 3
-    feed = RowFeed()
+    channel = CopyChannel()
     with transaction(database) as connection:
-        with copying(connection, plan, place, feed) as copy:
-            feed.extend([SourceRows(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
+        with copying(connection, plan, place, channel) as copy:
+            channel.extend([Transfer(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
         assert copy.finish(connection, [*sources, EncodedSource(3, run=7, copy_rows=1)]) == 7
     assert [row[0] for row in table(database)] == [0, 1, 2, 10, 11, 12, 99]
     # Tables go after the decision, all at once; files one by one, when they are read.
@@ -161,12 +161,12 @@ def test_rows_of_a_run_that_died_are_not_taken_for_those_of_the_next(
 ) -> None:
     """A4: the first has staged a part, the second staged none."""
     stage(place, plan, (1, "first"))
-    feed = RowFeed()
+    channel = CopyChannel()
     second = EncodedSource(0, run=8, copy_rows=1)
     with transaction(database, commit=False) as connection:
-        with copying(connection, plan, place, feed) as copy:
+        with copying(connection, plan, place, channel) as copy:
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")
-            feed.extend([SourceRows(TICKET.attempt, 0, 8, tuple(orders(plan, (1, "second"))))])
+            channel.extend([Transfer(TICKET.attempt, 0, 8, tuple(orders(plan, (1, "second"))))])
         with pytest.raises(BatchRetryError, match="were written"):
             copy.finish(connection, [second])
 

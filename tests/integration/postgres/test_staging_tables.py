@@ -22,7 +22,7 @@ from spark_2pc_sink.sink.transfer.staging_tables import (
     StagingName,
     drop_ended_staging,
 )
-from spark_2pc_sink.sink.transfer.table_loader import RowLoader
+from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.postgres.database_tables import ORDERS, append, create, orders, plan_of, rows, run, transaction
@@ -210,7 +210,7 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
     server = start_postgres()
     url = server.create_database("shop")
     connections = Database(url, settings(connect_deadline_ms=20_000))
-    loader = RowLoader(loading(url), connections)
+    loader = TableLoader(loading(url), connections)
     loader.drop_staging(TICKET)
     assert caplog.text == ""
     server.kill()
@@ -224,7 +224,7 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
 def test_a_sink_of_the_same_id_beside_another_state_table_keeps_its_rows(database: str, plan: ColumnPlan) -> None:
     """C10: of another Kafka cluster, say. Their claims are counted apart: no generation says anything of the other."""
     connections = Database(database, settings())
-    one, other = (RowLoader(loading(database, state_table=name), connections) for name in ("state", "other_state"))
+    one, other = (TableLoader(loading(database, state_table=name), connections) for name in ("state", "other_state"))
     under_way = ticket(generation=2)
     stage(other.staging(under_way, None), plan, (1, "a"))
     one.drop_staging(TICKET)

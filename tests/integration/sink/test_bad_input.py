@@ -27,7 +27,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
-from spark_2pc_sink.sink.job.small_batches import Pace
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.streams import FileStream, make_sink, sink_options
 from tests.integration.postgres.database_tables import rows
@@ -266,7 +266,7 @@ def test_a_row_that_names_no_topic(
     case: Case, monkeypatch: pytest.MonkeyPatch, named: str, rule: str, *, collected: bool
 ) -> None:
     """A25: another attempt would not help: the row is named at once, whoever reads it, and what to do about it."""
-    monkeypatch.setattr(Pace, "small", collected)
+    monkeypatch.setattr(SmallBatches, "expected", collected)
     frame = case.stream.frame().selectExpr("*", f"CASE WHEN id = 2 THEN {named} ELSE '{case.topic}' END AS topic")
     # Not the whole row, of which the topic is a part: text that is none is refused there as well.
     error = case.refused(frame, topic=None, value="name")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.errors import HaltCause, UnstorableValueError
-from spark_2pc_sink.sink.job.small_batches import Pace
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from tests.harness.halts import halts
 from tests.integration.sink.targets import Row, rows_of
 
@@ -120,7 +120,7 @@ def test_a_function_that_goes_on_after_an_error_halts(
     spark: SparkSession, stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, *, collected: bool
 ) -> None:
     """A23: `try: sink(batch, id)` with an except that only logs. The rows of the batch would be lost."""
-    monkeypatch.setattr(Pace, "small", collected)
+    monkeypatch.setattr(SmallBatches, "expected", collected)
     rows: list[list[Row]] = [rows_of(0, 5), [(10_000, "nul \x00", 1), (10_001, "fine", 2)], rows_of(2, 5)]
     for each in rows:
         stream.add(each)

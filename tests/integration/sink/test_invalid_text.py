@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract.record_json import TIME_ZONE
-from spark_2pc_sink.sink.job.small_batches import Pace
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.session import session_settings
 from tests.integration.postgres import database_tables
@@ -55,7 +55,7 @@ def test_in_a_column_of_json(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, nested: str, *, collected: bool
 ) -> None:
     """A24: with the record's value left out of it; two keys of a map could have become one."""
-    monkeypatch.setattr(Pace, "small", collected)
+    monkeypatch.setattr(SmallBatches, "expected", collected)
     database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount int, nested jsonb)")
     assert refused(stream, target, NESTED[nested], value="'v'").column == "nested"
 

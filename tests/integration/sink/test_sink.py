@@ -15,13 +15,12 @@ from sqlalchemy import make_url
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
-from spark_2pc_sink.sink.job import small_batches as pace
-from spark_2pc_sink.sink.job import spark_batch as work
-from spark_2pc_sink.sink.job.small_batches import SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job import job_shape, spark_batch
+from spark_2pc_sink.sink.job.job_shape import SMALL_ROWS_MAX
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
-from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
@@ -72,14 +71,14 @@ def test_the_driver_writes_small_batches_until_one_is_large(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B30: the one that turns out to be large is shared out in the same transaction, before anything was sent."""
-    monkeypatch.setattr(pace, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
     by_driver: list[int] = []
 
     def spy(batches: list[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
         by_driver.append(sum(batch.num_rows for batch in batches))
         return write_alone(batches, plan)
 
-    monkeypatch.setattr(work, "write_alone", spy)
+    monkeypatch.setattr(spark_batch, "write_alone", spy)
     sizes = (10, 20, SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1, 30)
     batches = [[(batch * 100_000 + n, "x", n) for n in range(size)] for batch, size in enumerate(sizes)]
     for rows in batches:
@@ -102,7 +101,7 @@ def test_rows_that_cannot_be_collected_are_shared_out(
         message = "Total size of serialized results is bigger than spark.driver.maxResultSize"
         raise RuntimeError(message)
 
-    monkeypatch.setattr(pace, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
     monkeypatch.setattr(type(stream.spark.range(1)), "limit", refuse)
     stream.add(rows_of(0))
     stream.add(rows_of(1))
@@ -273,15 +272,15 @@ def test_a_leftover_of_another_role_does_not_stop_a_start(
 def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
     """What was staged, in the order of batches."""
     staged: list[StagedParts] = []
-    original = RowCopy.finish
+    original = CopyThread.finish
 
-    def finish(copy: RowCopy, *arguments: Any) -> int:
+    def finish(copy: CopyThread, *arguments: Any) -> int:
         rows = original(copy, *arguments)
         assert copy._staged is not None
         staged.append(copy._staged)
         return rows
 
-    monkeypatch.setattr(RowCopy, "finish", finish)
+    monkeypatch.setattr(CopyThread, "finish", finish)
     return staged
 
 

@@ -1,30 +1,37 @@
-"""What of a batch decides how it is shared out."""
+"""The shape of a batch's job, and the driver's guess that the next one is small."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.sink.job.job_shape import JobShape, shape_of
-from spark_2pc_sink.sink.job.waves import WAVES
+from spark_2pc_sink.sink.job.job_shape import (
+    PATIENCE_BATCHES,
+    SMALL_BYTES_MAX,
+    SMALL_ROWS_MAX,
+    SMALL_S_MAX,
+    JobShape,
+    SmallBatches,
+    shape_of,
+)
 
 
 @pytest.mark.parametrize(
     ("at_once", "partitions", "chosen", "shape"),
     [
         # Keyed rows go to whoever owns their partitions; no more tasks send than there are partitions.
-        (4, 12, True, JobShape(exchange=True, readers=4, senders=4)),
-        (4, 3, True, JobShape(exchange=True, readers=4, senders=3)),
-        (4, None, True, JobShape(exchange=True, readers=4, senders=4)),
-        # Other rows stay where they are, in waves, each task with a partition of its own.
-        (4, 100, False, JobShape(exchange=False, readers=4 * WAVES, senders=4 * WAVES)),
-        (4, 6, False, JobShape(exchange=False, readers=6, senders=6)),
-        (4, 4, False, JobShape(exchange=False, readers=4, senders=4)),
-        (4, None, False, JobShape(exchange=False, readers=4 * WAVES, senders=4 * WAVES)),
+        (4, 12, True, JobShape(exchange=True, senders=4)),
+        (4, 3, True, JobShape(exchange=True, senders=3)),
+        (4, None, True, JobShape(exchange=True, senders=4)),
+        # Other rows stay where they are, each task with a partition of its own.
+        (4, 100, False, JobShape(exchange=False, senders=4)),
+        (4, 6, False, JobShape(exchange=False, senders=4)),
+        (4, 4, False, JobShape(exchange=False, senders=4)),
+        (4, None, False, JobShape(exchange=False, senders=4)),
         # With fewer partitions than tasks at a time, more tasks encode than send.
-        (4, 3, False, JobShape(exchange=True, readers=4, senders=3)),
+        (4, 3, False, JobShape(exchange=True, senders=3)),
         # Where one task runs at a time, it does all.
-        (1, 12, True, JobShape(exchange=False, readers=1, senders=1)),
-        (1, 12, False, JobShape(exchange=False, readers=1, senders=1)),
+        (1, 12, True, JobShape(exchange=False, senders=1)),
+        (1, 12, False, JobShape(exchange=False, senders=1)),
     ],
 )
 def test_the_shape_of_a_job(at_once: int, partitions: int | None, chosen: bool, shape: JobShape) -> None:
@@ -35,4 +42,49 @@ def test_the_shape_of_a_job(at_once: int, partitions: int | None, chosen: bool, 
 def test_rows_that_are_compared_are_exchanged(at_once: int) -> None:
     """Also where one task does all: it is told of all rows before the first record."""
     shape = shape_of(at_once, partitions=12, chosen=True, compared=True)
-    assert shape == JobShape(exchange=True, readers=at_once, senders=at_once)
+    assert shape == JobShape(exchange=True, senders=at_once)
+
+
+def note_small(batches: SmallBatches) -> None:
+    batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
+
+
+def test_the_first_batch_is_shared_out() -> None:
+    assert not SmallBatches().expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "arrow_bytes", "seconds", "small"),
+    [
+        (SMALL_ROWS_MAX, SMALL_BYTES_MAX, SMALL_S_MAX, True),
+        (SMALL_ROWS_MAX + 1, 0, 0.0, False),
+        (1, SMALL_BYTES_MAX + 1, 0.0, False),
+        (0, 0, SMALL_S_MAX + 0.01, False),
+    ],
+)
+def test_a_small_and_quick_batch_is_followed_by_another(
+    rows: int, arrow_bytes: int, seconds: float, small: bool
+) -> None:
+    """Few rows alone do not do: a large state may stand before them, which one task would go through alone."""
+    batches = SmallBatches()
+    batches.note(rows=rows, arrow_bytes=arrow_bytes, seconds=seconds, collected=False)
+    assert batches.expected is small
+
+
+def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    batches.note(rows=1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=True)
+    for _ in range(PATIENCE_BATCHES):
+        assert not batches.expected
+        note_small(batches)
+    assert batches.expected
+
+
+def test_a_batch_that_was_too_large_is_not_soon_tried_again() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    batches.note_too_large()
+    assert not batches.expected
+    note_small(batches)
+    assert not batches.expected

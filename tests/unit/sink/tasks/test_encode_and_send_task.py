@@ -58,7 +58,7 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
         topics=Topics(kafka, counts={"t": 2}),
         salts=(0,),
         timestamp_ms=1_700_000_000_000,
-        rows=None,
+        row_encoder=None,
         stage_attempts_max=1,
     )
     columns = {

@@ -66,7 +66,15 @@ def plan(fake: FakeCluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
     topics = Topics(kafka, counts={"t": PARTITIONS})
     folder = tmp_path / "pieces" if request.param else None
     yield TaskPlan(
-        ticket, kafka, "t", topics, SALTS, 1_700_000_000_000, rows=None, stage_attempts_max=4, piece_folder=folder
+        ticket,
+        kafka,
+        "t",
+        topics,
+        SALTS,
+        1_700_000_000_000,
+        row_encoder=None,
+        stage_attempts_max=4,
+        piece_folder=folder,
     )
     worker_connections(kafka).drop()
 

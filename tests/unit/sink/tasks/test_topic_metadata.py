@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
-
 from spark_2pc_sink.producer import Cluster
-from spark_2pc_sink.sink.tasks.topic_metadata import TopicFacts
+from spark_2pc_sink.sink.tasks.topic_metadata import TopicMetadata
 from spark_2pc_sink.wire.messages import Api
+from tests.unit.fakes.fake_kafka import FakeClock
 from tests.unit.producer.fake_broker import fake_cluster
 from tests.unit.producer.support import options_for
 
 
-def test_limits_are_asked_again_when_they_are_old_and_partitions_always(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_asked_again_when_they_are_old_and_partitions_always() -> None:
     with fake_cluster(topics={"t": 2}) as fake, Cluster(options_for(fake, metadata_max_age_ms=5_000)) as cluster:
-        facts = TopicFacts(cluster)
-        now_s = time.monotonic()
+        clock = FakeClock()
+        topics = TopicMetadata(cluster, clock)
+        begun_s = clock.now
         for later_s, asked in ((0, 1), (4, 1), (6, 2), (10, 2)):
-            monkeypatch.setattr(
-                "spark_2pc_sink.sink.tasks.topic_metadata.time.monotonic", lambda later=later_s: now_s + later
-            )
-            facts.limits("t")
+            clock.now = begun_s + later_s
+            topics.limits("t")
             assert len(fake.of(Api.DESCRIBE_CONFIGS)) == asked
         before = len(fake.of(Api.METADATA))
-        assert facts.counts(["t"]) == facts.counts(["t"]) == {"t": 2}
+        assert topics.counts(["t"]) == topics.counts(["t"]) == {"t": 2}
         assert len(fake.of(Api.METADATA)) == before + 2

@@ -107,7 +107,7 @@ def plan_of(*, leave_out: bool, folder: Path | None = None, batch_bytes_max: int
         topics=Topics(kafka, counts={"t": PARTITIONS}, limits=limits),
         salts=SALTS,
         timestamp_ms=1_700_000_000_000,
-        rows=None,
+        row_encoder=None,
         stage_attempts_max=1,
         piece_folder=folder,
         winners=WinnerPlan(("id",), leave_out=leave_out),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, RowsEnd, SourceRows
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer, TransferEnd
 
 ATTEMPT = ("orders", 1, 1)
 #: No accumulator of a running Spark has it.
@@ -24,18 +24,18 @@ class Context:
 
 
 @pytest.fixture
-def feed() -> Iterator[RowFeed]:
-    yield RowFeed()
+def channel() -> Iterator[CopyChannel]:
+    yield CopyChannel()
     _accumulatorRegistry.pop(ACCUMULATOR_ID, None)
 
 
-def sent(source: int, *, attempt: tuple[str, int, int] = ATTEMPT) -> SourceRows:
-    return SourceRows(attempt, source, run=7, stream=(b"rows",))
+def sent(source: int, *, attempt: tuple[str, int, int] = ATTEMPT) -> Transfer:
+    return Transfer(attempt, source, run=7, stream=(b"rows",))
 
 
-def from_a_task(feed: RowFeed, *rows: SourceRows) -> None:
+def from_a_task(channel: CopyChannel, *rows: Transfer) -> None:
     """What PySpark does: pickle the channel, add in another process, send its value, add it in the driver's."""
-    pickled = pickle.dumps(feed.channel(Context()))  # type: ignore[arg-type]
+    pickled = pickle.dumps(channel.sender(Context()))  # type: ignore[arg-type]
     drivers = _accumulatorRegistry.pop(ACCUMULATOR_ID)
     in_task = pickle.loads(pickled)  # noqa: S301 - our own bytes
     for one in rows:
@@ -46,34 +46,34 @@ def from_a_task(feed: RowFeed, *rows: SourceRows) -> None:
     _accumulatorRegistry[identifier] += value
 
 
-def test_rows_of_a_task_arrive_in_the_driver(feed: RowFeed) -> None:
-    from_a_task(feed, sent(0))
-    from_a_task(feed, sent(1))
-    feed.end(ATTEMPT)
-    assert [feed.take(ATTEMPT, timeout_s=0) for _ in range(4)] == [sent(0), sent(1), RowsEnd(ATTEMPT), None]
+def test_rows_of_a_task_arrive_in_the_driver(channel: CopyChannel) -> None:
+    from_a_task(channel, sent(0))
+    from_a_task(channel, sent(1))
+    channel.end(ATTEMPT)
+    assert [channel.take(ATTEMPT, timeout_s=0) for _ in range(4)] == [sent(0), sent(1), TransferEnd(ATTEMPT), None]
 
 
-def test_a_task_without_rows_sends_nothing(feed: RowFeed) -> None:
-    from_a_task(feed)
-    assert feed.take(ATTEMPT, timeout_s=0) is None
+def test_a_task_without_rows_sends_nothing(channel: CopyChannel) -> None:
+    from_a_task(channel)
+    assert channel.take(ATTEMPT, timeout_s=0) is None
 
 
-def test_what_is_left_of_other_attempts_is_dropped(feed: RowFeed) -> None:
+def test_what_is_left_of_other_attempts_is_dropped(channel: CopyChannel) -> None:
     """A4: a task that outlives its attempt sends its rows too."""
-    from_a_task(feed, sent(0, attempt=("orders", 1, 2)), sent(1, attempt=("others", 1, 1)))
-    feed.end(("orders", 1, 2))
-    from_a_task(feed, sent(0))
-    assert feed.take(ATTEMPT, timeout_s=0) == sent(0)
+    from_a_task(channel, sent(0, attempt=("orders", 1, 2)), sent(1, attempt=("others", 1, 1)))
+    channel.end(("orders", 1, 2))
+    from_a_task(channel, sent(0))
+    assert channel.take(ATTEMPT, timeout_s=0) == sent(0)
 
 
-def test_a_feed_that_is_closed_keeps_nothing(feed: RowFeed) -> None:
+def test_a_closed_channel_keeps_nothing(channel: CopyChannel) -> None:
     """Else the rows of the last attempt would stay in the memory of an application that starts its query again."""
-    from_a_task(feed, sent(0))
-    feed.close()
-    from_a_task(feed, sent(1))
-    assert feed.take(ATTEMPT, timeout_s=0) is None
+    from_a_task(channel, sent(0))
+    channel.close()
+    from_a_task(channel, sent(1))
+    assert channel.take(ATTEMPT, timeout_s=0) is None
 
 
-def test_there_is_one_accumulator_for_all_batches(feed: RowFeed) -> None:
+def test_there_is_one_accumulator_for_all_batches(channel: CopyChannel) -> None:
     """PySpark keeps every accumulator for as long as the process lives."""
-    assert feed.channel(Context()) is feed.channel(Context())  # type: ignore[arg-type]
+    assert channel.sender(Context()) is channel.sender(Context())  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from spark_2pc_sink.sink.contract.receipts import EncodedSource
-from spark_2pc_sink.sink.transfer.copy_channel import RowFeed, SourceRows
-from spark_2pc_sink.sink.transfer.copy_thread import RowCopy
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
+from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.testing import wait_until
 
 ATTEMPT = ("orders", 1, 1)
@@ -64,33 +64,33 @@ class Staged:
 
 
 class Rig:
-    """A feed, a table, and what is between them."""
+    """A channel, a table, and what is between them."""
 
     def __init__(self) -> None:
-        self.feed = RowFeed()
+        self.channel = CopyChannel()
         self.table = Table()
         self.staged = Staged()
         self.begun = 0
         self.server, self.client = socket.socketpair()
 
-    def begin(self) -> Any:
+    def open_decision(self) -> Any:
         self.begun += 1
         return SimpleNamespace(connection=SimpleNamespace(driver_connection=self.client))
 
-    def copying(self, *, look_s: float = 60.0, early: bool = False) -> RowCopy:
+    def copying(self, *, look_s: float = 60.0, early: bool = False) -> CopyThread:
         staged: Any = self.staged
-        return RowCopy(
-            self.feed,
+        return CopyThread(
+            self.channel,
             ATTEMPT,
-            begin=self.begin,
+            open_decision=self.open_decision,
             table=lambda _: self.table,
             staged=lambda _: staged,
             look_s=look_s,
             early=early,
         )
 
-    def finish(self, copy: RowCopy, *sources: EncodedSource) -> int:
-        return copy.finish(self.begin(), sources)
+    def finish(self, copy: CopyThread, *sources: EncodedSource) -> int:
+        return copy.finish(self.open_decision(), sources)
 
     def run(self, *runs: int, fail: bool = False) -> None:
         """A job of one source that runs so often, and fails at last or not."""
@@ -103,7 +103,7 @@ class Rig:
                 raise JobFailedError
 
     def arrive(self, source: int, *stream: bytes, run: int = 7) -> None:
-        self.feed.extend([SourceRows(ATTEMPT, source, run, stream)])
+        self.channel.extend([Transfer(ATTEMPT, source, run, stream)])
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_transaction_that_cannot_be_begun_ends_the_attempt(rig: Rig, monkeypat
     def refuse() -> Any:
         raise REFUSED
 
-    monkeypatch.setattr(rig, "begin", refuse)
+    monkeypatch.setattr(rig, "open_decision", refuse)
     with pytest.raises(ConstraintError), rig.copying(early=True):
         pass
 

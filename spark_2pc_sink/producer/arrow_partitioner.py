@@ -1,8 +1,12 @@
-"""Which rows go to which partition: Java's default partitioner, for whole Arrow batches."""
+"""The partitioner of Arrow batches: Java's default partitioner for whole columns.
+
+A row goes to the partition that it names, else to the one of its key, else to one that is free.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -15,7 +19,7 @@ import pyarrow.compute as pc
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, as_one_array
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, as_one_array
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 
@@ -28,8 +32,16 @@ _COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns of some rows, each of the same length; None where there is no such column."""
+class RecordColumns:
+    """The columns of some rows, each of the same length; None where there is no such column.
+
+    Attributes:
+        topic: of each row, never null.
+        partition: integers, null where the key decides.
+        key: bytes or text.
+        value: bytes or text.
+        headers: see `Rows.of`.
+    """
 
     topic: ArrowColumn | None
     partition: ArrowColumn | None
@@ -37,38 +49,105 @@ class Columns:
     value: ArrowColumn
     headers: ArrowColumn | None
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Columns:
-        """The given rows, in the given order, as a copy."""
-        picked = pa.array(rows)
-        return self._each(lambda column: column.take(picked))
-
-    def slice(self, start: int, stop: int) -> Columns:
-        """The rows from ``start`` up to ``stop``."""
-        return self._each(lambda column: column.slice(start, stop - start))
-
-    def _each(self, change: Callable[[ArrowColumn], ArrowColumn]) -> Columns:
-        def changed(column: ArrowColumn | None) -> ArrowColumn | None:
-            return None if column is None else change(column)
-
-        return Columns(
-            topic=changed(self.topic),
-            partition=changed(self.partition),
-            key=changed(self.key),
-            value=change(self.value),
-            headers=changed(self.headers),
-        )
-
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """Rows of one partition, in the order in which they came."""
+    """Rows of one partition, in the order in which they came.
+
+    Attributes:
+        partition: where to.
+        rows: what becomes records.
+        taken: the numbers that rows of one topic have in the batch, partition by partition; None for all as they are.
+        start: of these rows among ``taken``.
+    """
 
     partition: TopicPartition
     rows: Rows
+    taken: ArrowColumn | None
+    start: int
 
 
-class Router:
-    """Chooses partitions.
+class ArrowPartitioner(ABC):
+    """Splits rows by partition. A subclass knows topics, and which partitions rows without a key may go to.
+
+    Args:
+        topic: of all rows where there is no column of topics.
+    """
+
+    def __init__(self, topic: str | None) -> None:
+        self._topic = topic
+
+    def split(self, columns: RecordColumns) -> Iterator[PartitionRows]:
+        """The rows by topic and partition; those of one partition keep their order.
+
+        Raises:
+            LocalProtocolError: a column is not bytes.
+            UnstorableValueError: a header without a key.
+            Exception: what the subclass raises for a topic or a partition that does not exist.
+        """
+        if not len(columns.value):
+            return
+        for topic, chosen in self._by_topic(columns):
+            order, runs = runs_of(self._partitions(columns, topic, chosen))
+            taken = chosen if order is None else pa.array(order) if chosen is None else chosen.take(pa.array(order))
+            rows = Rows.of(_take(columns.key, taken), _take(columns.value, taken), _take(columns.headers, taken))
+            for partition, start, stop in runs:
+                yield PartitionRows(TopicPartition(topic, partition), rows.slice(start, stop), taken, start)
+
+    @abstractmethod
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        """How many partitions a topic has, to which ``row`` is the first to go."""
+
+    @abstractmethod
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        """The partitions, of ``count``, that rows may go to which have neither a partition nor a key."""
+
+    @abstractmethod
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
+        """The error for a row that names a partition which its topic does not have."""
+
+    def _by_topic(self, columns: RecordColumns) -> Iterator[tuple[str, ArrowColumn | None]]:
+        """Each topic with the numbers of its rows; None for all rows."""
+        if columns.topic is None:
+            yield self._topic or "", None
+            return
+        encoded = columns.topic.dictionary_encode()
+        topics = encoded.dictionary.cast(pa.binary()).to_pylist()
+        order, runs = runs_of(np.asarray(encoded.indices))
+        numbers = pa.array(np.arange(len(columns.topic)) if order is None else order)
+        for code, start, stop in runs:
+            # What is not UTF-8 is no topic's name, and does not become one.
+            yield topics[code].decode(errors="backslashreplace"), numbers.slice(start, stop - start)
+
+    def _partitions(self, columns: RecordColumns, topic: str, chosen: ArrowColumn | None) -> npt.NDArray[Any]:
+        """The partition of each row of one topic."""
+        first, row_count = (0, len(columns.value)) if chosen is None else (chosen[0].as_py(), len(chosen))
+        count = self._partition_count(topic, columns, first)
+        partitions = np.full(row_count, NO_PARTITION, np.int32)
+        key = _take(columns.key, chosen)
+        if key is not None:
+            partitions = partition_for_keys(key, count)
+        given = _take(columns.partition, chosen)
+        if given is not None:
+            present = np.asarray(given.is_valid())
+            numbers = np.asarray(pc.fill_null(given, 0))
+            wrong = np.flatnonzero(present & ((numbers < 0) | (numbers >= count)))
+            if len(wrong):
+                row = int(wrong[0])
+                raise self._no_partition(topic, count, columns, row if chosen is None else chosen[row].as_py())
+            # Only now: what has passed the check fits, what has not might wrap round to a number that would.
+            partitions = np.where(present, numbers, partitions).astype(np.int32)
+        free = np.flatnonzero(partitions == NO_PARTITION)
+        if len(free):
+            partitions = partitions.copy()
+            partitions[free] = spread(len(free), self._free_partitions(topic, count))
+        return partitions
+
+
+class StickyPartitioner(ArrowPartitioner):
+    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
+
+    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
 
     Args:
         cluster: knows how many partitions a topic has.
@@ -76,8 +155,8 @@ class Router:
     """
 
     def __init__(self, cluster: Cluster, topic: str | None) -> None:
+        super().__init__(topic)
         self._cluster = cluster
-        self._topic = topic
         self._counts: dict[str, int] = {}
         self._calls = 0
 
@@ -85,7 +164,7 @@ class Router:
         """Partitions may have been added to topics since the last transaction."""
         self._counts.clear()
 
-    def columns(self, rows: ArrowRows) -> Columns:
+    def columns(self, rows: ArrowRows) -> RecordColumns:
         """Check that rows can be sent, and take their columns apart.
 
         Raises:
@@ -102,56 +181,46 @@ class Router:
             raise _refused("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
         if partition is not None and not pa.types.is_integer(partition.type):
             raise _refused(f"column 'partition' of type {partition.type}", "partitions are integers")
-        return Columns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
+        if topic is not None and self._topic is not None:
+            topic = pc.fill_null(topic, self._topic)
+        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
 
-    def route(self, columns: Columns) -> list[PartitionRows]:
-        """Split rows by partition; those of one partition keep their order.
+    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
+        """Split the rows of one call of the writer; see `split`.
 
         Raises:
             UnknownTopicError: a topic, or a partition that a row names, does not exist.
-            LocalProtocolError: a column is not bytes.
-            UnstorableValueError: a header without a key.
             KafkaTimeoutError: no broker answered.
         """
         self._calls += 1
-        return [part for topic, rows in self._by_topic(columns) for part in self._by_partition(topic, rows)]
+        return list(self.split(columns))
 
-    def _by_topic(self, columns: Columns) -> list[tuple[str, Columns]]:
-        if not len(columns.value):
-            return []
-        if columns.topic is None:
-            return [(self._topic or "", columns)]
-        named = columns.topic if self._topic is None else pc.fill_null(columns.topic, self._topic)
-        encoded = named.dictionary_encode()
-        order, runs = runs_of(np.asarray(encoded.indices))
-        taken = columns if order is None else columns.take(order)
-        return [(encoded.dictionary[code].as_py(), taken.slice(start, stop)) for code, start, stop in runs]
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        del columns, row
+        if topic not in self._counts:
+            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
+        return self._counts[topic]
 
-    def _by_partition(self, topic: str, columns: Columns) -> list[PartitionRows]:
-        count = self._counts.get(topic)
-        if count is None:
-            count = self._counts[topic] = self._cluster.partition_counts([topic])[topic]
-        order, runs = runs_of(self._partitions(topic, columns, count))
-        taken = columns if order is None else columns.take(order)
-        rows = Rows.of(taken.key, taken.value, taken.headers)
-        return [PartitionRows(TopicPartition(topic, number), rows.slice(start, stop)) for number, start, stop in runs]
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        del topic
+        return (self._calls % count,)
 
-    def _partitions(self, topic: str, rows: Columns, count: int) -> npt.NDArray[np.int64]:
-        """The partition of each row."""
-        numbers = np.full(len(rows.value), NO_PARTITION, np.int64)
-        if rows.key is not None:
-            numbers = partition_for_keys(rows.key, count).astype(np.int64)
-        if rows.partition is not None:
-            given = np.asarray(pc.fill_null(rows.partition, NO_PARTITION)).astype(np.int64)
-            outside = given[np.asarray(rows.partition.is_valid()) & ((given < 0) | (given >= count))]
-            if len(outside):
-                raise unknown_topic(topic, f"it has {count} partitions, and a row names {outside[0]}")
-            numbers = np.where(np.asarray(rows.partition.is_valid()), given, numbers)
-        # Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
-        return np.where(numbers == NO_PARTITION, self._calls % count, numbers)
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
+        named = None if columns.partition is None else columns.partition[row].as_py()
+        return unknown_topic(topic, f"it has {count} partitions, and a row names {named}")
 
 
-def runs_of(numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
+def spread(row_count: int, partitions: Sequence[int]) -> npt.NDArray[np.int32]:
+    """Share rows out over partitions in contiguous runs, as a sticky partitioner does for rows without a key."""
+    chosen = np.arange(row_count, dtype=np.int64) * len(partitions) // max(row_count, 1)
+    return np.asarray(partitions, dtype=np.int32)[chosen]
+
+
+def _take(column: ArrowColumn | None, rows: ArrowColumn | None) -> Any:
+    return column if column is None or rows is None else column.take(rows)
+
+
+def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[int, int, int]]]:
     """How rows of the same number come together, smallest number first; those of one number keep their order.
 
     Returns:

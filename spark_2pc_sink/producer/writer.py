@@ -44,7 +44,7 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, Router
+from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, StickyPartitioner
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
@@ -74,7 +74,7 @@ class TransactionalWriter:
         self._options = options
         self._cluster = Cluster(options)
         self._client = TransactionClient(self._cluster, transactional_id, options)
-        self._router = Router(self._cluster, topic)
+        self._partitioner = StickyPartitioner(self._cluster, topic)
         self._resume = resume
         self._state = WriterState.UNINITIALISED
         self._producer: ProducerIdAndEpoch | None = None
@@ -144,7 +144,7 @@ class TransactionalWriter:
                 self._take_pair()
             self._session, self._started, self._prepared = None, False, PreparedTxnState()
             self._added.clear()
-            self._router.new_transaction()
+            self._partitioner.new_transaction()
 
     def append(self, rows: ArrowRows) -> None:
         """Append rows to the transaction; they are acknowledged when `flush` returns.
@@ -160,15 +160,15 @@ class TransactionalWriter:
             Everything that `ProduceSession.append` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.APPEND)
-        columns = self._router.columns(rows)
+        columns = self._partitioner.columns(rows)
         with self._following(rule):
-            routed = self._router.route(columns)
-            if routed and self._client.transaction_version < EPOCH_BUMP_VERSION:
-                new = {item.partition for item in routed} - self._added
+            parts = self._partitioner.split_call(columns)
+            if parts and self._client.transaction_version < EPOCH_BUMP_VERSION:
+                new = {item.partition for item in parts} - self._added
                 self._started = True
                 self._client.add_partitions(self._pair(), new)
                 self._added |= new
-            for item in routed:
+            for item in parts:
                 self._started = True
                 self._open_session().append(item.partition, item.rows)
 

@@ -14,10 +14,10 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.contract import record_expressions as frames
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
+from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.query_checks import (
@@ -173,7 +173,7 @@ class _Run:
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
         self._connections = Connections(options.kafka)
-        self._arrow = ArrowBound()
+        self._arrow = ArrowBatchSize()
         self._channel = CopyChannel()
         self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
@@ -203,7 +203,7 @@ class _Run:
         )
         self._repeatable = Repeatability(spark)
         self._settings = JsonSettings(options.transactional_id)
-        self._analyzed: tuple[StructType, Mapping[str, str], frames.RecordExpressions] | None = None
+        self._analyzed: tuple[StructType, Mapping[str, str], record_expressions.RecordExpressions] | None = None
 
     def goes_on(self, spark: SparkSession, query_id: str) -> bool:
         """True when it is still this run that calls; a query that was started again has a run of its own."""
@@ -274,15 +274,21 @@ class _Run:
         self._cluster.close()
         self._store.close()
 
-    def _expressions(self, batch: DataFrame) -> frames.RecordExpressions:
+    def _expressions(self, batch: DataFrame) -> record_expressions.RecordExpressions:
         """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""
         schema, settings = batch.schema, self._settings.now(batch.sparkSession)
         if self._analyzed is None or self._analyzed[:2] != (schema, settings):
             order_by = self._options.upsert_order_by
-            chosen = frames.choose_expressions(self._options, schema)
-            analyzed = frames.analyze(batch, chosen, order_by)
+            chosen = record_expressions.choose_expressions(self._options, schema)
+            analyzed = record_expressions.analyze(batch, chosen, order_by)
             check_places(batch, analyzed, self._options)
-            self._repeatable.check(frames.expressions_frame(batch, analyzed, order_by), "an expression of the sink")
-            in_tasks = frames.with_json(analyzed, schema, settings)
-            self._analyzed = (schema, settings, frames.with_guards(frames.with_key_column(in_tasks, batch), batch))
+            self._repeatable.check(
+                record_expressions.expressions_frame(batch, analyzed, order_by), "an expression of the sink"
+            )
+            in_tasks = record_expressions.with_json(analyzed, schema, settings)
+            self._analyzed = (
+                schema,
+                settings,
+                record_expressions.with_guards(record_expressions.with_key_column(in_tasks, batch), batch),
+            )
         return self._analyzed[2]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.contract.receipts import EncodedSource
+    from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000
@@ -36,7 +36,7 @@ def main(options: str, directory: str) -> None:
     )
     finish = CopyThread.finish
 
-    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodedSource]) -> int:
+    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> int:
         print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
         return finish(copy, connection, sources)
 

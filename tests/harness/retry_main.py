@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
+from spark_2pc_sink.sink.tasks import task_functions
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch
 
@@ -63,7 +63,7 @@ def main(scenario: str, options: str, directory: str) -> None:
 
 def _fail_after_encoding(marker: Path) -> None:
     """Let the first task that has encoded rows fail before it has read the others."""
-    make = spark_tasks.source_function
+    make = task_functions.encode_function
 
     def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         encode = make(plan)
@@ -80,12 +80,12 @@ def _fail_after_encoding(marker: Path) -> None:
 
         return lambda batches: encode(some(batches))
 
-    spark_tasks.source_function = failing
+    task_functions.encode_function = failing
 
 
 def _fail_after_sending(scenario: str, marker: Path, local: Path) -> None:
     """Let the first task that has written its records fail, or lose the shuffle files of those that have not."""
-    make = spark_tasks.sending_function
+    make = task_functions.send_function
 
     def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         send = make(plan)
@@ -103,7 +103,7 @@ def _fail_after_sending(scenario: str, marker: Path, local: Path) -> None:
 
         return send_and_fail
 
-    spark_tasks.sending_function = failing
+    task_functions.send_function = failing
 
 
 if __name__ == "__main__":

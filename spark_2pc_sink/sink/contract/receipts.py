@@ -26,7 +26,7 @@ RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 
 @dataclass(frozen=True)
-class EncodedSource:
+class EncodeReceipt:
     """The account of one run of a task that read and encoded rows.
 
     Attributes:
@@ -40,7 +40,7 @@ class EncodedSource:
         topic_ids: of the topics that it has asked about; '' for one that has none (KIP-516).
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
-        piece_bytes: of all record batches that it handed to tasks that send.
+        shuffle_bytes: of all record batches that it handed to tasks that send.
         error: why it gave up; nothing that it made may be used then.
     """
 
@@ -54,7 +54,7 @@ class EncodedSource:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
-    piece_bytes: int = 0
+    shuffle_bytes: int = 0
     error: DualWriteError | None = None
 
 
@@ -75,7 +75,7 @@ class TaskReceipt:
     """
 
     task: int
-    sources: tuple[EncodedSource, ...] = ()
+    sources: tuple[EncodeReceipt, ...] = ()
     taken: Mapping[tuple[int, int], int] = field(default_factory=dict)
     digest: int = 0
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class TaskResults:
     receipts: tuple[TaskReceipt, ...]
 
     @property
-    def sources(self) -> tuple[EncodedSource, ...]:
+    def sources(self) -> tuple[EncodeReceipt, ...]:
         """The accounts of all sources, in the order of their ids."""
         return tuple(sorted(chain(*(receipt.sources for receipt in self.receipts)), key=lambda one: one.source))
 
@@ -140,9 +140,9 @@ class TaskResults:
         return sum(source.arrow_bytes for source in self.sources)
 
     @property
-    def piece_bytes(self) -> int:
+    def shuffle_bytes(self) -> int:
         """Of all record batches that went through the shuffle."""
-        return sum(source.piece_bytes for source in self.sources)
+        return sum(source.shuffle_bytes for source in self.sources)
 
     @property
     def topic_ids(self) -> dict[str, str]:

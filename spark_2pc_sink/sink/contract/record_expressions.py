@@ -306,7 +306,7 @@ def record_columns(expressions: RecordExpressions) -> list[str]:
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
 
 
-def winner_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
+def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
     """What tasks need to tell rows of one upsert key apart, beside what `shared_columns` names."""
     shared = shared_columns(expressions)
     keys = [name for name in upsert_keys if quoted(name) not in shared]

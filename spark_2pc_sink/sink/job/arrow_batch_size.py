@@ -41,7 +41,7 @@ AIMED_ROWS_MAX: Final = 32_768
 
 
 @dataclass(frozen=True)
-class ArrowBounds:
+class ArrowBatchLimits:
     """How large Arrow batches may be.
 
     Attributes:
@@ -54,14 +54,14 @@ class ArrowBounds:
     rows_given: bool = False
     roomy: bool = False
 
-    def after(self, results: TaskResults) -> ArrowBounds:
+    def after(self, results: TaskResults) -> ArrowBatchLimits:
         """The bounds for the batch after one that was shared out and succeeded, with these results."""
         rows = self.rows
         if not self.rows_given and results.arrow_bytes:
             rows = _aimed_rows(results.arrow_bytes / results.rows)
         roomy = (
             rows > 0
-            and results.piece_bytes <= UNBOUNDED_BYTES_MAX
+            and results.shuffle_bytes <= UNBOUNDED_BYTES_MAX
             and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
         )
         return replace(self, rows=rows, roomy=roomy)
@@ -71,14 +71,14 @@ class ArrowBounds:
         return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES_MAX)}
 
 
-class ArrowBound:
+class ArrowBatchSize:
     """Sets rows and bytes before each batch, where nobody else has set them. One object serves one run.
 
     The stream has a session of its own, so nobody else's workers see it. Spark 4.0 does not know the bound of bytes.
     """
 
     def __init__(self) -> None:
-        self._bounds = ArrowBounds()
+        self._bounds = ArrowBatchLimits()
         #: The settings that nobody else has set, and what they are now; None before the first batch.
         self._ours: dict[str, str] | None = None
 
@@ -116,7 +116,7 @@ class ArrowBound:
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
         else:
-            self._bounds = ArrowBounds(rows=int(rows), rows_given=True)
+            self._bounds = ArrowBatchLimits(rows=int(rows), rows_given=True)
         if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:
             ours[_SETTING] = _UNBOUNDED
         return ours

@@ -16,17 +16,17 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.contract import record_expressions as frames
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, shape_of
-from spark_2pc_sink.sink.tasks import task_functions as spark_tasks
+from spark_2pc_sink.sink.tasks import task_functions
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
-from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, PIECE_DDL, SALT
+from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
+from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import format_digest
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBound
+    from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
     from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
@@ -84,7 +84,7 @@ class SparkBatchWork:
         loader: TableLoader,
         small_batches: SmallBatches,
         connections: Connections,
-        arrow: ArrowBound,
+        arrow: ArrowBatchSize,
         channel: CopyChannel,
         local: LocalFolder | None,
         clock: Clock,
@@ -152,14 +152,14 @@ class SparkBatchWork:
         spark = self._frame.sparkSession
         at_once = int(spark.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
-        if plan.winners is not None and plan.winners.leave_out:
+        if plan.upsert_records is not None and plan.upsert_records.leave_out:
             # Which records there are is known where all rows of a key are. With a bound, pieces may be of any size.
             self._arrow.forget()
-            plan = replace(plan, salts=balanced_salts(spark, at_once), piece_bytes_max=self._arrow.apply(spark))
-            answers = self._exchanged(self._frame.coalesce(at_once), plan, spark_tasks.counting_function(plan))
+            plan = replace(plan, salts=balanced_salts(spark, at_once), shuffle_bytes_max=self._arrow.apply(spark))
+            answers = self._exchanged(self._frame.coalesce(at_once), plan, task_functions.count_function(plan))
         else:
             rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-            answers = self._map_in_arrow(rows, spark_tasks.rereading_function(plan), RESULT_DDL)
+            answers = self._map_in_arrow(rows, task_functions.reread_function(plan), RESULT_DDL)
         results = read_results(answers.toArrow(), tasks_expected=None)
         records = results.rows - results.left_out
         return Replay(records, format_digest(results.digest) if records else "")
@@ -225,14 +225,14 @@ class SparkBatchWork:
         shape = shape_of(
             at_once,
             partitions=self._partition_count(known),
-            chosen=frames.chooses_partitions(self._expressions),
-            compared=self._winners() is not None,
+            chosen=record_expressions.chooses_partitions(self._expressions),
+            compared=self._upsert_records_plan() is not None,
         )
         plan = replace(
             self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, shape.senders), at_once=at_once),
             # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
             stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
-            piece_bytes_max=self._arrow.apply(spark),
+            shuffle_bytes_max=self._arrow.apply(spark),
         )
         sent = self._sent(plan, shape, at_once)
         try:
@@ -248,18 +248,18 @@ class SparkBatchWork:
         """The receipts of the tasks that send, once they are asked for."""
         frame = self._frame.coalesce(at_once)
         if not shape.exchange:
-            rows = self._selected(frame, [frames.attempt_sql()], kafka_only=plan.ticket.kafka_only)
-            return self._map_in_arrow(rows, spark_tasks.task_function(plan), RESULT_DDL)
-        return self._exchanged(frame, plan, spark_tasks.sending_function(plan))
+            rows = self._selected(frame, [record_expressions.attempt_sql()], kafka_only=plan.ticket.kafka_only)
+            return self._map_in_arrow(rows, task_functions.encode_and_send_function(plan), RESULT_DDL)
+        return self._exchanged(frame, plan, task_functions.send_function(plan))
 
     def _exchanged(self, frame: DataFrame, plan: TaskPlan, function: TaskFunction) -> DataFrame:
         """What a function makes of the pieces that tasks have encoded, for each task that owns partitions."""
         rows = self._selected(frame, [], kafka_only=plan.ticket.kafka_only)
-        encoded = self._map_in_arrow(rows, spark_tasks.source_function(plan), PIECE_DDL)
+        encoded = self._map_in_arrow(rows, task_functions.encode_function(plan), SHUFFLE_DDL)
         pieces = encoded.repartition(plan.tasks, SALT)
-        if plan.winners is not None:
+        if plan.upsert_records is not None:
             pieces = pieces.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
-        return pieces.selectExpr("*", frames.attempt_sql()).mapInArrow(function, RESULT_DDL)
+        return pieces.selectExpr("*", record_expressions.attempt_sql()).mapInArrow(function, RESULT_DDL)
 
     def _note_size(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
         seconds = self._clock.now_s() - begun_s
@@ -289,36 +289,36 @@ class SparkBatchWork:
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
             row_encoder=row_encoder,
-            piece_folder=None if self._folder is None else self._folder / "pieces",
+            shuffle_folder=None if self._folder is None else self._folder / "pieces",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
-            winners=self._winners(),
+            upsert_records=self._upsert_records_plan(),
             guarded=self._expressions.guarded,
         )
 
-    def _winners(self) -> WinnerPlan | None:
+    def _upsert_records_plan(self) -> UpsertRecordsPlan | None:
         """How records follow the table where upsert_order_by chooses among rows; None without keys to keep them by."""
         options = self._options
         if options.upsert_order_by is None or self._expressions.key is None:
             return None
-        return WinnerPlan(keys=options.upsert_keys, leave_out=options.upsert_superseded == "leave_out")
+        return UpsertRecordsPlan(keys=options.upsert_keys, leave_out=options.upsert_superseded == "leave_out")
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
         """One column for each thing that is needed to encode a row, and ``more``."""
-        record = frames.record_sql(self._expressions)
+        record = record_expressions.record_sql(self._expressions)
         if kafka_only:
-            shared = frames.shared_columns(self._expressions)
-            if self._winners() is not None:
-                shared += frames.winner_columns(
+            shared = record_expressions.shared_columns(self._expressions)
+            if self._upsert_records_plan() is not None:
+                shared += record_expressions.upsert_order_columns(
                     self._expressions, self._options.upsert_keys, str(self._options.upsert_order_by)
                 )
             return frame.selectExpr(*record, *shared, *more)
         columns, encoded = self._loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]
-            return frame if frames.is_everything(selected, self._frame) else frame.selectExpr(*selected)
+            return frame if record_expressions.is_everything(selected, self._frame) else frame.selectExpr(*selected)
         return frame.selectExpr(*record, *columns).selectExpr(
-            *frames.record_columns(self._expressions), *encoded, *more
+            *record_expressions.record_columns(self._expressions), *encoded, *more
         )
 
     def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
@@ -326,7 +326,7 @@ class SparkBatchWork:
         if not any(mark in name for name in self._expressions.columns for mark in ".`"):
             return frame.mapInArrow(function, schema)
         numbered = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
-        return numbered.mapInArrow(spark_tasks.renaming(function, frame.columns), schema)
+        return numbered.mapInArrow(task_functions.renaming(function, frame.columns), schema)
 
     def _partition_count(self, known: dict[str, int]) -> int | None:
         """How many partitions there are to own; None where rows name their topics."""

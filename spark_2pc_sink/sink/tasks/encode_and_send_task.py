@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions
-from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
+from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
-def run_task(
+def run_encode_and_send_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, run: int, attempt: int
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one Spark partition; yields one receipt.
@@ -36,7 +36,7 @@ def run_task(
         attempt: the attempt number of the task.
     """
     try:
-        receipt = _Writing(plan, task, run).write(plan.of_first_attempt(batches, task=task, attempt=attempt))
+        receipt = _EncodeAndSendTask(plan, task, run).write(plan.of_first_attempt(batches, task=task, attempt=attempt))
     except DualWriteError as error:
         receipt = TaskReceipt(task=task, error=error)
     yield receipt.to_result()
@@ -53,17 +53,17 @@ def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceip
     Raises:
         DualWriteError: what a task would have returned as the error of its receipt.
     """
-    return _Writing(plan, task=0, run=0).write(batches)
+    return _EncodeAndSendTask(plan, task=0, run=0).write(batches)
 
 
-class _Writing:
+class _EncodeAndSendTask:
     """One run."""
 
     def __init__(self, plan: TaskPlan, task: int, run: int) -> None:
         self._plan = plan
         self._task = task
         self._run = run
-        self._router = RowRouter(plan.topic, plan.topics.partition_count, self._own)
+        self._partitioner = RowPartitioner(plan.topic, plan.topics.partition_count, self._own)
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()
         self._left_out = 0
@@ -85,11 +85,11 @@ class _Writing:
         )
 
     def _produce(self, batch: pa.RecordBatch) -> None:
-        if self._plan.winners is not None:
-            arranged = self._plan.winners.arranged(batch)
+        if self._plan.upsert_records is not None:
+            arranged = self._plan.upsert_records.arranged(batch)
             self._left_out += batch.num_rows - arranged.num_rows
             batch = arranged
-        parts = list(self._router.split(batch))
+        parts = list(self._partitioner.split_batch(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:
             self._session.append(part.partition, part.rows)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
-from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
 from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
-from spark_2pc_sink.sink.tasks.row_partitioner import RowRouter
-from spark_2pc_sink.sink.tasks.shuffle_batches import Piece, RowIndex
-from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile
+from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
+from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch
+from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
-from spark_2pc_sink.sink.tasks.upsert_records import RoutedIndex, SourceIndex
+from spark_2pc_sink.sink.tasks.upsert_records import IndexBuilder, PartitionedIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
-def run_source(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int) -> Iterator[pa.RecordBatch]:
+def run_encode_task(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int
+) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.tasks.shuffle_batches`.
 
     Args:
@@ -39,14 +41,14 @@ def run_source(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int
         source: the Spark partition id.
         run: a number that no other run of this source has.
     """
-    encoding = _Source(plan, source, run)
+    encoding = _EncodeTask(plan, source, run)
     try:
         yield from encoding.run(batches)
     except DualWriteError as error:
-        yield encoding.piece(EncodedSource(source=source, run=run, error=error))
+        yield encoding.piece(EncodeReceipt(source=source, run=run, error=error))
 
 
-def run_rereading(
+def run_reread_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
@@ -57,12 +59,12 @@ def run_rereading(
         source: the Spark partition id.
         run: a number that no other run of this source has.
     """
-    router, encoder = _router(plan), _encoder(plan)
+    partitioner, encoder = _partitioner(plan), _encoder(plan)
     digest = EMPTY_DIGEST
     try:
         with TaskInput(plan, source, run) as rows:
             for batch in rows.read(batches):
-                for part in router.split(batch):
+                for part in partitioner.split_batch(batch):
                     encoded = encoder.append(part.partition, part.rows)
                     digest = combine_digests(digest, *(each.digest for each in encoded))
             digest = combine_digests(digest, *(each.digest for each in encoder.finish()))
@@ -72,29 +74,29 @@ def run_rereading(
     yield receipt.to_result()
 
 
-def _router(plan: TaskPlan) -> RowRouter:
+def _partitioner(plan: TaskPlan) -> RowPartitioner:
     """Rows without a key may go to any partition."""
-    return RowRouter(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+    return RowPartitioner(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
 
 
 def _encoder(plan: TaskPlan) -> RecordEncoder:
     return RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
 
 
-class _Source:
+class _EncodeTask:
     """One run of one source."""
 
     def __init__(self, plan: TaskPlan, source: int, run: int) -> None:
         self._plan = plan
         self._source = source
         self._run = run
-        self._router = _router(plan)
+        self._partitioner = _partitioner(plan)
         self._encoder = _encoder(plan)
-        self._file = None if plan.piece_folder is None else PieceFile(plan.piece_folder, source, run)
+        self._file = None if plan.shuffle_folder is None else ShuffleFile(plan.shuffle_folder, source, run)
         self._pieces = 0
-        self._piece_bytes = 0
+        self._shuffle_bytes = 0
         self._digest = EMPTY_DIGEST
-        self._index = SourceIndex()
+        self._index = IndexBuilder()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskInput(self._plan, self._source, self._run) as rows:
@@ -108,14 +110,14 @@ class _Source:
             yield self.piece(self._account(rows))
 
     def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        winners = self._plan.winners
-        routed = None if winners is None else RoutedIndex(winners.index(batch))
-        for part in self._router.split(batch):
-            if routed is not None:
-                self._index.append(part.partition, routed.of(part))
+        upsert_records = self._plan.upsert_records
+        partitioned = None if upsert_records is None else PartitionedIndex(upsert_records.index(batch))
+        for part in self._partitioner.split_batch(batch):
+            if partitioned is not None:
+                self._index.append(part.partition, partitioned.of(part))
             yield from self._records(self._encoder.append(part.partition, part.rows))
 
-    def piece(self, content: EncodedBatch | RowIndex | EncodedSource, owner: int | None = None) -> pa.RecordBatch:
+    def piece(self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None) -> pa.RecordBatch:
         """The next piece, on its way to the task ``owner``; the account goes to any one."""
         if isinstance(content, RowIndex):
             self._count(content.nbytes)
@@ -123,12 +125,12 @@ class _Source:
             self._count(len(content.payload))
         salt = self._plan.salts[self._source % self._plan.tasks if owner is None else owner]
         number, self._pieces = self._pieces, self._pieces + 1
-        return Piece(self._source, self._run, number, content).to_row(salt, self._file)
+        return ShuffleBatch(self._source, self._run, number, content).to_row(salt, self._file)
 
-    def _count(self, piece_bytes: int) -> None:
-        self._piece_bytes += piece_bytes
-        limit = self._plan.piece_bytes_max
-        if limit is not None and self._piece_bytes > limit:
+    def _count(self, shuffle_bytes: int) -> None:
+        self._shuffle_bytes += shuffle_bytes
+        limit = self._plan.shuffle_bytes_max
+        if limit is not None and self._shuffle_bytes > limit:
             raise BatchRetryError(
                 reason=f"the batch is far larger than the one before: source {self._source} has made more than {limit} "
                 "bytes, which are only moved where Spark counts the bytes of Arrow batches"
@@ -139,14 +141,14 @@ class _Source:
             self._digest = combine_digests(self._digest, batch.digest)
             owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
             yield self.piece(batch, owner)
-            index = None if self._plan.winners is None else self._index.encoded(batch, owner)
+            index = None if self._plan.upsert_records is None else self._index.encoded(batch, owner)
             if index is not None:
                 yield self.piece(index, owner)
 
-    def _account(self, rows: TaskInput) -> EncodedSource:
+    def _account(self, rows: TaskInput) -> EncodeReceipt:
         return replace(
             rows.account(self._digest),
             pieces=self._pieces,
             partition_counts=dict(self._plan.topics.counts),
-            piece_bytes=self._piece_bytes,
+            shuffle_bytes=self._shuffle_bytes,
         )

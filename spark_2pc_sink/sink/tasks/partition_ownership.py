@@ -1,4 +1,4 @@
-"""Which Kafka partition a row goes to, and which task writes that partition.
+"""The ownership of Kafka partitions: which task writes which.
 
 Each partition is written by exactly one task, because its records carry one run of sequence numbers. The owner of a
 partition depends on its topic's name and its number alone: a driver and its tasks agree on it without talking to each
@@ -10,13 +10,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from spark_2pc_sink.errors import UnstorableValueError
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
 
 #: The seed of Spark's hash() and of its hash partitioning (HashPartitioning.partitionIdExpression).
@@ -54,30 +48,3 @@ def balanced_salts(spark: SparkSession, tasks: int) -> tuple[int, ...]:
             break
     found = _salts[tasks] = tuple(salts[task] for task in range(tasks))
     return found
-
-
-def spread(row_count: int, partitions: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Share rows out over partitions in contiguous runs, as a sticky partitioner does for rows without a key."""
-    chosen = np.arange(row_count, dtype=np.int64) * len(partitions) // max(row_count, 1)
-    return np.asarray(partitions, dtype=np.int32)[chosen]
-
-
-def check_partitions(
-    partitions: np.ndarray[Any, np.dtype[np.int32]] | np.ndarray[Any, np.dtype[np.int64]],
-    topic: str,
-    partition_count: int,
-    describe_row: Callable[[int], str],
-) -> None:
-    """Refuse a partition number that the topic does not have.
-
-    Raises:
-        UnstorableValueError: names the row by ``describe_row`` of its index.
-    """
-    wrong = np.flatnonzero((partitions < 0) | (partitions >= partition_count))
-    if len(wrong):
-        raise UnstorableValueError(
-            column="partition",
-            row_key=describe_row(int(wrong[0])),
-            value=str(int(partitions[wrong[0]])),
-            rule=f"topic {topic!r} has partitions 0 to {partition_count - 1}",
-        )

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
 from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
-from spark_2pc_sink.sink.tasks.shuffle_batches import Piece, RowIndex, partitions_of, read_pieces
+from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch, partitions_of, read_shuffle_batches
 from spark_2pc_sink.sink.tasks.upsert_records import Arrangement
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.partition_queue import PartitionReceipt
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.tasks.shuffle_files import PieceFiles
+    from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
 
-def run_sending(
+def run_send_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt: int
 ) -> Iterator[pa.RecordBatch]:
     """Send the pieces of one partition of the shuffle; yields one receipt.
@@ -41,14 +41,14 @@ def run_sending(
         attempt: the attempt number of the task.
     """
     try:
-        sending = _Sending(plan, task, plan.open_session())
+        sending = _SendTask(plan, task, plan.open_session())
         yield from sending.run(plan.of_first_attempt(batches, task=task, attempt=attempt))
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
 
-def run_counting(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int) -> Iterator[pa.RecordBatch]:
-    """Do all that `run_sending` does but send: for the digest of what it would; yields one receipt.
+def run_count_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int) -> Iterator[pa.RecordBatch]:
+    """Do all that `run_send_task` does but send: for the digest of what it would; yields one receipt.
 
     Args:
         batches: pieces.
@@ -56,7 +56,7 @@ def run_counting(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int
         task: the Spark partition id.
     """
     try:
-        yield from _Sending(plan, task, _Unsent()).run(batches)
+        yield from _SendTask(plan, task, _Unsent()).run(batches)
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
@@ -99,7 +99,7 @@ class _Unsent:
         return {}
 
 
-class _Sending:
+class _SendTask:
     """One attempt of one task."""
 
     def __init__(self, plan: TaskPlan, task: int, session: _Session) -> None:
@@ -107,10 +107,10 @@ class _Sending:
         self._task = task
         # Making one asks nobody anything: a task without pieces needs no broker.
         self._session = session
-        self._arrangement = None if plan.winners is None else Arrangement(plan, plan.winners)
+        self._arrangement = None if plan.upsert_records is None else Arrangement(plan, plan.upsert_records)
         self._taken: Counter[tuple[int, int]] = Counter()
         self._newest: dict[tuple[int, int, bool], int] = {}
-        self._sources: list[EncodedSource] = []
+        self._sources: list[EncodeReceipt] = []
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrangement = self._arrangement
@@ -135,14 +135,14 @@ class _Sending:
             self._plan.topics.connections.drop()
             raise
 
-    def _take(self, batch: pa.RecordBatch, files: PieceFiles | None) -> None:
+    def _take(self, batch: pa.RecordBatch, files: ShuffleFiles | None) -> None:
         partitions = partitions_of(batch)
         if partitions:
             self._session.meet(partitions)
-        for piece in read_pieces(batch, files):
+        for piece in read_shuffle_batches(batch, files):
             self._check_order(piece)
             content = piece.content
-            if isinstance(content, EncodedSource):
+            if isinstance(content, EncodeReceipt):
                 if content.error is not None:
                     raise content.error
                 self._sources.append(content)
@@ -167,7 +167,7 @@ class _Sending:
             )
         self._session.append_encoded(batch)
 
-    def _check_order(self, piece: Piece) -> None:
+    def _check_order(self, piece: ShuffleBatch) -> None:
         """Records with one key keep their order. Indexes, which are sorted to the front, have one of their own."""
         made_by = (piece.source, piece.run, isinstance(piece.content, RowIndex))
         if piece.number <= self._newest.get(made_by, -1):

@@ -1,7 +1,7 @@
 """What the tasks that read hand to the tasks that send: a few large rows in place of many small ones.
 
 A source task encodes its rows to complete record batches. Each of these is one row of the shuffle, a piece; the last
-piece of a source is its account, an `EncodedSource`. A piece says which run of which source made it, and its place
+piece of a source is its account, an `EncodeReceipt`. A piece says which run of which source made it, and its place
 among all pieces of that run. Spark may run a source again, and then the order of its rows, and so its pieces, may be
 others: the driver takes only what adds up to whole runs, one for each source.
 
@@ -22,11 +22,11 @@ import pyarrow as pa
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.wire.messages import RecordBytes
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile, PieceFiles
+    from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
 
 RECORDS_KIND: Final = "records"
@@ -52,7 +52,7 @@ _SCHEMA: Final = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-PIECE_DDL: Final = (
+SHUFFLE_DDL: Final = (
     f"{SALT} int, source int, run bigint, number bigint, kind string, topic string, partition int, records int, "
     "digest binary, row_key string, payload binary"
 )
@@ -119,7 +119,7 @@ class RowIndex:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShuffleBatch:
     """One row of the shuffle.
 
     Attributes:
@@ -133,9 +133,9 @@ class Piece:
     source: int
     run: int
     number: int
-    content: EncodedBatch | RowIndex | EncodedSource
+    content: EncodedBatch | RowIndex | EncodeReceipt
 
-    def to_row(self, salt: int, file: PieceFile | None = None) -> pa.RecordBatch:
+    def to_row(self, salt: int, file: ShuffleFile | None = None) -> pa.RecordBatch:
         """The row.
 
         Args:
@@ -162,8 +162,8 @@ def partitions_of(batch: pa.RecordBatch) -> set[TopicPartition]:
     return {TopicPartition(topic, number) for topic, number in zip(topics, numbers, strict=True) if topic is not None}
 
 
-def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Iterator[Piece]:
-    """The pieces in rows that `Piece.to_row` made, one by one; what is in no file shares the memory of the batch.
+def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = None) -> Iterator[ShuffleBatch]:
+    """The shuffle batches in rows that `ShuffleBatch.to_row` made; what is in no file shares the memory of the rows.
 
     Args:
         batch: the rows.
@@ -178,7 +178,7 @@ def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Itera
     for row, kind in enumerate(plain["kind"]):
         payload = payloads[row].as_buffer()
         source, run = plain["source"][row], plain["run"][row]
-        content: EncodedBatch | RowIndex | EncodedSource
+        content: EncodedBatch | RowIndex | EncodeReceipt
         if kind == SOURCE_KIND:
             content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
         elif kind == INDEX_KIND:
@@ -195,7 +195,7 @@ def read_pieces(batch: pa.RecordBatch, files: PieceFiles | None = None) -> Itera
                 digest=int.from_bytes(plain["digest"][row], "big"),
                 row_key=plain["row_key"][row],
             )
-        yield Piece(source, run, plain["number"][row], content)
+        yield ShuffleBatch(source, run, plain["number"][row], content)
 
 
 _PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}

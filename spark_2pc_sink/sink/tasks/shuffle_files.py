@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.messages import RecordBytes
 
 
-class PieceFile:
+class ShuffleFile:
     """The file of one run of one source, which writes it. A context manager; everything can be read when it is left.
 
     Args:
@@ -34,7 +34,7 @@ class PieceFile:
         self._file: BinaryIO | None = None
         self._bytes = 0
 
-    def __enter__(self) -> PieceFile:
+    def __enter__(self) -> ShuffleFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +66,7 @@ class PieceFile:
         return begin, written
 
 
-class PieceFiles:
+class ShuffleFiles:
     """The files of all sources, for a task that sends what is in them. A context manager that closes them.
 
     Args:
@@ -78,7 +78,7 @@ class PieceFiles:
         self._stack = ExitStack()
         self._open: dict[tuple[int, int], FileIO] = {}
 
-    def __enter__(self) -> PieceFiles:
+    def __enter__(self) -> ShuffleFiles:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task
-from spark_2pc_sink.sink.tasks.encode_task import run_rereading, run_source
-from spark_2pc_sink.sink.tasks.send_task import run_counting, run_sending
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
+from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
+from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,52 +26,54 @@ if TYPE_CHECKING:
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, records sent; see `run_task`."""
+def encode_and_send_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, records sent; see `run_encode_and_send_task`."""
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
         run = context.taskAttemptId()
-        return run_task(batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber())
+        return run_encode_and_send_task(
+            batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber()
+        )
 
     return write_partition
 
 
-def source_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, pieces out; see `run_source`."""
+def encode_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, pieces out; see `run_encode_task`."""
 
     def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_source(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+        return run_encode_task(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
 
     return encode_partition
 
 
-def sending_function(plan: TaskPlan) -> TaskFunction:
-    """Pieces in, records sent; see `run_sending`."""
+def send_function(plan: TaskPlan) -> TaskFunction:
+    """Pieces in, records sent; see `run_send_task`."""
 
     def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_sending(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
+        return run_send_task(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
 
     return send_partition
 
 
-def counting_function(plan: TaskPlan) -> TaskFunction:
-    """Pieces in, the digest of what would be sent out; see `run_counting`."""
+def count_function(plan: TaskPlan) -> TaskFunction:
+    """Pieces in, the digest of what would be sent out; see `run_count_task`."""
 
     def count_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_counting(batches, plan, task=_task_context().partitionId())
+        return run_count_task(batches, plan, task=_task_context().partitionId())
 
     return count_partition
 
 
-def rereading_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, their digest out; see `run_rereading`."""
+def reread_function(plan: TaskPlan) -> TaskFunction:
+    """Rows in, their digest out; see `run_reread_task`."""
 
     def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_rereading(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+        return run_reread_task(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
 
     return reread_partition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class TaskInput:
         if self._encoder is not None:
             self._encoder.finish()
 
-    def account(self, digest: int) -> EncodedSource:
+    def account(self, digest: int) -> EncodeReceipt:
         """What was done with the rows, after `finish`.
 
         Args:
             digest: of the records that were made of them.
         """
-        return EncodedSource(
+        return EncodeReceipt(
             source=self._source,
             run=self._run,
             rows=self._rows,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, UnstorableValueError
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.record_json import json_values
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.contract.stage_attempt import parse_thread_name
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
-from spark_2pc_sink.sink.tasks.row_partitioner import describe_row
-from spark_2pc_sink.sink.tasks.shuffle_files import PieceFiles
+from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
+from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-    from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
+    from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
     from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
 
 
@@ -44,11 +44,11 @@ class TaskPlan:
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
         row_encoder: how rows become COPY bytes; None for a resend, when the database has them.
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
-        piece_folder: where pieces lie that tasks of one machine hand to each other; None where the shuffle moves them.
-        piece_bytes_max: at more bytes of pieces a source gives up (`arrow_bound`); None for no limit.
+        shuffle_folder: of the shuffle files of tasks on one machine; None where Spark moves all of it.
+        shuffle_bytes_max: above so many bytes an encode task gives up (`arrow_batch_size`); None for no limit.
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
-        winners: how records of one upsert key follow the table; None where there is no order among them, or no key.
+        upsert_records: how records of one upsert key follow the table; None without an order, or without a key.
         guarded: columns that are refused where they are no text.
     """
 
@@ -60,11 +60,11 @@ class TaskPlan:
     timestamp_ms: int
     row_encoder: RowEncoderPlan | None
     stage_attempts_max: int = 1
-    piece_folder: Path | None = None
-    piece_bytes_max: int | None = None
+    shuffle_folder: Path | None = None
+    shuffle_bytes_max: int | None = None
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
-    winners: WinnerPlan | None = None
+    upsert_records: UpsertRecordsPlan | None = None
     guarded: tuple[str, ...] = ()
 
     @property
@@ -85,9 +85,9 @@ class TaskPlan:
         if order >= 0:
             completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
         if self.key_column is not None:
-            completed = completed.append_column(names.KEY, key_values(batch.column(self.key_column)))
+            completed = completed.append_column(record_expressions.KEY, key_values(batch.column(self.key_column)))
         if self.json is not None:
-            completed = completed.append_column(names.VALUE, json_values(batch, self.json))
+            completed = completed.append_column(record_expressions.VALUE, json_values(batch, self.json))
         return completed
 
     def _check_text(self, batch: pa.RecordBatch, name: str) -> None:
@@ -95,7 +95,7 @@ class TaskPlan:
         if offenders is not None:
             raise UnstorableValueError(
                 column=name.removeprefix("_2pc_"),
-                row_key=describe_row(batch, offenders.index(value=True).as_py()),
+                row_key=describe_row(record_column(batch, record_expressions.KEY), offenders.index(value=True).as_py()),
                 value="a text that to_json would change",
                 rule="a column of the batch has text that is not valid UTF-8",
             )
@@ -112,9 +112,9 @@ class TaskPlan:
             limits=self.topics.limits,
         )
 
-    def piece_files(self) -> PieceFiles | nullcontext[None]:
+    def piece_files(self) -> ShuffleFiles | nullcontext[None]:
         """The files of pieces, None where there are none."""
-        return nullcontext() if self.piece_folder is None else PieceFiles(self.piece_folder)
+        return nullcontext() if self.shuffle_folder is None else ShuffleFiles(self.shuffle_folder)
 
     def of_first_attempt(
         self, batches: Iterable[pa.RecordBatch], *, task: int, attempt: int
@@ -142,7 +142,7 @@ class TaskPlan:
             yield batch
 
     def _check_stage_attempt(self, task: int, first_rows: pa.RecordBatch) -> None:
-        text = first_rows.column(names.ATTEMPT)[0].as_py()
+        text = first_rows.column(record_expressions.ATTEMPT)[0].as_py()
         attempt = parse_thread_name(text)
         if attempt is None and self.stage_attempts_max > 1:
             raise ConfigurationError(

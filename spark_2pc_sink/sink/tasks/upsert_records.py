@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.content_encoder import ContentEncoder
-from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, row_identities
 from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex
 from spark_2pc_sink.sink.tasks.superseded_rows import find_superseded
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spark_2pc_sink.ids import TopicPartition
+    from spark_2pc_sink.producer.arrow_partitioner import PartitionRows
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.tasks.row_partitioner import RoutedRows
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
@@ -42,7 +42,7 @@ INDEX_ROWS: Final = 128 * 1024
 
 
 @dataclass(frozen=True)
-class WinnerPlan:
+class UpsertRecordsPlan:
     """How a batch's records follow the rows of the table. Can be pickled.
 
     Attributes:
@@ -60,7 +60,7 @@ class WinnerPlan:
             batch: with its order keys, and the keys of its records.
         """
         columns = [batch.column(name) for name in self.keys]
-        return RowIndex(row_identities(columns, batch.column(names.KEY)), batch.column(ORDER_COLUMN))
+        return RowIndex(row_identities(columns, batch.column(record_expressions.KEY)), batch.column(ORDER_COLUMN))
 
     def arranged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """All rows of a micro-batch as their records are sent; without those that are left out."""
@@ -73,27 +73,27 @@ class WinnerPlan:
         return batch.take(pa.array(np.concatenate((np.flatnonzero(~found.early), np.flatnonzero(found.early)))))
 
 
-class RoutedIndex:
-    """Which rows of one batch are which, as `RowRouter` splits it.
+class PartitionedIndex:
+    """Which rows of one batch are which, as `RowPartitioner` splits it.
 
     Args:
         rows: of the batch, in its order.
     """
 
     def __init__(self, rows: RowIndex) -> None:
-        self._rows = self._routed = rows
+        self._rows = self._partitioned = rows
         self._taken: ArrowColumn | None = None
 
-    def of(self, part: RoutedRows) -> RowIndex:
+    def of(self, part: PartitionRows) -> RowIndex:
         """Those of one part."""
         if part.taken is not self._taken:
             # Once for all partitions of a topic.
             self._taken = part.taken
-            self._routed = self._rows.take(part.taken)
-        return self._routed.slice(part.start, part.start + len(part.rows))
+            self._partitioned = self._rows.take(part.taken)
+        return self._partitioned.slice(part.start, part.start + len(part.rows))
 
 
-class SourceIndex:
+class IndexBuilder:
     """Keeps beside a `RecordEncoder` which rows the batches consist of that it makes."""
 
     def __init__(self) -> None:
@@ -124,12 +124,12 @@ class Arrangement:
     """Puts the records of a task into the order in which it sends them. A context manager, which removes its file.
 
     Args:
-        plan: from the driver, with winners.
-        winners: of it.
+        plan: from the driver, with upsert_records.
+        upsert_records: of it.
     """
 
-    def __init__(self, plan: TaskPlan, winners: WinnerPlan) -> None:
-        self._leave_out = winners.leave_out
+    def __init__(self, plan: TaskPlan, upsert_records: UpsertRecordsPlan) -> None:
+        self._leave_out = upsert_records.leave_out
         self._encoder = ContentEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self._indexes: dict[tuple[int, int], list[RowIndex]] = {}
         self._cut: dict[tuple[int, int], np.ndarray] | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.contract.receipts import EncodedSource
+    from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
     from spark_2pc_sink.sink.transfer.staging import StagedParts
@@ -100,7 +100,7 @@ class CopyThread:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def finish(self, connection: Connection, sources: Sequence[EncodedSource]) -> int:
+    def finish(self, connection: Connection, sources: Sequence[EncodeReceipt]) -> int:
         """Write what is staged still, and say how many rows the batch had in all.
 
         Args:

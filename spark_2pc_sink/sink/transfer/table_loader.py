@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
-from spark_2pc_sink.sink.contract import record_expressions as frames
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
@@ -100,7 +100,7 @@ class TableLoader:
                 with driver_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
             target = read_target(connection, self._options.table, upsert=self._options.mode == "upsert")
-            frames.check_taken(expressions, target)
+            record_expressions.check_taken(expressions, target)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,
@@ -116,7 +116,7 @@ class TableLoader:
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
         self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
-        self._row_key = frames.KEY if expressions.key and not self._options.upsert_keys else None
+        self._row_key = record_expressions.KEY if expressions.key and not self._options.upsert_keys else None
 
     def select_lists(self) -> tuple[list[str], list[str] | None]:
         """What to select of the batch, and of the result of that; None where one select does both.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
@@ -77,14 +77,14 @@ def writing(place: Staging, *, source: int = 0, part_bytes: int | None = None) -
         yield PartWriter(store, part_bytes=part_bytes or place.part_bytes)
 
 
-def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0) -> EncodedSource:
+def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: int = 0) -> EncodeReceipt:
     """What a task does with such rows, and its account."""
     *pieces, tail = orders(plan, *values)
     with writing(place, source=source) as writer:
         for piece in pieces:
             writer.write(piece)
         writer.finish(tail)
-    return EncodedSource(source, run=RUN, copy_rows=len(values), staged_parts=writer.parts)
+    return EncodeReceipt(source, run=RUN, copy_rows=len(values), staged_parts=writer.parts)
 
 
 def copying(

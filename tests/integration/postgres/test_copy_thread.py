@@ -16,7 +16,7 @@ from jdbc_state import SqlStateStore
 from jdbc_state.connections import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.sink.table.table_writer import UpsertedRows
@@ -57,7 +57,7 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(
             long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
             wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
             channel.extend([Transfer(TICKET.attempt, 1, 8, tuple(orders(plan, (2, "late"))))])
-        sources = EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=8, copy_rows=1)
+        sources = EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=8, copy_rows=1)
         assert copy.finish(connection, sources) == 2
     assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
 
@@ -125,14 +125,14 @@ def stopper(start_postgres: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
     return Stopper(start_postgres())
 
 
-def attempt(store: SqlStateStore, plan: ColumnPlan, place: Staging, staged: EncodedSource) -> None:
+def attempt(store: SqlStateStore, plan: ColumnPlan, place: Staging, staged: EncodeReceipt) -> None:
     """What an attempt does with rows by both ways, but for the decision."""
     channel = CopyChannel()
     row = claim(store)
     with store.deciding(ID, row.generation) as deciding:
         with copying(deciding.connection, plan, place, channel, UpsertedRows) as copy:
             channel.extend([Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, LARGE))))])
-        sources = EncodedSource(0, run=7, copy_rows=1), staged
+        sources = EncodeReceipt(0, run=7, copy_rows=1), staged
         assert copy.finish(deciding.connection, sources) == 2
         assert deciding.connection.exec_driver_sql("SELECT count(*) FROM orders").scalar() == 2
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
@@ -80,7 +80,7 @@ def test_rows_of_many_tasks_reach_the_target_and_no_part_is_left(
     with transaction(database) as connection:
         with copying(connection, plan, place, channel) as copy:
             channel.extend([Transfer(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
-        assert copy.finish(connection, [*sources, EncodedSource(3, run=7, copy_rows=1)]) == 7
+        assert copy.finish(connection, [*sources, EncodeReceipt(3, run=7, copy_rows=1)]) == 7
     assert [row[0] for row in table(database)] == [0, 1, 2, 10, 11, 12, 99]
     # Tables go after the decision, all at once; files one by one, when they are read.
     assert left(place, database) == (0 if isinstance(place, FileStaging) else 3)
@@ -162,7 +162,7 @@ def test_rows_of_a_run_that_died_are_not_taken_for_those_of_the_next(
     """A4: the first has staged a part, the second staged none."""
     stage(place, plan, (1, "first"))
     channel = CopyChannel()
-    second = EncodedSource(0, run=8, copy_rows=1)
+    second = EncodeReceipt(0, run=8, copy_rows=1)
     with transaction(database, commit=False) as connection:
         with copying(connection, plan, place, channel) as copy:
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")

@@ -159,7 +159,7 @@ def test_an_interrupted_append_loses_the_transaction(
     def interrupt(*_arguments: object, **_keywords: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer._router, "route", interrupt)
+    monkeypatch.setattr(writer._partitioner, "split_call", interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.append(ROWS)
     assert writer.state is WriterState.MUST_ABORT

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer import PartitionReceipt
 from spark_2pc_sink.sink.contract.receipts import (
     RESULT_SCHEMA,
-    EncodedSource,
+    EncodeReceipt,
     TaskReceipt,
     TaskResults,
     read_results,
@@ -23,11 +23,11 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 
 def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
     written = {TopicPartition("t", partition): PartitionReceipt(2, 10, 11) for partition in partitions}
-    own = EncodedSource(source=task, rows=rows, digest=digest)
+    own = EncodeReceipt(source=task, rows=rows, digest=digest)
     return TaskReceipt(task=task, sources=(own,), digest=digest, written=written, record_bytes=100 * len(partitions))
 
 
-def sent(task: int, *sources: EncodedSource, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
+def sent(task: int, *sources: EncodeReceipt, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
     """The receipt of a task that sends what sources made."""
     return TaskReceipt(task=task, sources=sources, taken=taken, digest=digest).to_result()
 
@@ -92,8 +92,8 @@ def test_the_error_of_a_row_comes_before_the_error_of_an_attempt() -> None:
 def test_pieces_of_one_run_of_each_source_add_up() -> None:
     """A task that sends takes pieces of many sources, and gets the accounts of some."""
     results = read(
-        sent(0, EncodedSource(0, run=7, rows=5, digest=3, pieces=4), taken={(0, 7): 3, (1, 8): 1}, digest=1),
-        sent(1, EncodedSource(1, run=8, rows=6, digest=4, pieces=2), taken={(0, 7): 1, (1, 8): 1}, digest=6),
+        sent(0, EncodeReceipt(0, run=7, rows=5, digest=3, pieces=4), taken={(0, 7): 3, (1, 8): 1}, digest=1),
+        sent(1, EncodeReceipt(1, run=8, rows=6, digest=4, pieces=2), taken={(0, 7): 1, (1, 8): 1}, digest=6),
         tasks_expected=2,
     )
     assert (results.rows, results.digest) == (11, 7)
@@ -115,20 +115,20 @@ def test_pieces_of_one_run_of_each_source_add_up() -> None:
 def test_pieces_that_are_not_one_run_of_each_source_are_refused(taken: dict[tuple[int, int], int]) -> None:
     """A4, B22: Spark ran a source again, and some tasks sent pieces of the first run and some of the second."""
     with pytest.raises(BatchRetryError, match="a source ran again"):
-        read(sent(0, EncodedSource(0, run=7, pieces=4), taken=taken), tasks_expected=1)
+        read(sent(0, EncodeReceipt(0, run=7, pieces=4), taken=taken), tasks_expected=1)
 
 
 @pytest.mark.parametrize("sources", [(0, 0), (0, 2), (1,)])
 def test_a_source_has_one_account(sources: tuple[int, ...]) -> None:
     """A3: rows that nobody accounts for, or two do, are no batch."""
-    accounts = [EncodedSource(source, run=run) for run, source in enumerate(sources)]
+    accounts = [EncodeReceipt(source, run=run) for run, source in enumerate(sources)]
     with pytest.raises(BatchRetryError, match="each has one account"):
         read(sent(0, *accounts, taken={}), tasks_expected=1)
 
 
 def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() -> None:
     """C9: rows read are records sent and records left out, by their digests."""
-    source = EncodedSource(0, run=7, rows=5, digest=2**128 - 1, pieces=1)
+    source = EncodeReceipt(0, run=7, rows=5, digest=2**128 - 1, pieces=1)
     account = TaskReceipt(0, (source,), taken={(0, 7): 1}, digest=2**128 - 4, left_out=2, left_out_digest=3)
     results = read(account.to_result(), tasks_expected=1)
     assert (results.rows, results.left_out, results.digest) == (5, 2, 2**128 - 4)
@@ -139,7 +139,7 @@ def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() 
 def test_a_digest_that_is_not_that_of_the_rows_is_refused() -> None:
     """B22: what was sent is what was read."""
     with pytest.raises(BatchRetryError, match="digest"):
-        read(sent(0, EncodedSource(0, run=7, digest=3, pieces=1), taken={(0, 7): 1}, digest=4), tasks_expected=1)
+        read(sent(0, EncodeReceipt(0, run=7, digest=3, pieces=1), taken={(0, 7): 1}, digest=4), tasks_expected=1)
 
 
 def test_sources_that_saw_different_numbers_of_partitions_are_refused() -> None:
@@ -147,7 +147,7 @@ def test_sources_that_saw_different_numbers_of_partitions_are_refused() -> None:
     one, other = ({"t": 4}, {"t": 5})
     with pytest.raises(BatchRetryError, match="'t' got more partitions"):
         read(
-            sent(0, EncodedSource(0, partition_counts=one), EncodedSource(1, partition_counts=other), taken={}),
+            sent(0, EncodeReceipt(0, partition_counts=one), EncodeReceipt(1, partition_counts=other), taken={}),
             tasks_expected=1,
         )
 
@@ -156,7 +156,7 @@ def test_the_ids_of_topics_are_those_that_have_records_of_the_batch() -> None:
     """B18: what the state row remembers; a topic without an id, and one without records, is left out."""
     ids = {"t": "id-of-t", "other": "unused", "old": ""}
     written = {TopicPartition(topic, 0): PartitionReceipt(1, 5, 5) for topic in ("t", "old")}
-    one = TaskReceipt(task=0, sources=(EncodedSource(0, topic_ids=ids),), written=written)
+    one = TaskReceipt(task=0, sources=(EncodeReceipt(0, topic_ids=ids),), written=written)
     assert read(one.to_result(), tasks_expected=1).topic_ids == {"t": "id-of-t"}
 
 
@@ -165,6 +165,6 @@ def test_a_topic_that_was_made_anew_during_the_batch_is_refused() -> None:
     one, other = ({"t": "old"}, {"t": "new"})
     with pytest.raises(BatchRetryError, match="'t' was deleted and made anew"):
         read(
-            sent(0, EncodedSource(0, topic_ids=one), EncodedSource(1, topic_ids=other), taken={}),
+            sent(0, EncodeReceipt(0, topic_ids=one), EncodeReceipt(1, topic_ids=other), taken={}),
             tasks_expected=1,
         )

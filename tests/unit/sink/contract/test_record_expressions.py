@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     is_everything,
     record_columns,
     record_sql,
-    winner_columns,
+    upsert_order_columns,
     with_json,
 )
 from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
@@ -42,9 +42,9 @@ def test_the_json_of_the_tables_columns_is_no_column_of_sparks() -> None:
 def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
     """Beside what goes into the record: a column is not selected twice."""
     expressions = taken_over({"1": "`1`"})
-    assert winner_columns(expressions, ["1"], "ts") == ["ts AS _2pc_order"]
+    assert upsert_order_columns(expressions, ["1"], "ts") == ["ts AS _2pc_order"]
     other = taken_over({"1": "`1` + 1"})
-    assert winner_columns(other, ["1"], "ts") == ["`1` + 1 AS `1`", "ts AS _2pc_order"]
+    assert upsert_order_columns(other, ["1"], "ts") == ["`1` + 1 AS `1`", "ts AS _2pc_order"]
 
 
 @pytest.mark.parametrize(

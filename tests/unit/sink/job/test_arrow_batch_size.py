@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.contract.receipts import EncodedSource, TaskReceipt, TaskResults
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt, TaskResults
 from spark_2pc_sink.sink.job.arrow_batch_size import (
     AIMED_BYTES,
     AIMED_ROWS_MAX,
@@ -15,8 +15,8 @@ from spark_2pc_sink.sink.job.arrow_batch_size import (
     ARROW_BATCH_BYTES_MAX,
     UNBOUNDED_BYTES_MAX,
     UNBOUNDED_ROWS_BYTES_MAX,
-    ArrowBound,
-    ArrowBounds,
+    ArrowBatchLimits,
+    ArrowBatchSize,
 )
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -52,14 +52,14 @@ class Session:
 def read(*sources: tuple[int, ...]) -> TaskResults:
     """What tasks return that read so many rows, and bytes of Arrow, and perhaps made so many bytes of pieces."""
     accounts = tuple(
-        EncodedSource(source=number, rows=rows, arrow_bytes=arrow_bytes, piece_bytes=sum(pieces))
+        EncodeReceipt(source=number, rows=rows, arrow_bytes=arrow_bytes, shuffle_bytes=sum(pieces))
         for number, (rows, arrow_bytes, *pieces) in enumerate(sources)
     )
     return TaskResults((TaskReceipt(task=0, sources=accounts),))
 
 
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
-    session, bound = Session(), ArrowBound()
+    session, bound = Session(), ArrowBatchSize()
     assert [bound.apply(session), bound.apply(session)] == [None, None]  # type: ignore[arg-type]
     assert session.sets == [(SETTING, BOUNDED)]
 
@@ -77,16 +77,16 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
     ],
 )
 def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, ...]], roomy: bool) -> None:
-    before = ArrowBounds(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
+    before = ArrowBatchLimits(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
     assert before.after(read(*sources)) == replace(before, roomy=roomy)
 
 
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
-    assert not ArrowBounds(rows=0, rows_given=True).after(read((1, 1))).roomy
+    assert not ArrowBatchLimits(rows=0, rows_given=True).after(read((1, 1))).roomy
 
 
 def test_where_there_is_room_the_bound_is_lifted_and_sources_count() -> None:
-    session, bound = Session(), ArrowBound()
+    session, bound = Session(), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))
     assert bound.apply(session) == UNBOUNDED_BYTES_MAX  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_where_there_is_room_the_bound_is_lifted_and_sources_count() -> None:
 
 
 def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
-    session, bound = Session(), ArrowBound()
+    session, bound = Session(), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))
     bound.apply(session)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_after_a_failure_or_a_small_batch_it_is_bounded_again() -> None:
 
 
 def test_what_somebody_else_has_set_stays() -> None:
-    session, bound = Session("1000000"), ArrowBound()
+    session, bound = Session("1000000"), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))
     assert bound.apply(session) is None  # type: ignore[arg-type]
@@ -124,11 +124,11 @@ def test_what_somebody_else_has_set_stays() -> None:
 def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
     # There is room by the number that is chosen, not by Spark's own.
     roomy = rows * row_bytes <= UNBOUNDED_ROWS_BYTES_MAX
-    assert ArrowBounds().after(read((3, 3 * row_bytes))) == ArrowBounds(rows=rows, roomy=roomy)
+    assert ArrowBatchLimits().after(read((3, 3 * row_bytes))) == ArrowBatchLimits(rows=rows, roomy=roomy)
 
 
 def test_a_number_of_rows_is_set_once() -> None:
-    session, bound = Session(rows_max=None), ArrowBound()
+    session, bound = Session(rows_max=None), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
     for _ in range(2):
         bound.note(read((3, 3)))
@@ -137,4 +137,4 @@ def test_a_number_of_rows_is_set_once() -> None:
 
 
 def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
-    assert ArrowBounds(rows=512).after(read()) == ArrowBounds(rows=512, roomy=True)
+    assert ArrowBatchLimits(rows=512).after(read()) == ArrowBatchLimits(rows=512, roomy=True)

@@ -12,10 +12,10 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
@@ -62,11 +62,11 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
         stage_attempts_max=1,
     )
     columns = {
-        names.KEY: pa.array([b"1", b"2"], pa.binary()),
-        names.VALUE: pa.array([b"a", b"b"], pa.binary()),
-        names.ATTEMPT: pa.array([THREAD, None]),
+        record_expressions.KEY: pa.array([b"1", b"2"], pa.binary()),
+        record_expressions.VALUE: pa.array([b"a", b"b"], pa.binary()),
+        record_expressions.ATTEMPT: pa.array([THREAD, None]),
     }
-    *_, last = run_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, run=1, attempt=attempt)
+    *_, last = run_encode_and_send_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, run=1, attempt=attempt)
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
     return receipt
 

@@ -22,13 +22,13 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task, write_alone
-from spark_2pc_sink.sink.tasks.encode_task import run_source
-from spark_2pc_sink.sink.tasks.send_task import run_sending
-from spark_2pc_sink.sink.tasks.shuffle_batches import PIECE_DDL, SALT
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
+from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
+from spark_2pc_sink.sink.tasks.send_task import run_send_task
+from spark_2pc_sink.sink.tasks.shuffle_batches import SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.digest import batch_digest
@@ -74,14 +74,18 @@ def plan(fake: FakeCluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
         1_700_000_000_000,
         row_encoder=None,
         stage_attempts_max=4,
-        piece_folder=folder,
+        shuffle_folder=folder,
     )
     worker_connections(kafka).drop()
 
 
 def rows(keys: list[str | None], values: list[str], **columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
-        {names.KEY: pa.array(keys, pa.string()), names.VALUE: pa.array(values, pa.string()), **columns}
+        {
+            record_expressions.KEY: pa.array(keys, pa.string()),
+            record_expressions.VALUE: pa.array(values, pa.string()),
+            **columns,
+        }
     )
 
 
@@ -95,7 +99,9 @@ def shuffled(pieces: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATT
     salts = pa.array([SALTS[task]], pa.int32())
     table = pa.Table.from_batches([piece for piece in pieces if piece.column(SALT).equals(salts)], pieces[0].schema)
     attempt = pa.array([thread, *[None] * (table.num_rows - 1)][: table.num_rows], pa.string())
-    batches: list[pa.RecordBatch] = table.append_column(names.ATTEMPT, attempt).combine_chunks().to_batches(7)
+    batches: list[pa.RecordBatch] = (
+        table.append_column(record_expressions.ATTEMPT, attempt).combine_chunks().to_batches(7)
+    )
     return batches
 
 
@@ -103,10 +109,10 @@ def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]]) -> TaskResults
     pieces = [
         piece
         for source, batches in enumerate(sources)
-        for piece in run_source(batches, plan, source=source, run=50 + source)
+        for piece in run_encode_task(batches, plan, source=source, run=50 + source)
     ]
     results = [
-        result for task in range(TASKS) for result in run_sending(shuffled(pieces, task), plan, task=task, attempt=0)
+        result for task in range(TASKS) for result in run_send_task(shuffled(pieces, task), plan, task=task, attempt=0)
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
 
@@ -133,7 +139,7 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
     results = exchange(plan, [[keyed(0, 150), keyed(150, 200)], [keyed(200, 260)], []])
     assert (results.rows, results.records) == (260, 260)
     batches = [keyed(0, 260)]
-    section = section_of(batches[0].column(names.KEY), batches[0].column(names.VALUE), None)
+    section = section_of(batches[0].column(record_expressions.KEY), batches[0].column(record_expressions.VALUE), None)
     assert results.digest == batch_digest("t", section)
     found = logs(fake)
     assert sorted(value for records in found.values() for _, value in records if value) == [
@@ -151,9 +157,9 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
 def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
     """What this is for: 2 000 rows, some hundred times fewer pieces."""
     large = replace(plan, kafka=replace(plan.kafka, batch_bytes_max=100_000, max_request_bytes=200_000))
-    pieces = list(run_source([keyed(0, 1_000), keyed(1_000, 2_000)], large, source=0, run=1))
+    pieces = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, source=0, run=1))
     assert len(pieces) == PARTITIONS + 1
-    assert [field.name for field in pieces[0].schema] == [part.split()[0] for part in PIECE_DDL.split(", ")]
+    assert [field.name for field in pieces[0].schema] == [part.split()[0] for part in SHUFFLE_DDL.split(", ")]
 
 
 def test_rows_without_a_key_are_spread(fake: FakeCluster, plan: TaskPlan) -> None:
@@ -168,7 +174,10 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
     batch = rows(
         ["a", "b", "c", "d"],
         ["1", "2", "3", "4"],
-        **{names.TOPIC: pa.array(["t", "u", "t", "u"]), names.PARTITION: pa.array([3, 1, None, 0])},
+        **{
+            record_expressions.TOPIC: pa.array(["t", "u", "t", "u"]),
+            record_expressions.PARTITION: pa.array([3, 1, None, 0]),
+        },
     )
     exchange(plan, [[batch]])
     third = partition_for_keys(pa.array(["c"]), PARTITIONS)[0]
@@ -180,45 +189,45 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        (names.TOPIC, pa.array([None], pa.string())),
-        (names.PARTITION, pa.array([PARTITIONS])),
-        (names.PARTITION, pa.array([2**32])),
+        (record_expressions.TOPIC, pa.array([None], pa.string())),
+        (record_expressions.PARTITION, pa.array([PARTITIONS])),
+        (record_expressions.PARTITION, pa.array([2**32])),
     ],
 )
 def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
     """C1: the error of a source reaches the driver through the task that gets its account."""
-    pieces = list(run_source([rows(["a"], ["1"], **{column: value})], plan, source=1, run=1))
-    error = error_of(run_sending(shuffled(pieces, 1), plan, task=1, attempt=0))
+    pieces = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, source=1, run=1))
+    error = error_of(run_send_task(shuffled(pieces, 1), plan, task=1, attempt=0))
     assert isinstance(error, UnstorableValueError)
 
 
 def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> None:
     """A4, A5, B30: neither a task's nor a stage's, and where the stage's cannot be read, none."""
-    pieces = list(run_source([keyed(0, 50)], plan, source=0, run=1))
+    pieces = list(run_encode_task([keyed(0, 50)], plan, source=0, run=1))
     stage = FIRST_ATTEMPT.replace("stage 2.0", "stage 2.1")
     refused = [
-        error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=1)),
-        error_of(run_sending(shuffled(pieces, 0, thread=stage), plan, task=0, attempt=0)),
-        error_of(run_task(shuffled_rows(thread=stage), plan, task=0, run=1, attempt=0)),
-        error_of(run_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, run=1, attempt=2)),
+        error_of(run_send_task(shuffled(pieces, 0), plan, task=0, attempt=1)),
+        error_of(run_send_task(shuffled(pieces, 0, thread=stage), plan, task=0, attempt=0)),
+        error_of(run_encode_and_send_task(shuffled_rows(thread=stage), plan, task=0, run=1, attempt=0)),
+        error_of(run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, run=1, attempt=2)),
     ]
     assert all(isinstance(error, BatchRetryError) for error in refused), refused
-    unknown = error_of(run_sending(shuffled(pieces, 0, thread="main"), plan, task=0, attempt=0))
+    unknown = error_of(run_send_task(shuffled(pieces, 0, thread="main"), plan, task=0, attempt=0))
     assert isinstance(unknown, ConfigurationError)
     assert fake.of(Api.PRODUCE) == []
 
 
 def shuffled_rows(*, thread: str) -> list[pa.RecordBatch]:
-    return [keyed(0, 2).append_column(names.ATTEMPT, pa.array([thread, None], pa.string()))]
+    return [keyed(0, 2).append_column(record_expressions.ATTEMPT, pa.array([thread, None], pa.string()))]
 
 
 def test_a_source_may_run_again_but_its_runs_are_never_mixed(plan: TaskPlan) -> None:
     """A4: shuffle files are lost, and one task has sent of the first run, the other of the second."""
-    first = list(run_source([keyed(0, 100)], plan, source=0, run=1))
-    second = list(run_source([keyed(0, 100)], plan, source=0, run=2))
+    first = list(run_encode_task([keyed(0, 100)], plan, source=0, run=1))
+    second = list(run_encode_task([keyed(0, 100)], plan, source=0, run=2))
     results = [
-        *run_sending(shuffled(first, 0), plan, task=0, attempt=0),
-        *run_sending(shuffled(second, 1), plan, task=1, attempt=0),
+        *run_send_task(shuffled(first, 0), plan, task=0, attempt=0),
+        *run_send_task(shuffled(second, 1), plan, task=1, attempt=0),
     ]
     with pytest.raises(BatchRetryError, match="a source ran again"):
         read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
@@ -226,16 +235,16 @@ def test_a_source_may_run_again_but_its_runs_are_never_mixed(plan: TaskPlan) -> 
 
 def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
     """Rows with one key would be out of order."""
-    pieces = list(run_source([keyed(0, 200)], plan, source=0, run=1))
-    error = error_of(run_sending(shuffled(pieces[::-1], 0), plan, task=0, attempt=0))
+    pieces = list(run_encode_task([keyed(0, 200)], plan, source=0, run=1))
+    error = error_of(run_send_task(shuffled(pieces[::-1], 0), plan, task=0, attempt=0))
     assert isinstance(error, BatchRetryError)
     assert "order" in str(error)
 
 
 def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
     """B30: two tasks would write one partition."""
-    pieces = list(run_source([keyed(0, 200)], plan, source=0, run=1))
-    error = error_of(run_sending(shuffled(pieces, 0), plan, task=1, attempt=0))
+    pieces = list(run_encode_task([keyed(0, 200)], plan, source=0, run=1))
+    error = error_of(run_send_task(shuffled(pieces, 0), plan, task=1, attempt=0))
     assert isinstance(error, BatchRetryError)
     assert "does not own" in str(error)
 
@@ -243,7 +252,7 @@ def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
 def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
     """A batch that is small: no shuffle, and the same records in the same partitions."""
     alone = replace(plan, salts=SALTS[:1])
-    results = run_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
+    results = run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
     assert (read.rows, read.records) == (2, 2)
     expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
@@ -252,7 +261,10 @@ def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPla
 
 def test_tasks_without_rows_ask_no_broker(fake: FakeCluster, plan: TaskPlan) -> None:
     """Small batches have many of them."""
-    results = [*run_task([], plan, task=0, run=1, attempt=0), *run_sending([], plan, task=1, attempt=0)]
+    results = [
+        *run_encode_and_send_task([], plan, task=0, run=1, attempt=0),
+        *run_send_task([], plan, task=1, attempt=0),
+    ]
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=2)
     assert (read.rows, read.records, read.offsets) == (0, 0, {})
     assert fake.received == []
@@ -283,24 +295,24 @@ def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: Fak
 
 
 def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_path: Path) -> None:
-    plan = replace(plan, piece_folder=tmp_path / "pieces")
-    pieces = [*run_source([keyed(0, 200)], plan, source=0, run=1)]
+    plan = replace(plan, shuffle_folder=tmp_path / "pieces")
+    pieces = [*run_encode_task([keyed(0, 200)], plan, source=0, run=1)]
     shutil.rmtree(tmp_path / "pieces")
-    error = error_of(run_sending(shuffled(pieces, 0), plan, task=0, attempt=0))
+    error = error_of(run_send_task(shuffled(pieces, 0), plan, task=0, attempt=0))
     assert isinstance(error, BatchRetryError)
     assert "pieces/0-1 cannot be used: No such file" in str(error)
-    without = error_of(run_sending(shuffled(pieces, 0), replace(plan, piece_folder=None), task=0, attempt=0))
+    without = error_of(run_send_task(shuffled(pieces, 0), replace(plan, shuffle_folder=None), task=0, attempt=0))
     assert isinstance(without, LocalProtocolError)
 
 
 def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     """`arrow_bound`: else a task would be handed all pieces of a batch that has grown, at once."""
-    plan = replace(plan, piece_folder=None)
-    counted = [*run_source([keyed(0, 200)], plan, source=0, run=1)]
+    plan = replace(plan, shuffle_folder=None)
+    counted = [*run_encode_task([keyed(0, 200)], plan, source=0, run=1)]
     limit = sum(len(piece.column("payload")[0].as_py()) for piece in counted[:-1])
-    fits = [*run_source([keyed(0, 200)], replace(plan, piece_bytes_max=limit), source=0, run=1)]
+    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), source=0, run=1)]
     assert len(fits) == len(counted)
-    (*_, last) = run_source([keyed(0, 200)], replace(plan, piece_bytes_max=limit - 1), source=0, run=1)
+    (*_, last) = run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), source=0, run=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert isinstance(account.error, BatchRetryError)
     assert "far larger than the one before" in str(account.error)
@@ -308,8 +320,8 @@ def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
 
 def test_sources_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
     batches = [keyed(0, 150), keyed(150, 200)]
-    (*pieces, last) = run_source(batches, plan, source=0, run=1)
+    (*pieces, last) = run_encode_task(batches, plan, source=0, run=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
-    moved = pieces if plan.piece_folder is None else []
-    assert account.piece_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in moved)
+    moved = pieces if plan.shuffle_folder is None else []
+    assert account.shuffle_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in moved)

@@ -17,18 +17,18 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
-from spark_2pc_sink.sink.contract import record_expressions as names
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.tasks import upsert_records as winners
+from spark_2pc_sink.sink.tasks import upsert_records
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
-from spark_2pc_sink.sink.tasks.encode_task import run_source
-from spark_2pc_sink.sink.tasks.send_task import run_counting, run_sending
+from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
+from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.shuffle_batches import INDEX_KIND, SALT, RowIndex
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-from spark_2pc_sink.sink.tasks.upsert_records import WinnerPlan
+from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_contents import contents_of
 from tests.unit.producer.support import PAIR, options_for
@@ -109,8 +109,8 @@ def plan_of(*, leave_out: bool, folder: Path | None = None, batch_bytes_max: int
         timestamp_ms=1_700_000_000_000,
         row_encoder=None,
         stage_attempts_max=1,
-        piece_folder=folder,
-        winners=WinnerPlan(("id",), leave_out=leave_out),
+        shuffle_folder=folder,
+        upsert_records=UpsertRecordsPlan(("id",), leave_out=leave_out),
     )
 
 
@@ -119,8 +119,8 @@ def batch_of(rows: list[Row], *, text: bool = False) -> pa.RecordBatch:
     identities = [0 if key is None else key for key, _, _ in rows]
     return pa.RecordBatch.from_pydict(
         {
-            names.KEY: pa.array(keys, pa.string()),
-            names.VALUE: pa.array([json.dumps(row) for row in rows], pa.string()),
+            record_expressions.KEY: pa.array(keys, pa.string()),
+            record_expressions.VALUE: pa.array([json.dumps(row) for row in rows], pa.string()),
             "id": pa.array(list(map(str, identities)) if text else identities, pa.string() if text else pa.int64()),
             ORDER_COLUMN: pa.array([order for _, order, _ in rows], pa.int64()),
         }
@@ -138,7 +138,7 @@ def sorted_pieces(pieces: list[pa.RecordBatch], task: int) -> list[pa.RecordBatc
     found = sorted(mine, key=place)
     threads = [FIRST_ATTEMPT, *[None] * len(found)]
     return [
-        piece.append_column(names.ATTEMPT, pa.array([thread], pa.string()))
+        piece.append_column(record_expressions.ATTEMPT, pa.array([thread], pa.string()))
         for piece, thread in zip(found, threads, strict=False)
     ]
 
@@ -147,15 +147,15 @@ def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]], *, count: bool
     pieces = [
         piece
         for source, batches in enumerate(sources)
-        for piece in run_source(batches, plan, source=source, run=50 + source)
+        for piece in run_encode_task(batches, plan, source=source, run=50 + source)
     ]
     results = [
         result
         for task in range(len(SALTS))
         for result in (
-            run_counting(sorted_pieces(pieces, task), plan, task=task)
+            run_count_task(sorted_pieces(pieces, task), plan, task=task)
             if count
-            else run_sending(sorted_pieces(pieces, task), plan, task=task, attempt=0)
+            else run_send_task(sorted_pieces(pieces, task), plan, task=task, attempt=0)
         )
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=len(SALTS))
@@ -186,7 +186,7 @@ LEAVE_OUT = pytest.mark.parametrize("leave_out", [False, True], ids=["send first
 
 
 @LEAVE_OUT
-@pytest.mark.parametrize("index_rows", [1, winners.INDEX_ROWS])
+@pytest.mark.parametrize("index_rows", [1, upsert_records.INDEX_ROWS])
 @given(rows=ROWS, text=st.booleans(), data=st.data())
 def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], text: bool, data: st.DataObject) -> None:
     """C9: the last of each key is the winner, and the digest and the counts are those of any other split."""
@@ -196,7 +196,7 @@ def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], t
         sources[data.draw(st.integers(0, len(sources) - 1))].append(batch_of(rows[start:stop], text=text))
     plan = plan_of(leave_out=leave_out)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(winners, "INDEX_ROWS", index_rows)
+        patched.setattr(upsert_records, "INDEX_ROWS", index_rows)
         results = exchange(plan, sources)
     check(plan.records(), rows, leave_out=leave_out)
     assert (results.rows, results.rows - results.left_out) == (len(rows), results.records)
@@ -212,7 +212,7 @@ def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], t
 @LEAVE_OUT
 def test_records_that_wait_go_through_a_file(leave_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they are many; and through the files of pieces as through the shuffle."""
-    monkeypatch.setattr(winners, "WAITING_BYTES_MAX", 10)
+    monkeypatch.setattr(upsert_records, "WAITING_BYTES_MAX", 10)
     rows: list[Row] = [(number % 100, 500 - number, number) for number in range(500)]
     plan = plan_of(leave_out=leave_out, folder=tmp_path / "pieces")
     exchange(plan, [[batch_of(rows[:250])], [batch_of(rows[250:])]])
@@ -222,7 +222,7 @@ def test_records_that_wait_go_through_a_file(leave_out: bool, tmp_path: Path, mo
 @LEAVE_OUT
 def test_batches_go_as_they_came_where_no_key_is_there_twice(leave_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is taken apart, and nothing waits."""
-    monkeypatch.setattr(winners, "contents_of", None)
+    monkeypatch.setattr(upsert_records, "contents_of", None)
     rows: list[Row] = [(number, number, number) for number in range(200)]
     plan = plan_of(leave_out=leave_out)
     exchange(plan, [[batch_of(rows[:120])], [batch_of(rows[120:])]])
@@ -231,7 +231,7 @@ def test_batches_go_as_they_came_where_no_key_is_there_twice(leave_out: bool, mo
 
 def test_rows_in_order_of_their_versions_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual stream: the newest comes last by itself."""
-    monkeypatch.setattr(winners, "contents_of", None)
+    monkeypatch.setattr(upsert_records, "contents_of", None)
     rows: list[Row] = [(number % 10, number, number) for number in range(200)]
     plan = plan_of(leave_out=False)
     exchange(plan, [[batch_of(rows[:120])], [batch_of(rows[120:])]])
@@ -242,7 +242,7 @@ def test_rows_in_order_of_their_versions_are_not_taken_apart(monkeypatch: pytest
 
 
 def sent_in(plan: Plan, pieces: list[pa.RecordBatch]) -> BaseException | None:
-    (*_, last) = run_sending(pieces, plan, task=0, attempt=0)
+    (*_, last) = run_send_task(pieces, plan, task=0, attempt=0)
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_buffer())  # noqa: S301 - made above
     return receipt.error
 
@@ -251,7 +251,9 @@ DOUBLED: Final[list[Row]] = [(number % 20, number, number) for number in range(2
 
 
 def pieces_of(plan: Plan, *, sources: int = 1) -> list[pa.RecordBatch]:
-    made = [piece for source in range(sources) for piece in run_source([batch_of(DOUBLED)], plan, source=source, run=1)]
+    made = [
+        piece for source in range(sources) for piece in run_encode_task([batch_of(DOUBLED)], plan, source=source, run=1)
+    ]
     return sorted_pieces(made, 0)
 
 
@@ -277,12 +279,12 @@ def kind_of(piece: pa.RecordBatch) -> str:
 def test_a_sort_that_was_not_kept_throws_the_attempt_away(
     monkeypatch: pytest.MonkeyPatch, change: Any, said: str
 ) -> None:
-    monkeypatch.setattr(winners, "INDEX_ROWS", 1)
+    monkeypatch.setattr(upsert_records, "INDEX_ROWS", 1)
     plan = plan_of(leave_out=False)
     pieces = pieces_of(plan)
-    threads = [piece.column(names.ATTEMPT) for piece in pieces]
+    threads = [piece.column(record_expressions.ATTEMPT) for piece in pieces]
     changed = [
-        piece.set_column(piece.schema.get_field_index(names.ATTEMPT), names.ATTEMPT, thread)
+        piece.set_column(piece.schema.get_field_index(record_expressions.ATTEMPT), record_expressions.ATTEMPT, thread)
         for piece, thread in zip(change(pieces), threads, strict=False)
     ]
     error = sent_in(plan, changed)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
-from spark_2pc_sink.sink.contract.receipts import EncodedSource
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.testing import wait_until
@@ -89,7 +89,7 @@ class Rig:
             early=early,
         )
 
-    def finish(self, copy: CopyThread, *sources: EncodedSource) -> int:
+    def finish(self, copy: CopyThread, *sources: EncodeReceipt) -> int:
         return copy.finish(self.open_decision(), sources)
 
     def run(self, *runs: int, fail: bool = False) -> None:
@@ -124,7 +124,7 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
         rig.arrive(1, b"c")
     assert rig.table.copied == [b"ab", b"c"]
     assert rig.begun == 1
-    sources = EncodedSource(0, run=7, copy_rows=2), EncodedSource(1, run=7, copy_rows=1), EncodedSource(2)
+    sources = EncodeReceipt(0, run=7, copy_rows=2), EncodeReceipt(1, run=7, copy_rows=1), EncodeReceipt(2)
     assert rig.finish(copy, *sources) == rig.table.finished == 3
     assert rig.staged.looks == 0
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_quick_begins_no_transaction(rig: Rig) -> None:
     with rig.copying() as copy:
         pass
     assert (rig.begun, rig.staged.looks) == (0, 0)
-    assert rig.finish(copy, EncodedSource(0)) == 0
+    assert rig.finish(copy, EncodeReceipt(0)) == 0
 
 
 def test_a_transaction_can_be_begun_before_the_rows(rig: Rig) -> None:
@@ -151,7 +151,7 @@ def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
         wait_until(lambda: rig.table.copied == [b"a", b"b"], deadline_s=10, what="the staged rows")
         rig.arrive(0, b"c")
     rig.staged.streams.append(b"d")
-    sources = EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=7, copy_rows=3, staged_parts=3)
+    sources = EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=7, copy_rows=3, staged_parts=3)
     assert rig.finish(copy, *sources) == 4
     assert rig.table.copied == [b"a", b"b", b"c", b"d"]
 
@@ -178,13 +178,13 @@ def test_a_source_that_ran_again_ends_the_attempt(rig: Rig) -> None:
     "sources",
     [
         [],
-        [EncodedSource(0, run=8, copy_rows=1)],
-        [EncodedSource(0, run=7, copy_rows=1, staged_parts=1)],
-        [EncodedSource(0, run=7, copy_rows=1), EncodedSource(1, run=7, copy_rows=1)],
+        [EncodeReceipt(0, run=8, copy_rows=1)],
+        [EncodeReceipt(0, run=7, copy_rows=1, staged_parts=1)],
+        [EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=7, copy_rows=1)],
     ],
     ids=["of no source", "of another run", "by another way", "one source missing"],
 )
-def test_rows_that_are_not_those_of_the_accounts_are_refused(rig: Rig, sources: list[EncodedSource]) -> None:
+def test_rows_that_are_not_those_of_the_accounts_are_refused(rig: Rig, sources: list[EncodeReceipt]) -> None:
     """B22: Spark's job says what was made, and PostgreSQL what has arrived."""
     with rig.copying() as copy:
         rig.arrive(0, b"a")

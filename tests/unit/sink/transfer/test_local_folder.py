@@ -15,7 +15,7 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.job.query_checks import local_directory, runs_here
-from spark_2pc_sink.sink.tasks.shuffle_files import PieceFile, PieceFiles
+from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles
 from spark_2pc_sink.sink.transfer import local_folder
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 
@@ -127,25 +127,25 @@ def test_pieces_are_read_from_where_they_were_put(tmp_path: Path) -> None:
     folder = tmp_path / "pieces"
     places = {}
     for source, run in ((0, 7), (1, 7), (0, 8)):
-        with PieceFile(folder, source, run) as file:
+        with ShuffleFile(folder, source, run) as file:
             places[source, run] = [file.append(f"{text}-{source}-{run}".encode()) for text in ("first", "second")]
-    with PieceFiles(folder) as files:
+    with ShuffleFiles(folder) as files:
         for (source, run), (first, second) in places.items():
             assert files.read(source, run, *second) == f"second-{source}-{run}".encode()
             assert files.read(source, run, *first) == f"first-{source}-{run}".encode()
 
 
 def test_a_source_without_records_has_no_file(tmp_path: Path) -> None:
-    with PieceFile(tmp_path / "pieces", 0, 7):
+    with ShuffleFile(tmp_path / "pieces", 0, 7):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
     """C10: what somebody has removed is never left out silently."""
-    with PieceFile(tmp_path / "pieces", 0, 7) as file:
+    with ShuffleFile(tmp_path / "pieces", 0, 7) as file:
         begin, length = file.append(b"piece")
-    with PieceFiles(tmp_path / "pieces") as files:
+    with ShuffleFiles(tmp_path / "pieces") as files:
         with pytest.raises(BatchRetryError, match="0-7 has 5 of 6 bytes at 0: it was cut off"):
             files.read(0, 7, begin, length + 1)
         with pytest.raises(BatchRetryError, match="0-8 cannot be used: No such file"):
@@ -154,8 +154,8 @@ def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) 
 
 def test_pieces_for_which_there_is_no_room_throw_the_attempt_away(tmp_path: Path) -> None:
     with pytest.raises(BatchRetryError, match="0-7 cannot be used: No such file"):
-        PieceFile(tmp_path / "gone" / "pieces", 0, 7).append(b"piece")
-    full = PieceFile(tmp_path / "pieces", 0, 7)
+        ShuffleFile(tmp_path / "gone" / "pieces", 0, 7).append(b"piece")
+    full = ShuffleFile(tmp_path / "pieces", 0, 7)
     full.append(b"piece")
     full._file = Path("/dev/full").open("wb")  # noqa: SIM115 - closed below
     full.append(b"kept back")

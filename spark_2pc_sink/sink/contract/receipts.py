@@ -1,4 +1,4 @@
-"""What a task returns to the driver, and how the driver adds it up."""
+"""The receipts that tasks return to the driver, and how the driver adds them up."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 @dataclass(frozen=True)
 class EncodeReceipt:
-    """The account of one run of a task that read and encoded rows.
+    """The receipt of one attempt of a task that read and encoded rows.
 
     Attributes:
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
         rows: rows read from Spark.
         digest: 128-bit digest over the records that were made of them.
-        pieces: how many pieces it handed to tasks that send; 0 for a task that sends its own.
+        shuffle_batches: how many it handed to tasks that send; 0 for a task that sends its own records.
         copy_rows: rows that it has encoded for the table.
         staged_parts: in how many parts it has staged them; 0 where they were sent to the driver.
         topic_ids: of the topics that it has asked about; '' for one that has none (KIP-516).
@@ -44,11 +44,11 @@ class EncodeReceipt:
         error: why it gave up; nothing that it made may be used then.
     """
 
-    source: int
-    run: int = 0
+    encode_task: int
+    task_attempt: int = 0
     rows: int = 0
     digest: int = 0
-    pieces: int = 0
+    shuffle_batches: int = 0
     copy_rows: int = 0
     staged_parts: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -60,12 +60,12 @@ class EncodeReceipt:
 
 @dataclass(frozen=True)
 class TaskReceipt:
-    """The account of one task that sends, empty ones too.
+    """The receipt of one task that sends, empty ones too.
 
     Attributes:
         task: the Spark partition id.
-        sources: the accounts of sources that came to this task; its own where it read the rows itself.
-        taken: how many pieces it took of each (source, run).
+        encoded: the receipts of encode tasks that came to this task; its own where it read the rows itself.
+        taken: how many shuffle batches it took of each (encode task, task attempt).
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
         record_bytes: of the record batches in which that was sent.
@@ -75,7 +75,7 @@ class TaskReceipt:
     """
 
     task: int
-    sources: tuple[EncodeReceipt, ...] = ()
+    encoded: tuple[EncodeReceipt, ...] = ()
     taken: Mapping[tuple[int, int], int] = field(default_factory=dict)
     digest: int = 0
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
@@ -100,19 +100,19 @@ class TaskResults:
     receipts: tuple[TaskReceipt, ...]
 
     @property
-    def sources(self) -> tuple[EncodeReceipt, ...]:
-        """The accounts of all sources, in the order of their ids."""
-        return tuple(sorted(chain(*(receipt.sources for receipt in self.receipts)), key=lambda one: one.source))
+    def encoded(self) -> tuple[EncodeReceipt, ...]:
+        """The receipts of all encode tasks, in the order of their ids."""
+        return tuple(sorted(chain(*(receipt.encoded for receipt in self.receipts)), key=lambda one: one.encode_task))
 
     @property
     def staged(self) -> bool:
-        """True when a source has staged rows."""
-        return any(source.staged_parts for source in self.sources)
+        """True when an encode task has staged rows."""
+        return any(receipt.staged_parts for receipt in self.encoded)
 
     @property
     def rows(self) -> int:
         """Rows read from Spark."""
-        return sum(source.rows for source in self.sources)
+        return sum(receipt.rows for receipt in self.encoded)
 
     @property
     def records(self) -> int:
@@ -137,18 +137,18 @@ class TaskResults:
     @property
     def arrow_bytes(self) -> int:
         """Of all Arrow batches that were read."""
-        return sum(source.arrow_bytes for source in self.sources)
+        return sum(receipt.arrow_bytes for receipt in self.encoded)
 
     @property
     def shuffle_bytes(self) -> int:
         """Of all record batches that went through the shuffle."""
-        return sum(source.shuffle_bytes for source in self.sources)
+        return sum(receipt.shuffle_bytes for receipt in self.encoded)
 
     @property
     def topic_ids(self) -> dict[str, str]:
         """Ids of the topics that have records of the batch, of those that have an id."""
         written = {partition.topic for partition in self.offsets}
-        known = {topic: topic_id for source in self.sources for topic, topic_id in source.topic_ids.items()}
+        known = {topic: topic_id for receipt in self.encoded for topic, topic_id in receipt.topic_ids.items()}
         return {topic: topic_id for topic, topic_id in sorted(known.items()) if topic_id and topic in written}
 
     @property
@@ -171,7 +171,7 @@ def read_results(table: pa.Table, *, tasks_expected: int | None) -> TaskResults:
 
     Raises:
         BatchRetryError: a receipt is missing or double, two tasks wrote one partition, a task refused, or what was
-            sent is not what one run of each source made.
+            sent is not what one attempt of each encode task made.
         DualWriteError: the error that a task returned.
     """
     returned = (pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
@@ -194,36 +194,40 @@ def add_up(returned: Iterable[TaskReceipt], *, tasks_expected: int | None) -> Ta
         raise BatchRetryError(reason=f"receipts came from tasks {sorted(receipts)}, {expected} tasks were expected")
     results = TaskResults(tuple(receipts[task] for task in sorted(receipts)))
     _check_ownership(results.receipts)
-    _check_sources(results)
+    _check_encoded(results)
     return results
 
 
-def _check_sources(results: TaskResults) -> None:
-    """All pieces of one run of each source, and nothing else."""
-    sources = results.sources
-    if [source.source for source in sources] != list(range(len(sources))):
-        raise BatchRetryError(
-            reason=f"rows were read by sources {[source.source for source in sources]}: each has one account"
-        )
+def _check_encoded(results: TaskResults) -> None:
+    """All shuffle batches of one attempt of each encode task were sent, and nothing else."""
+    encoded = results.encoded
+    readers = [receipt.encode_task for receipt in encoded]
+    if readers != list(range(len(readers))):
+        raise BatchRetryError(reason=f"rows were read by encode tasks {readers}: each has one receipt")
     taken: Counter[tuple[int, int]] = Counter()
     for receipt in results.receipts:
         taken.update(receipt.taken)
-    made = {(source.source, source.run): source.pieces for source in sources if source.pieces}
+    made = {
+        (receipt.encode_task, receipt.task_attempt): receipt.shuffle_batches
+        for receipt in encoded
+        if receipt.shuffle_batches
+    }
     if made != taken:
         raise BatchRetryError(
-            reason=f"the sources made {made} pieces by (source, run), and {dict(taken)} were sent: a source ran again"
+            reason=f"encode tasks made {made} shuffle batches by (encode task, task attempt), and {dict(taken)} were "
+            "sent: an encode task ran again"
         )
     left_out = (receipt.left_out_digest for receipt in results.receipts)
-    if combine_digests(*(source.digest for source in sources)) != combine_digests(results.digest, *left_out):
+    if combine_digests(*(receipt.digest for receipt in encoded)) != combine_digests(results.digest, *left_out):
         raise BatchRetryError(reason="the digest of the records that were sent is not that of the rows that were read")
-    if differing := _differing(source.partition_counts for source in sources):
+    if differing := _differing(receipt.partition_counts for receipt in encoded):
         raise BatchRetryError(reason=f"topic {differing!r} got more partitions during the batch")
-    if differing := _differing(source.topic_ids for source in sources):
+    if differing := _differing(receipt.topic_ids for receipt in encoded):
         raise BatchRetryError(reason=f"topic {differing!r} was deleted and made anew during the batch")
 
 
 def _differing(told: Iterable[Mapping[str, object]]) -> str | None:
-    """A topic of which two sources were told different things."""
+    """A topic of which two encode tasks were told different things."""
     seen = Counter(topic for topic, _ in {item for each in told for item in each.items()})
     return next((topic for topic, number in sorted(seen.items()) if number > 1), None)
 

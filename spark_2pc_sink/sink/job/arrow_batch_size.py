@@ -1,12 +1,12 @@
-"""How large the Arrow batches are that Spark hands to Python workers: so many rows, and so many bytes.
+"""The size of the Arrow batches that Spark hands to Python workers, in rows and in bytes.
 
 Rows: each Arrow batch costs a worker a millisecond or two whatever it holds, and one of many megabytes no longer fits
 the processor's caches. Spark's 10 000 rows are few where they have 50 bytes, and many where they have 2 000. So the
 number follows the mean of the batch before.
 
-Bytes: they are counted only where Spark is told a bound. One is needed: of pieces, which are large, 10 000 are whole
-gigabytes. But Spark asks every column for its size after every row, which was a quarter of the time that its tasks
-took. So it does not count where the batch before was shared out, succeeded, and would have had room without a bound; a
+Bytes: they are counted only where Spark is told a bound. One is needed: 10 000 shuffle batches, which are large, are
+whole gigabytes. But Spark asks every column for its size after every row, which was a quarter of the time of its tasks.
+So it does not count where the batch before was shared out, succeeded, and would have had room without a bound; a
 batch that turns out to be far larger gives itself up and is tried again with one.
 """
 
@@ -25,10 +25,11 @@ _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ROWS_DEFAULT: Final = 10_000
 #: Spark's default, with which it does not count.
 _UNBOUNDED: Final = str(2**31 - 1)
-#: A few pieces, or 10 000 rows of 3 KB: enough that the cost of a batch is lost in it, and little beside a worker.
+#: A few shuffle batches, or 10 000 rows of 3 KB: enough that the cost of an Arrow batch is lost in it, and little
+#: beside a worker.
 ARROW_BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-#: The bound is lifted only if the batch before had no more bytes of pieces than this: without it a task may get all of
-#: its pieces at once. A source that then makes more gives up.
+#: The bound is lifted only if the batch before had no more bytes of shuffle batches than this: without a bound a task
+#: may get all of its shuffle batches at once. An encode task that then makes more gives up.
 UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: The bound is lifted only if as many rows as Spark puts into one Arrow batch weigh no more than this, by the mean of
 #: the batch before.
@@ -78,24 +79,27 @@ class ArrowBatchSize:
     """
 
     def __init__(self) -> None:
-        self._bounds = ArrowBatchLimits()
+        self._limits = ArrowBatchLimits()
         #: The settings that nobody else has set, and what they are now; None before the first batch.
         self._ours: dict[str, str] | None = None
 
     def apply(self, spark: SparkSession) -> int | None:
-        """Set them for the next job; the bytes of pieces at which a source has to give up, None for no limit.
+        """Set them for the next job.
 
         Args:
             spark: the session of the stream.
+
+        Returns:
+            Bytes of shuffle batches above which an encode task has to give up; None for no limit.
         """
         if self._ours is None:
             self._ours = self._look(spark)
-        wanted = {name: value for name, value in self._bounds.settings().items() if name in self._ours}
+        wanted = {name: value for name, value in self._limits.settings().items() if name in self._ours}
         for name, value in wanted.items():
             if value != self._ours[name]:
                 spark.conf.set(name, value)
         self._ours = wanted
-        return UNBOUNDED_BYTES_MAX if self._bounds.roomy and _SETTING in self._ours else None
+        return UNBOUNDED_BYTES_MAX if self._limits.roomy and _SETTING in self._ours else None
 
     def note(self, results: TaskResults) -> None:
         """A job has succeeded.
@@ -103,11 +107,11 @@ class ArrowBatchSize:
         Args:
             results: of its tasks.
         """
-        self._bounds = self._bounds.after(results)
+        self._limits = self._limits.after(results)
 
     def forget(self) -> None:
         """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
-        self._bounds = replace(self._bounds, roomy=False)
+        self._limits = replace(self._limits, roomy=False)
 
     def _look(self, spark: SparkSession) -> dict[str, str]:
         """The settings that are left to us, as they are."""
@@ -116,7 +120,7 @@ class ArrowBatchSize:
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
         else:
-            self._bounds = ArrowBatchLimits(rows=int(rows), rows_given=True)
+            self._limits = ArrowBatchLimits(rows=int(rows), rows_given=True)
         if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:
             ours[_SETTING] = _UNBOUNDED
         return ours

@@ -1,8 +1,8 @@
-"""A micro-batch of Spark as work for the batch driver: one job that writes, and beside it COPY of what it returns.
+"""A micro-batch as a Spark job: it writes to Kafka, and the COPY bytes that it makes are written beside it.
 
-Where rows choose their partitions, by key for instance, the job has two stages: tasks encode the rows that they read,
-and the few large pieces that come of it, not the rows, are shuffled to the tasks that own the partitions. Otherwise
-each task sends what it reads. The few rows of a small batch are collected, and sent from here.
+Where rows choose their partitions, by key for instance, the job has two stages. Tasks encode the rows that they read;
+then a few large shuffle batches, not the rows, go to the tasks that own the partitions. Otherwise each task sends what
+it reads. The few rows of a small batch are collected, and sent from here.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            return self._copy.finish(connection, self._results.sources)
+            return self._copy.finish(connection, self._results.encoded)
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
@@ -153,7 +153,7 @@ class SparkBatchWork:
         at_once = int(spark.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         if plan.upsert_records is not None and plan.upsert_records.leave_out:
-            # Which records there are is known where all rows of a key are. With a bound, pieces may be of any size.
+            # Which records there are is known where all rows of a key are. Shuffle batches may be of any size: a bound.
             self._arrow.forget()
             plan = replace(plan, salts=balanced_salts(spark, at_once), shuffle_bytes_max=self._arrow.apply(spark))
             answers = self._exchanged(self._frame.coalesce(at_once), plan, task_functions.count_function(plan))
@@ -253,13 +253,13 @@ class SparkBatchWork:
         return self._exchanged(frame, plan, task_functions.send_function(plan))
 
     def _exchanged(self, frame: DataFrame, plan: TaskPlan, function: TaskFunction) -> DataFrame:
-        """What a function makes of the pieces that tasks have encoded, for each task that owns partitions."""
+        """The results of a function of shuffle batches, for each task that owns partitions."""
         rows = self._selected(frame, [], kafka_only=plan.ticket.kafka_only)
         encoded = self._map_in_arrow(rows, task_functions.encode_function(plan), SHUFFLE_DDL)
-        pieces = encoded.repartition(plan.tasks, SALT)
+        shuffle_batches = encoded.repartition(plan.tasks, SALT)
         if plan.upsert_records is not None:
-            pieces = pieces.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
-        return pieces.selectExpr("*", record_expressions.attempt_sql()).mapInArrow(function, RESULT_DDL)
+            shuffle_batches = shuffle_batches.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
+        return shuffle_batches.selectExpr("*", record_expressions.attempt_sql()).mapInArrow(function, RESULT_DDL)
 
     def _note_size(self, results: TaskResults, begun_s: float, *, collected: bool) -> None:
         seconds = self._clock.now_s() - begun_s
@@ -289,7 +289,7 @@ class SparkBatchWork:
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
             row_encoder=row_encoder,
-            shuffle_folder=None if self._folder is None else self._folder / "pieces",
+            shuffle_folder=None if self._folder is None else self._folder / "shuffle",
             json=self._expressions.json,
             key_column=self._expressions.key_column,
             upsert_records=self._upsert_records_plan(),

@@ -1,4 +1,4 @@
-"""Reads rows and sends them itself: rows in, Kafka records out, one receipt.
+"""The task that encodes rows and sends them itself: rows in, Kafka records out, one receipt.
 
 A task does it for partitions that no other task of the batch writes, so rows need not move: those of a batch without
 keys. The driver does it for a batch of a few rows, which it has collected. Neither takes a decision about the
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 
 
 def run_encode_and_send_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, run: int, attempt: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, task_attempt: int, attempt_number: int
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one Spark partition; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `frame` names, `frame.ATTEMPT` among them.
+        batches: the rows, with the columns that `record_expressions` names, `ATTEMPT` among them.
         plan: what to do.
         task: the Spark partition id.
-        run: a number that no other run of this task has.
-        attempt: the attempt number of the task.
+        task_attempt: Spark's id of the task attempt, which no other has.
+        attempt_number: of the task, from 0.
     """
     try:
-        receipt = _EncodeAndSendTask(plan, task, run).write(plan.of_first_attempt(batches, task=task, attempt=attempt))
+        receipt = _EncodeAndSendTask(plan, task, task_attempt).write(
+            plan.of_first_attempt(batches, task=task, attempt_number=attempt_number)
+        )
     except DualWriteError as error:
         receipt = TaskReceipt(task=task, error=error)
     yield receipt.to_result()
@@ -46,30 +48,30 @@ def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceip
     """Write all rows of a batch in this process, which is no task.
 
     Args:
-        batches: the rows, with the columns that `frame` names; of an upsert with an order all in one batch, as rows of
-            several are not compared.
+        batches: the rows, with the columns that `record_expressions` names; of an upsert with an order all in one Arrow
+            batch, as rows of several are not compared.
         plan: what to do, for one task.
 
     Raises:
         DualWriteError: what a task would have returned as the error of its receipt.
     """
-    return _EncodeAndSendTask(plan, task=0, run=0).write(batches)
+    return _EncodeAndSendTask(plan, task=0, task_attempt=0).write(batches)
 
 
 class _EncodeAndSendTask:
-    """One run."""
+    """One attempt of a task."""
 
-    def __init__(self, plan: TaskPlan, task: int, run: int) -> None:
+    def __init__(self, plan: TaskPlan, task: int, task_attempt: int) -> None:
         self._plan = plan
         self._task = task
-        self._run = run
+        self._task_attempt = task_attempt
         self._partitioner = RowPartitioner(plan.topic, plan.topics.partition_count, self._own)
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()
         self._left_out = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
-        with TaskInput(self._plan, self._task, self._run) as rows:
+        with TaskInput(self._plan, self._task, self._task_attempt) as rows:
             for batch in rows.read(batches):
                 self._produce(batch)
             rows.finish()
@@ -77,7 +79,7 @@ class _EncodeAndSendTask:
         digest = self._session.digest
         return TaskReceipt(
             task=self._task,
-            sources=(rows.account(digest),),
+            encoded=(rows.receipt(digest),),
             digest=digest,
             written=written,
             record_bytes=self._session.record_bytes,

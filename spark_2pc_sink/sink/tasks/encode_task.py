@@ -1,8 +1,8 @@
-"""A task that reads rows and encodes them for others to send: rows in, pieces out, and no effect on Kafka.
+"""The task that encodes rows for others to send: rows in, shuffle batches out, and no effect on Kafka.
 
-So Spark may run it again as it likes. Only its rows for the database leave it another way: when it has ended well
-(`row_feed`), or, where they are many, while it runs (`staging`). Of either a second run is noticed, and the attempt
-given up.
+So Spark may run it again as it likes. Only its COPY bytes leave it another way: when it has ended well
+(`copy_channel`), or, where they are many, while it runs (`staging`). The driver notices a second attempt of either, and
+gives the attempt of the batch up.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ if TYPE_CHECKING:
 
 
 def run_encode_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, encode_task: int, task_attempt: int
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.tasks.shuffle_batches`.
 
     Args:
-        batches: the rows, with the columns that `frame` names.
+        batches: the rows, with the columns that `record_expressions` names.
         plan: what to do.
-        source: the Spark partition id.
-        run: a number that no other run of this source has.
+        encode_task: the Spark partition id.
+        task_attempt: Spark's id of the task attempt, which no other has.
     """
-    encoding = _EncodeTask(plan, source, run)
+    encoding = _EncodeTask(plan, encode_task, task_attempt)
     try:
-        yield from encoding.run(batches)
+        yield from encoding.encode(batches)
     except DualWriteError as error:
-        yield encoding.piece(EncodeReceipt(source=source, run=run, error=error))
+        yield encoding.shuffled(EncodeReceipt(encode_task=encode_task, task_attempt=task_attempt, error=error))
 
 
 def run_reread_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, source: int, run: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, encode_task: int, task_attempt: int
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `frame` names.
+        batches: the rows, with the columns that `record_expressions` names.
         plan: what to do, for Kafka only.
-        source: the Spark partition id.
-        run: a number that no other run of this source has.
+        encode_task: the Spark partition id.
+        task_attempt: Spark's id of the task attempt, which no other has.
     """
     partitioner, encoder = _partitioner(plan), _encoder(plan)
     digest = EMPTY_DIGEST
     try:
-        with TaskInput(plan, source, run) as rows:
+        with TaskInput(plan, encode_task, task_attempt) as rows:
             for batch in rows.read(batches):
                 for part in partitioner.split_batch(batch):
                     encoded = encoder.append(part.partition, part.rows)
                     digest = combine_digests(digest, *(each.digest for each in encoded))
             digest = combine_digests(digest, *(each.digest for each in encoder.finish()))
-        receipt = TaskReceipt(task=source, sources=(rows.account(digest),), digest=digest)
+        receipt = TaskReceipt(task=encode_task, encoded=(rows.receipt(digest),), digest=digest)
     except DualWriteError as error:
-        receipt = TaskReceipt(task=source, error=error)
+        receipt = TaskReceipt(task=encode_task, error=error)
     yield receipt.to_result()
 
 
@@ -84,30 +84,32 @@ def _encoder(plan: TaskPlan) -> RecordEncoder:
 
 
 class _EncodeTask:
-    """One run of one source."""
+    """One attempt of one encode task."""
 
-    def __init__(self, plan: TaskPlan, source: int, run: int) -> None:
+    def __init__(self, plan: TaskPlan, encode_task: int, task_attempt: int) -> None:
         self._plan = plan
-        self._source = source
-        self._run = run
+        self._encode_task = encode_task
+        self._task_attempt = task_attempt
         self._partitioner = _partitioner(plan)
         self._encoder = _encoder(plan)
-        self._file = None if plan.shuffle_folder is None else ShuffleFile(plan.shuffle_folder, source, run)
-        self._pieces = 0
+        self._file = (
+            None if plan.shuffle_folder is None else ShuffleFile(plan.shuffle_folder, encode_task, task_attempt)
+        )
+        self._shuffle_batches = 0
         self._shuffle_bytes = 0
         self._digest = EMPTY_DIGEST
         self._index = IndexBuilder()
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskInput(self._plan, self._source, self._run) as rows:
-            # The account follows when the file is closed: who has it reads the pieces.
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with TaskInput(self._plan, self._encode_task, self._task_attempt) as rows:
+            # The receipt follows when the file is closed: who has it reads the shuffle batches.
             with self._file or nullcontext():
                 for batch in rows.read(batches):
                     yield from self._encode(batch)
                 yield from self._records(self._encoder.finish())
-            yield from (self.piece(index, owner) for owner, index in self._index.finish())
+            yield from (self.shuffled(index, owner) for owner, index in self._index.finish())
             rows.finish()
-            yield self.piece(self._account(rows))
+            yield self.shuffled(self._receipt(rows))
 
     def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         upsert_records = self._plan.upsert_records
@@ -117,38 +119,38 @@ class _EncodeTask:
                 self._index.append(part.partition, partitioned.of(part))
             yield from self._records(self._encoder.append(part.partition, part.rows))
 
-    def piece(self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None) -> pa.RecordBatch:
-        """The next piece, on its way to the task ``owner``; the account goes to any one."""
+    def shuffled(self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None) -> pa.RecordBatch:
+        """The next shuffle batch, on its way to the task ``owner``; the receipt goes to any one."""
         if isinstance(content, RowIndex):
             self._count(content.nbytes)
         elif isinstance(content, EncodedBatch) and self._file is None:
             self._count(len(content.payload))
-        salt = self._plan.salts[self._source % self._plan.tasks if owner is None else owner]
-        number, self._pieces = self._pieces, self._pieces + 1
-        return ShuffleBatch(self._source, self._run, number, content).to_row(salt, self._file)
+        salt = self._plan.salts[self._encode_task % self._plan.tasks if owner is None else owner]
+        number, self._shuffle_batches = self._shuffle_batches, self._shuffle_batches + 1
+        return ShuffleBatch(self._encode_task, self._task_attempt, number, content).to_row(salt, self._file)
 
     def _count(self, shuffle_bytes: int) -> None:
         self._shuffle_bytes += shuffle_bytes
         limit = self._plan.shuffle_bytes_max
         if limit is not None and self._shuffle_bytes > limit:
             raise BatchRetryError(
-                reason=f"the batch is far larger than the one before: source {self._source} has made more than {limit} "
-                "bytes, which are only moved where Spark counts the bytes of Arrow batches"
+                reason=f"the batch is far larger than the one before: encode task {self._encode_task} has made more "
+                f"than {limit} bytes, which are only moved where Spark counts the bytes of Arrow batches"
             )
 
     def _records(self, batches: Iterable[EncodedBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self._digest = combine_digests(self._digest, batch.digest)
             owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
-            yield self.piece(batch, owner)
+            yield self.shuffled(batch, owner)
             index = None if self._plan.upsert_records is None else self._index.encoded(batch, owner)
             if index is not None:
-                yield self.piece(index, owner)
+                yield self.shuffled(index, owner)
 
-    def _account(self, rows: TaskInput) -> EncodeReceipt:
+    def _receipt(self, rows: TaskInput) -> EncodeReceipt:
         return replace(
-            rows.account(self._digest),
-            pieces=self._pieces,
+            rows.receipt(self._digest),
+            shuffle_batches=self._shuffle_batches,
             partition_counts=dict(self._plan.topics.counts),
             shuffle_bytes=self._shuffle_bytes,
         )

@@ -1,6 +1,6 @@
-"""A task that sends what others have encoded: pieces in, records acknowledged, one receipt.
+"""The task that sends what others have encoded: shuffle batches in, records acknowledged, one receipt.
 
-It owns its partitions: all pieces for them come to it, and each partition's batches get their sequence numbers here.
+It owns its partitions: all shuffle batches for them come to it, and here each record batch gets its sequence number.
 Like every task that sends, it does so in its first attempt only.
 """
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 def run_send_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt_number: int
 ) -> Iterator[pa.RecordBatch]:
-    """Send the pieces of one partition of the shuffle; yields one receipt.
+    """Send the shuffle batches that came to one task; yields one receipt.
 
     Args:
-        batches: pieces, with the column `frame.ATTEMPT`.
+        batches: shuffle batches, with the column `record_expressions.ATTEMPT`.
         plan: what to do.
         task: the Spark partition id.
-        attempt: the attempt number of the task.
+        attempt_number: of the task, from 0.
     """
     try:
         sending = _SendTask(plan, task, plan.open_session())
-        yield from sending.run(plan.of_first_attempt(batches, task=task, attempt=attempt))
+        yield from sending.send(plan.of_first_attempt(batches, task=task, attempt_number=attempt_number))
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
@@ -51,12 +51,12 @@ def run_count_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: i
     """Do all that `run_send_task` does but send: for the digest of what it would; yields one receipt.
 
     Args:
-        batches: pieces.
+        batches: shuffle batches.
         plan: what to do, for Kafka only.
         task: the Spark partition id.
     """
     try:
-        yield from _SendTask(plan, task, _Unsent()).run(batches)
+        yield from _SendTask(plan, task, _Unsent()).send(batches)
     except DualWriteError as error:
         yield TaskReceipt(task=task, error=error).to_result()
 
@@ -105,14 +105,14 @@ class _SendTask:
     def __init__(self, plan: TaskPlan, task: int, session: _Session) -> None:
         self._plan = plan
         self._task = task
-        # Making one asks nobody anything: a task without pieces needs no broker.
+        # Making one asks nobody anything: a task without shuffle batches needs no broker.
         self._session = session
         self._arrangement = None if plan.upsert_records is None else Arrangement(plan, plan.upsert_records)
         self._taken: Counter[tuple[int, int]] = Counter()
         self._newest: dict[tuple[int, int, bool], int] = {}
-        self._sources: list[EncodeReceipt] = []
+        self._encoded: list[EncodeReceipt] = []
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrangement = self._arrangement
         try:
             with self._plan.piece_files() as files, arrangement or nullcontext():
@@ -123,7 +123,7 @@ class _SendTask:
             written = self._session.flush()
             yield TaskReceipt(
                 task=self._task,
-                sources=tuple(self._sources),
+                encoded=tuple(self._encoded),
                 taken=dict(self._taken),
                 digest=self._session.digest,
                 written=written,
@@ -139,25 +139,27 @@ class _SendTask:
         partitions = partitions_of(batch)
         if partitions:
             self._session.meet(partitions)
-        for piece in read_shuffle_batches(batch, files):
-            self._check_order(piece)
-            content = piece.content
+        for made in read_shuffle_batches(batch, files):
+            self._check_order(made)
+            content = made.content
             if isinstance(content, EncodeReceipt):
                 if content.error is not None:
                     raise content.error
-                self._sources.append(content)
+                self._encoded.append(content)
                 continue
-            self._taken[piece.source, piece.run] += 1
-            for encoded in self._arranged(piece.source, piece.run, content):
+            self._taken[made.encode_task, made.task_attempt] += 1
+            for encoded in self._arranged(made, content):
                 self._send(encoded)
 
-    def _arranged(self, source: int, run: int, content: EncodedBatch | RowIndex) -> Iterable[EncodedBatch]:
-        """What of a piece is to be sent now."""
+    def _arranged(self, made: ShuffleBatch, content: EncodedBatch | RowIndex) -> Iterable[EncodedBatch]:
+        """The record batches of a shuffle batch that are to be sent now."""
         if isinstance(content, RowIndex):
             if self._arrangement is not None:
-                self._arrangement.index(source, run, content)
+                self._arrangement.index(made.encode_task, made.task_attempt, content)
             return ()
-        return (content,) if self._arrangement is None else self._arrangement.arrange(source, run, content)
+        if self._arrangement is None:
+            return (content,)
+        return self._arrangement.arrange(made.encode_task, made.task_attempt, content)
 
     def _send(self, batch: EncodedBatch) -> None:
         topic, partition = batch.partition.topic, batch.partition.partition
@@ -167,12 +169,12 @@ class _SendTask:
             )
         self._session.append_encoded(batch)
 
-    def _check_order(self, piece: ShuffleBatch) -> None:
+    def _check_order(self, made: ShuffleBatch) -> None:
         """Records with one key keep their order. Indexes, which are sorted to the front, have one of their own."""
-        made_by = (piece.source, piece.run, isinstance(piece.content, RowIndex))
-        if piece.number <= self._newest.get(made_by, -1):
+        made_by = (made.encode_task, made.task_attempt, isinstance(made.content, RowIndex))
+        if made.number <= self._newest.get(made_by, -1):
             raise BatchRetryError(
-                reason=f"piece {piece.number} of source {piece.source} came behind piece {self._newest[made_by]}: the "
-                "shuffle did not keep their order"
+                reason=f"shuffle batch {made.number} of encode task {made.encode_task} came behind number "
+                f"{self._newest[made_by]}: the shuffle did not keep their order"
             )
-        self._newest[made_by] = piece.number
+        self._newest[made_by] = made.number

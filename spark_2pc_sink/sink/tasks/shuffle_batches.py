@@ -1,12 +1,12 @@
-"""What the tasks that read hand to the tasks that send: a few large rows in place of many small ones.
+"""The shuffle batches: a few large rows of Spark's shuffle in place of many small ones.
 
-A source task encodes its rows to complete record batches. Each of these is one row of the shuffle, a piece; the last
-piece of a source is its account, an `EncodeReceipt`. A piece says which run of which source made it, and its place
-among all pieces of that run. Spark may run a source again, and then the order of its rows, and so its pieces, may be
-others: the driver takes only what adds up to whole runs, one for each source.
+An encode task makes complete record batches of its rows. Each of these becomes one row of the shuffle, a shuffle batch;
+the last one of a task is its receipt, an `EncodeReceipt`. A shuffle batch says which attempt of which encode task made
+it, and its place among all that this attempt has made. Spark may run an encode task again, and then the order of its
+rows, and so its shuffle batches, may be others: the driver takes only what adds up to one whole attempt of each task.
 
-Where rows of an upsert may supersede each other there are pieces of a third kind, which say of the records that one
-task gets which row each of them was (`RowIndex`). They are sorted to the front of what that task gets.
+Where rows of an upsert may supersede each other there is a third kind. It says of the records that one task gets which
+row each of them was (`RowIndex`), and is sorted to the front of what that task gets.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
 
 RECORDS_KIND: Final = "records"
-#: Records in the file of their source.
+#: Records in the file of their encode task.
 FILED_KIND: Final = "filed"
-SOURCE_KIND: Final = "source"
+RECEIPT_KIND: Final = "receipt"
 INDEX_KIND: Final = "index"
 
 #: The shuffle is by this column: see `spark_2pc_sink.sink.tasks.partition_ownership.balanced_salts`.
@@ -40,8 +40,8 @@ SALT: Final = "salt"
 _SCHEMA: Final = pa.schema(
     [
         (SALT, pa.int32()),
-        ("source", pa.int32()),
-        ("run", pa.int64()),
+        ("encode_task", pa.int32()),
+        ("task_attempt", pa.int64()),
         ("number", pa.int64()),
         ("kind", pa.string()),
         ("topic", pa.string()),
@@ -53,21 +53,21 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 SHUFFLE_DDL: Final = (
-    f"{SALT} int, source int, run bigint, number bigint, kind string, topic string, partition int, records int, "
-    "digest binary, row_key string, payload binary"
+    f"{SALT} int, encode_task int, task_attempt bigint, number bigint, kind string, topic string, partition int, "
+    "records int, digest binary, row_key string, payload binary"
 )
 _DIGEST_BYTES: Final = 16
-#: Where a piece begins in its file, and how many bytes it has.
+#: Where a shuffle batch begins in its file, and how many bytes it has.
 _PLACE: Final = struct.Struct("!qi")
 
 
-#: The order in which a task gets its pieces where it needs to know all indexes before the first record.
-INDEXES_FIRST: Final = (f"kind <> '{INDEX_KIND}'", "source", "run", "number")
+#: The order in which a task gets its shuffle batches where it needs to know all indexes before the first record.
+INDEXES_FIRST: Final = (f"kind <> '{INDEX_KIND}'", "encode_task", "task_attempt", "number")
 
 
 @dataclass(frozen=True)
 class RowIndex:
-    """Which rows the next records of a source for one task were, in the order of these records.
+    """Which rows the next records of an encode task for one task were, in the order of these records.
 
     Attributes:
         identities: of each row, what it shares with others of its upsert key (`upsert_order.row_identities`).
@@ -123,15 +123,15 @@ class ShuffleBatch:
     """One row of the shuffle.
 
     Attributes:
-        source: the Spark partition id of the task that made it.
-        run: tells the runs of one source apart.
-        number: its place among the pieces of the run, from 0.
-        content: a record batch, the index of records that a task gets, or the account of the run, which is its last
-            piece.
+        encode_task: the Spark partition id of the task that made it.
+        task_attempt: tells the attempts of one encode task apart.
+        number: its place among the shuffle batches of the attempt, from 0.
+        content: a record batch, the index of records that a task gets, or the receipt of the task attempt, which
+            comes last.
     """
 
-    source: int
-    run: int
+    encode_task: int
+    task_attempt: int
     number: int
     content: EncodedBatch | RowIndex | EncodeReceipt
 
@@ -143,14 +143,14 @@ class ShuffleBatch:
             file: where a record batch is put; None for the row itself.
         """
         content = self.content
-        cells: list[Any] = [salt, self.source, self.run, self.number]
+        cells: list[Any] = [salt, self.encode_task, self.task_attempt, self.number]
         if isinstance(content, EncodedBatch):
             digest = content.digest.to_bytes(_DIGEST_BYTES, "big")
             place = (content.partition.topic, content.partition.partition)
             cells += [FILED_KIND if file else RECORDS_KIND, *place, content.record_count, digest, content.row_key]
             payload = _PLACE.pack(*file.append(content.payload)) if file else content.payload
         else:
-            cells += [INDEX_KIND if isinstance(content, RowIndex) else SOURCE_KIND, None, None, None, None, None]
+            cells += [INDEX_KIND if isinstance(content, RowIndex) else RECEIPT_KIND, None, None, None, None, None]
             payload = content.to_bytes() if isinstance(content, RowIndex) else pickle.dumps(content)
         arrays = [pa.array([cell], field.type) for cell, field in zip(cells, _SCHEMA, strict=False)]
         return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=_SCHEMA)
@@ -171,23 +171,23 @@ def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = Non
 
     Raises:
         BatchRetryError: a file has not what a row says.
-        LocalProtocolError: a row says that its piece is in a file, and there are none.
+        LocalProtocolError: a row says that its shuffle batch is in a file, and there are none.
     """
     plain = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _PLAIN}
     payloads = batch.column("payload")
     for row, kind in enumerate(plain["kind"]):
         payload = payloads[row].as_buffer()
-        source, run = plain["source"][row], plain["run"][row]
+        encode_task, task_attempt = plain["encode_task"][row], plain["task_attempt"][row]
         content: EncodedBatch | RowIndex | EncodeReceipt
-        if kind == SOURCE_KIND:
+        if kind == RECEIPT_KIND:
             content = pickle.loads(payload)  # noqa: S301 - written by our own tasks
         elif kind == INDEX_KIND:
             content = RowIndex.of_bytes(payload)
         else:
             if kind == FILED_KIND:
                 if files is None:
-                    raise LocalProtocolError(operation="read pieces", state="no files", rule="a row says it is in one")
-                payload = files.read(source, run, *_PLACE.unpack(payload))
+                    raise LocalProtocolError(operation="read a shuffle batch", state="no files", rule="it is in one")
+                payload = files.read(encode_task, task_attempt, *_PLACE.unpack(payload))
             content = EncodedBatch(
                 partition=TopicPartition(plain["topic"][row], plain["partition"][row]),
                 payload=payload,
@@ -195,7 +195,7 @@ def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = Non
                 digest=int.from_bytes(plain["digest"][row], "big"),
                 row_key=plain["row_key"][row],
             )
-        yield ShuffleBatch(source, run, plain["number"][row], content)
+        yield ShuffleBatch(encode_task, task_attempt, plain["number"][row], content)
 
 
 _PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}

@@ -1,7 +1,8 @@
-"""Pieces in files, where tasks run on the driver's machine: only where they lie goes through Spark's shuffle.
+"""The shuffle files: payloads of shuffle batches, where tasks run on the driver's machine.
 
-A piece that goes through the shuffle is copied some ten times, from one process to the other and back, and compressed
-once more. Which task gets what, in which order and of which run, is the same in both ways: rows of the shuffle say it.
+Then only the place of a payload goes through Spark's shuffle. A payload that goes through it is copied some ten times,
+from one process to the other and back, and compressed once more. Which task gets what, in which order and of which task
+attempt, is the same in both ways: rows of the shuffle say it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class ShuffleFile:
-    """The file of one run of one source, which writes it. A context manager; everything can be read when it is left.
+    """The file that one attempt of one encode task writes. A context manager; all can be read when it is left.
 
     Args:
-        folder: of the attempt's pieces; what it is in is there.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        folder: of the attempt's shuffle batches; what it is in is there.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
     """
 
-    def __init__(self, folder: Path, source: int, run: int) -> None:
-        self._path = _path(folder, source, run)
+    def __init__(self, folder: Path, encode_task: int, task_attempt: int) -> None:
+        self._path = _path(folder, encode_task, task_attempt)
         self._file: BinaryIO | None = None
         self._bytes = 0
 
@@ -50,7 +51,7 @@ class ShuffleFile:
                 raise unusable(self._path, error) from error
 
     def append(self, payload: RecordBytes | ArrowBuffer) -> tuple[int, int]:
-        """Write the next piece; where it begins and how many bytes it has.
+        """Write the next shuffle batch; where it begins and how many bytes it has.
 
         Raises:
             BatchRetryError: the disk is full, or the folder is gone.
@@ -67,10 +68,10 @@ class ShuffleFile:
 
 
 class ShuffleFiles:
-    """The files of all sources, for a task that sends what is in them. A context manager that closes them.
+    """The files of all encode tasks, for a task that sends what is in them. A context manager that closes them.
 
     Args:
-        folder: of the attempt's pieces.
+        folder: of the attempt's shuffle batches.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,18 +85,18 @@ class ShuffleFiles:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self, source: int, run: int, begin: int, length: int) -> bytearray:
-        """One piece; it can be written to, so that nobody has to copy it once more.
+    def read(self, encode_task: int, task_attempt: int, begin: int, length: int) -> bytearray:
+        """One shuffle batch; it can be written to, so that nobody has to copy it once more.
 
         Raises:
             BatchRetryError: it is not there, or not whole.
         """
-        path = _path(self._folder, source, run)
+        path = _path(self._folder, encode_task, task_attempt)
         payload = bytearray(length)
         try:
-            if (source, run) not in self._open:
-                self._open[source, run] = self._stack.enter_context(path.open("rb", buffering=0))
-            file = self._open[source, run]
+            if (encode_task, task_attempt) not in self._open:
+                self._open[encode_task, task_attempt] = self._stack.enter_context(path.open("rb", buffering=0))
+            file = self._open[encode_task, task_attempt]
             file.seek(begin)
             found = file.readinto(payload)
         except OSError as error:
@@ -105,5 +106,5 @@ class ShuffleFiles:
         return payload
 
 
-def _path(folder: Path, source: int, run: int) -> Path:
-    return folder / f"{source}-{run}"
+def _path(folder: Path, encode_task: int, task_attempt: int) -> Path:
+    return folder / f"{encode_task}-{task_attempt}"

@@ -1,6 +1,6 @@
-"""What `mapInArrow` is given: functions of a partition's rows that ask Spark which task they are.
+"""The functions that `mapInArrow` runs in a task: they ask Spark which task they are.
 
-What they do is in the modules of the tasks, which know nothing of Spark.
+The work is in the modules of the tasks, which know nothing of Spark.
 """
 
 from __future__ import annotations
@@ -31,36 +31,39 @@ def encode_and_send_function(plan: TaskPlan) -> TaskFunction:
 
     def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        run = context.taskAttemptId()
         return run_encode_and_send_task(
-            batches, plan, task=context.partitionId(), run=run, attempt=context.attemptNumber()
+            batches,
+            plan,
+            task=context.partitionId(),
+            task_attempt=context.taskAttemptId(),
+            attempt_number=context.attemptNumber(),
         )
 
     return write_partition
 
 
 def encode_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, pieces out; see `run_encode_task`."""
+    """Rows in, shuffle batches out; see `run_encode_task`."""
 
     def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_encode_task(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+        return run_encode_task(batches, plan, encode_task=context.partitionId(), task_attempt=context.taskAttemptId())
 
     return encode_partition
 
 
 def send_function(plan: TaskPlan) -> TaskFunction:
-    """Pieces in, records sent; see `run_send_task`."""
+    """Shuffle batches in, records sent; see `run_send_task`."""
 
     def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_send_task(batches, plan, task=context.partitionId(), attempt=context.attemptNumber())
+        return run_send_task(batches, plan, task=context.partitionId(), attempt_number=context.attemptNumber())
 
     return send_partition
 
 
 def count_function(plan: TaskPlan) -> TaskFunction:
-    """Pieces in, the digest of what would be sent out; see `run_count_task`."""
+    """Shuffle batches in, the digest of what would be sent out; see `run_count_task`."""
 
     def count_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_count_task(batches, plan, task=_task_context().partitionId())
@@ -73,7 +76,7 @@ def reread_function(plan: TaskPlan) -> TaskFunction:
 
     def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task_context()
-        return run_reread_task(batches, plan, source=context.partitionId(), run=context.taskAttemptId())
+        return run_reread_task(batches, plan, encode_task=context.partitionId(), task_attempt=context.taskAttemptId())
 
     return reread_partition
 

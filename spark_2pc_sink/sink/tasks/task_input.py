@@ -21,15 +21,17 @@ class TaskInput:
 
     Args:
         plan: from the driver.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
     """
 
-    def __init__(self, plan: TaskPlan, source: int, run: int) -> None:
+    def __init__(self, plan: TaskPlan, encode_task: int, task_attempt: int) -> None:
         self._plan = plan
-        self._source = source
-        self._run = run
-        self._encoder = None if plan.row_encoder is None else RowEncoder(plan.row_encoder, plan.ticket, source, run)
+        self._encode_task = encode_task
+        self._task_attempt = task_attempt
+        self._encoder = (
+            None if plan.row_encoder is None else RowEncoder(plan.row_encoder, plan.ticket, encode_task, task_attempt)
+        )
         self._rows = self._arrow_bytes = 0
 
     def __enter__(self) -> TaskInput:
@@ -64,15 +66,15 @@ class TaskInput:
         if self._encoder is not None:
             self._encoder.finish()
 
-    def account(self, digest: int) -> EncodeReceipt:
-        """What was done with the rows, after `finish`.
+    def receipt(self, digest: int) -> EncodeReceipt:
+        """The receipt of the rows, after `finish`.
 
         Args:
             digest: of the records that were made of them.
         """
         return EncodeReceipt(
-            source=self._source,
-            run=self._run,
+            encode_task=self._encode_task,
+            task_attempt=self._task_attempt,
             rows=self._rows,
             digest=digest,
             copy_rows=0 if self._encoder is None else self._encoder.rows,

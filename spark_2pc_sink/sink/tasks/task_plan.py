@@ -1,4 +1,4 @@
-"""Everything that the tasks of a batch are told by the driver."""
+"""The plan that the driver gives to the tasks of a batch."""
 
 from __future__ import annotations
 
@@ -113,25 +113,27 @@ class TaskPlan:
         )
 
     def piece_files(self) -> ShuffleFiles | nullcontext[None]:
-        """The files of pieces, None where there are none."""
+        """The files of shuffle batches, None where there are none."""
         return nullcontext() if self.shuffle_folder is None else ShuffleFiles(self.shuffle_folder)
 
     def of_first_attempt(
-        self, batches: Iterable[pa.RecordBatch], *, task: int, attempt: int
+        self, batches: Iterable[pa.RecordBatch], *, task: int, attempt_number: int
     ) -> Iterator[pa.RecordBatch]:
         """The batches that have rows, for a task that sends: in the first attempt of the task and of its stage only.
 
         Args:
-            batches: with the column `frame.ATTEMPT`, which says what stage this is.
+            batches: with the column `record_expressions.ATTEMPT`, which says what stage this is.
             task: the Spark partition id.
-            attempt: the attempt number of the task.
+            attempt_number: of the task, from 0.
 
         Raises:
             BatchRetryError: an earlier attempt may have written.
             ConfigurationError: this Spark does not tell, and runs stages again.
         """
-        if attempt > 0:
-            raise BatchRetryError(reason=f"task {task} ran again as attempt {attempt}: an earlier one may have written")
+        if attempt_number > 0:
+            raise BatchRetryError(
+                reason=f"task {task} ran again as attempt {attempt_number}: an earlier one may have written"
+            )
         checked = False
         for batch in batches:
             if batch.num_rows == 0:

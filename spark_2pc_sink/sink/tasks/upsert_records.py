@@ -1,4 +1,4 @@
-"""Records of an upsert in an order in which the last of each key is the row that the table keeps.
+"""The order of an upsert's records: the last record of each key is the row that the table keeps.
 
 Of several rows with one upsert key in a batch the table keeps the one with the greatest upsert_order_by. So records of
 the others, which are superseded, are sent before it or not at all (`SinkOptions.upsert_superseded`). Only a task that
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Bytes of batches that wait in memory for those before them; more go to a file.
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Rows of one piece of an index.
+#: Rows of the index in one shuffle batch.
 INDEX_ROWS: Final = 128 * 1024
 
 
@@ -74,7 +74,7 @@ class UpsertRecordsPlan:
 
 
 class PartitionedIndex:
-    """Which rows of one batch are which, as `RowPartitioner` splits it.
+    """The index of one batch, as `RowPartitioner` splits it.
 
     Args:
         rows: of the batch, in its order.
@@ -94,7 +94,7 @@ class PartitionedIndex:
 
 
 class IndexBuilder:
-    """Keeps beside a `RecordEncoder` which rows the batches consist of that it makes."""
+    """Keeps, beside a `RecordEncoder`, which rows its record batches consist of."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, list[RowIndex]] = {}
@@ -124,8 +124,8 @@ class Arrangement:
     """Puts the records of a task into the order in which it sends them. A context manager, which removes its file.
 
     Args:
-        plan: from the driver, with upsert_records.
-        upsert_records: of it.
+        plan: from the driver.
+        upsert_records: of that plan.
     """
 
     def __init__(self, plan: TaskPlan, upsert_records: UpsertRecordsPlan) -> None:
@@ -144,32 +144,34 @@ class Arrangement:
     def __exit__(self, *_: object) -> None:
         self._waiting.close()
 
-    def index(self, source: int, run: int, index: RowIndex) -> None:
-        """Which rows the next records of a source were, before the first record of any source.
+    def index(self, encode_task: int, task_attempt: int, index: RowIndex) -> None:
+        """Which rows the next records of an encode task were, before the first record of any encode task.
 
         Raises:
             BatchRetryError: records were arranged before.
         """
         if self._cut is not None:
-            raise BatchRetryError(reason=f"an index of source {source} came behind records: the sort was not kept")
-        self._indexes.setdefault((source, run), []).append(index)
+            raise BatchRetryError(
+                reason=f"an index of encode task {encode_task} came behind records: the sort was not kept"
+            )
+        self._indexes.setdefault((encode_task, task_attempt), []).append(index)
 
-    def arrange(self, source: int, run: int, batch: EncodedBatch) -> Iterator[EncodedBatch]:
+    def arrange(self, encode_task: int, task_attempt: int, batch: EncodedBatch) -> Iterator[EncodedBatch]:
         """What of a batch is to be sent now: mostly the batch itself.
 
         Raises:
-            BatchRetryError: the indexes say nothing of its records, sources do not come in the order of their ids, or
-                the disk is full.
+            BatchRetryError: the indexes say nothing of its records, encode tasks do not come in the order of their ids,
+                or the disk is full.
         """
         if self._cut is None:
             self._cut = self._cuts()
-        if (source, run) < self._newest:
-            raise BatchRetryError(reason=f"records of source {source} came late: the sort was not kept")
-        self._newest = (source, run)
-        of_source = self._cut.get((source, run), np.zeros(0, bool))
-        cut, self._cut[source, run] = of_source[: batch.record_count], of_source[batch.record_count :]
+        if (encode_task, task_attempt) < self._newest:
+            raise BatchRetryError(reason=f"records of encode task {encode_task} came late: the sort was not kept")
+        self._newest = (encode_task, task_attempt)
+        of_task = self._cut.get((encode_task, task_attempt), np.zeros(0, bool))
+        cut, self._cut[encode_task, task_attempt] = of_task[: batch.record_count], of_task[batch.record_count :]
         if len(cut) != batch.record_count:
-            raise BatchRetryError(reason=f"source {source} has made more records than its indexes tell of")
+            raise BatchRetryError(reason=f"encode task {encode_task} has made more records than its indexes tell of")
         if not cut.any():
             yield batch
             return
@@ -193,15 +195,15 @@ class Arrangement:
             BatchRetryError: the indexes tell of records that have not come.
         """
         if self._indexes or any(map(len, (self._cut or {}).values())):
-            raise BatchRetryError(reason="sources have made fewer records than their indexes tell of")
+            raise BatchRetryError(reason="encode tasks have made fewer records than their indexes tell of")
         for batch in self._encoder.finish():
             self._waiting.add(batch)
         yield from self._waiting.batches()
 
     def _cuts(self) -> dict[tuple[int, int], np.ndarray]:
-        """For each source the records that do not go where they are."""
+        """For each encode task the records that do not go where they are."""
         made_by = sorted(self._indexes)
-        parts = [RowIndex.joined(self._indexes[source]) for source in made_by]
+        parts = [RowIndex.joined(self._indexes[encode_task]) for encode_task in made_by]
         self._indexes = {}
         if not parts:
             return {}

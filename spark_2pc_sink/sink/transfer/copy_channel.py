@@ -2,7 +2,7 @@
 
 What a task has encoded for the table travels as the update of a Spark accumulator. Spark brings it to the driver when
 the task ends, by the way of every result, without a port of ours, and before the job ends. It does so once for each
-task that succeeds; but a source that Spark runs again is another task, so an update says which run it is of.
+task attempt that succeeds; but Spark may run an encode task again that has succeeded, so a transfer names its attempt.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Transfer:
 
     Attributes:
         attempt: `TransactionTicket.attempt`.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
         stream: a complete COPY BINARY stream, in chunks.
     """
 
     attempt: tuple[str, int, int]
-    source: int
-    run: int
+    encode_task: int
+    task_attempt: int
     stream: tuple[bytes, ...]
 
 

@@ -65,12 +65,12 @@ class CopyThread:
         self._open_staged = staged
         self._look_s = look_s
         self._early = early
-        self._thread = threading.Thread(target=self._run, name="spark_2pc_sink copy", daemon=True)
+        self._thread = threading.Thread(target=self._copy_arriving, name="spark_2pc_sink copy", daemon=True)
         self._connection: Connection | None = None
         self._table: TableRows | None = None
         self._staged: StagedParts | None = None
         self._error: Exception | None = None
-        self._runs: dict[int, int] = {}
+        self._received: dict[int, int] = {}
         self._given_up = False
 
     def __enter__(self) -> CopyThread:
@@ -100,31 +100,36 @@ class CopyThread:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def finish(self, connection: Connection, sources: Sequence[EncodeReceipt]) -> int:
+    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> int:
         """Write what is staged still, and say how many rows the batch had in all.
 
         Args:
             connection: of the deciding transaction.
-            sources: their accounts of what they have encoded.
+            encoded: the receipts of all encode tasks.
 
         Raises:
             BatchRetryError: what was written is not what they say.
             ConstraintError, DuplicateKeyError: see `TableRows.finish`.
         """
         staged = self._staged_parts(connection)
-        if any(source.staged_parts for source in sources):
+        if any(receipt.staged_parts for receipt in encoded):
             self._write_staged(connection)
-        sent = {source.source: (source.run, source.staged_parts) for source in sources if source.copy_rows}
-        written = {**{source: (run, 0) for source, run in self._runs.items()}, **staged.taken}
+        sent = {
+            receipt.encode_task: (receipt.task_attempt, receipt.staged_parts)
+            for receipt in encoded
+            if receipt.copy_rows
+        }
+        written = {task: (task_attempt, 0) for task, task_attempt in self._received.items()} | staged.taken
         if sent != written:
             raise BatchRetryError(
-                reason=f"the sources sent rows as {sent} says, (run, staged parts) of each, and {written} were written"
+                reason=f"encode tasks sent rows as {sent} says, (task attempt, staged parts) of each, and {written} "
+                "were written"
             )
-        rows = sum(source.copy_rows for source in sources)
+        rows = sum(receipt.copy_rows for receipt in encoded)
         self._table_rows(connection).finish(rows)
         return rows
 
-    def _run(self) -> None:
+    def _copy_arriving(self) -> None:
         try:
             if self._early:
                 self._table_rows(self._opened())
@@ -140,9 +145,11 @@ class CopyThread:
             self._error = error
 
     def _write(self, transfer: Transfer) -> None:
-        if transfer.source in self._runs:
-            raise BatchRetryError(reason=f"source {transfer.source} ran again, and its rows were on their way already")
-        self._runs[transfer.source] = transfer.run
+        if transfer.encode_task in self._received:
+            raise BatchRetryError(
+                reason=f"encode task {transfer.encode_task} ran again, and its rows were on their way already"
+            )
+        self._received[transfer.encode_task] = transfer.task_attempt
         self._table_rows(self._opened()).copy(transfer.stream)
 
     def _write_staged(self, connection: Connection) -> None:

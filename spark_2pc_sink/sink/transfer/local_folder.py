@@ -1,7 +1,7 @@
-"""A folder that the driver and its tasks share, where all of them run on one machine (Spark's master ``local[n]``).
+"""The local folder that driver and tasks share where they run on one machine (Spark's master ``local[n]``).
 
 What tasks hand to the driver and to each other then needs no server and no shuffle in between: see `staging_files` and
-`piece_files`. The folder belongs to one sink of one process, and goes with it: at the end of the process, or when
+`shuffle_files`. The folder belongs to one sink of one process, and goes with it: at the end of the process, or when
 another sink starts and finds that it has gone. Below it each attempt has a folder of its own.
 """
 

@@ -49,15 +49,15 @@ class RowEncoder:
     Args:
         plan: from the driver.
         ticket: of the attempt.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
     """
 
-    def __init__(self, plan: RowEncoderPlan, ticket: TransactionTicket, source: int, run: int) -> None:
+    def __init__(self, plan: RowEncoderPlan, ticket: TransactionTicket, encode_task: int, task_attempt: int) -> None:
         self._plan = plan
         self._ticket = ticket
-        self._source = source
-        self._run = run
+        self._encode_task = encode_task
+        self._task_attempt = task_attempt
         self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
         self._stream: list[bytes] = []
         self._inline_bytes = 0
@@ -96,7 +96,7 @@ class RowEncoder:
         if self._stage is not None:
             self._stage.finish(tail)
         elif self.rows:
-            transfer = Transfer(self._ticket.attempt, self._source, self._run, (*self._stream, tail))
+            transfer = Transfer(self._ticket.attempt, self._encode_task, self._task_attempt, (*self._stream, tail))
             self._plan.sender.add([transfer])
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class RowEncoder:
     def _to_staging(self) -> PartWriter:
         """Stage the stream so far, and what follows: nobody waits for it until the task's end."""
         staging = self._plan.staging
-        store = self._stack.enter_context(staging.store(self._source, self._run))
+        store = self._stack.enter_context(staging.store(self._encode_task, self._task_attempt))
         stage = PartWriter(store, part_bytes=staging.part_bytes)
         for encoded in self._stream:
             stage.write(encoded)

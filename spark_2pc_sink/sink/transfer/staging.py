@@ -1,4 +1,4 @@
-"""Where a task puts its rows when they are too many to wait in memory for its end.
+"""The staging of COPY bytes that are too many to wait in memory for the end of their task.
 
 It puts them there part by part while it runs: a part is a complete COPY BINARY stream, which is there at once and whole
 or not at all. The driver takes each part as soon as it is there, in the transaction that decides. Where that is:
@@ -6,7 +6,7 @@ or not at all. The driver takes each part as soon as it is there, in the transac
 are on one machine.
 
 What is put there is written once and read once, and need not outlive a crash. So what was read is compared with the
-account of the task, and an attempt of which something is missing is thrown away.
+receipt of the task, and an attempt of which something is missing is thrown away.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PartStore(Protocol):
         """Store one part; it is complete, and the driver may have taken it, when this returns.
 
         Args:
-            number: its place among the parts of this run, from 0.
+            number: its place among the parts of this attempt, from 0.
             stream: a complete COPY BINARY stream.
         """
 
@@ -40,7 +40,7 @@ class StagedParts(ABC):
     """The driver's end: what the tasks of one attempt have staged, also while they go on.
 
     Attributes:
-        taken: of each source the run and how many parts were read.
+        taken: of each encode task the task attempt and how many parts were read.
     """
 
     def __init__(self) -> None:
@@ -52,21 +52,21 @@ class StagedParts(ABC):
         Each look is also a sign of life to the server, which ends transactions that are idle for long.
 
         Raises:
-            BatchRetryError: what a source has staged has vanished.
+            BatchRetryError: what an encode task has staged has vanished.
         """
-        for source, place in self._places():
-            while (part := self._read(place, self.taken.get(source, (0, 0))[1])) is not None:
-                run, stream = part
-                self.taken[source] = (run, self.taken.get(source, (run, 0))[1] + 1)
+        for encode_task, place in self._places():
+            while (part := self._read(place, self.taken.get(encode_task, (0, 0))[1])) is not None:
+                task_attempt, stream = part
+                self.taken[encode_task] = (task_attempt, self.taken.get(encode_task, (task_attempt, 0))[1] + 1)
                 yield stream
 
     @abstractmethod
     def _places(self) -> list[tuple[int, Any]]:
-        """Each source that has staged something, and where. The server is asked something, in any case."""
+        """Each encode task that has staged something, and where. The server is asked something, in any case."""
 
     @abstractmethod
     def _read(self, place: Any, number: int) -> tuple[int, Stream] | None:
-        """The run and the stream of one part; None where it is not there yet."""
+        """The task attempt and the stream of one part; None where it is not there yet."""
 
 
 class Staging(Protocol):
@@ -80,15 +80,15 @@ class Staging(Protocol):
     def part_bytes(self) -> int:
         """Of a part. The last output of the encoder may exceed it; several of them fit any executor and the driver."""
 
-    def store(self, source: int, run: int) -> AbstractContextManager[PartStore]:
-        """The end of one run of one source, which is a task.
+    def store(self, encode_task: int, task_attempt: int) -> AbstractContextManager[PartStore]:
+        """The task's end, of one attempt of one encode task.
 
         Args:
-            source: the Spark partition id.
-            run: tells the runs of one source apart.
+            encode_task: the Spark partition id.
+            task_attempt: tells the attempts of one encode task apart.
 
         Raises:
-            BatchRetryError: another run of the source was here; on entering.
+            BatchRetryError: another attempt of the task was here; on entering.
             DatabaseUnreachableError: no connection could be made; on entering.
         """
 
@@ -101,7 +101,7 @@ class Staging(Protocol):
 
 
 class PartWriter:
-    """Cuts the output of a `CopyEncoder` into parts; at most one part and one more piece are in memory.
+    """Cuts the output of a `CopyEncoder` into parts; at most one part and one more chunk are in memory.
 
     Args:
         store: where parts go.
@@ -114,7 +114,7 @@ class PartWriter:
     def __init__(self, store: PartStore, *, part_bytes: int) -> None:
         self._store = store
         self._part_bytes = part_bytes
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._held_bytes = 0
         self._begun = False
         self.parts = 0
@@ -130,7 +130,7 @@ class PartWriter:
                 raise LocalProtocolError(operation="write", state="begun", rule="a stream begins with its header")
             data = data[len(HEADER) :]
             self._begun = True
-        self._pieces.append(data)
+        self._chunks.append(data)
         self._held_bytes += len(data)
         if self._held_bytes >= self._part_bytes:
             self._flush()
@@ -148,7 +148,7 @@ class PartWriter:
             self._flush()
 
     def _flush(self) -> None:
-        part = (HEADER, *self._pieces, TRAILER)
-        self._pieces, self._held_bytes = [], 0
+        part = (HEADER, *self._chunks, TRAILER)
+        self._chunks, self._held_bytes = [], 0
         self._store.put(self.parts, part)
         self.parts += 1

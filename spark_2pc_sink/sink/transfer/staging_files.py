@@ -1,4 +1,4 @@
-"""Staged rows in files, where tasks run on the driver's machine.
+"""The staging files: staged rows on the disk, where tasks run on the driver's machine.
 
 What a server writes and reads again for them costs more than everything else that a task does for PostgreSQL. A task
 fills a folder of its own, one file for each part, named when it is complete (`_FileStore`); the driver removes each
@@ -40,9 +40,9 @@ class FileStaging:
     look_s: float = 0.05
     part_bytes: int = 1024 * 1024
 
-    def store(self, source: int, run: int) -> _FileStore:
+    def store(self, encode_task: int, task_attempt: int) -> _FileStore:
         """See `Staging.store`."""
-        return _FileStore(self.folder, source, run)
+        return _FileStore(self.folder, encode_task, task_attempt)
 
     def staged(self, connection: Connection) -> StagedFiles:
         """See `Staging.staged`."""
@@ -50,29 +50,29 @@ class FileStaging:
 
 
 class _FileStore:
-    """The files of one run of one source.
+    """The files of one attempt of one encode task.
 
     Args:
         rows: the folder of the attempt's rows.
-        source: the Spark partition id.
-        run: tells the runs of one source apart.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
     """
 
-    def __init__(self, rows: Path, source: int, run: int) -> None:
-        self._source = rows / str(source)
-        self._run = self._source / str(run)
+    def __init__(self, rows: Path, encode_task: int, task_attempt: int) -> None:
+        self._task_folder = rows / str(encode_task)
+        self._folder = self._task_folder / str(task_attempt)
 
     def __enter__(self) -> _FileStore:
         try:
-            self._source.parent.mkdir(exist_ok=True)
-            self._source.mkdir()
-            self._run.mkdir()
+            self._task_folder.parent.mkdir(exist_ok=True)
+            self._task_folder.mkdir()
+            self._folder.mkdir()
         except FileExistsError as error:
             raise BatchRetryError(
-                reason=f"staging folder {self._source} is there already: its source ran again"
+                reason=f"staging folder {self._task_folder} is there already: its encode task ran again"
             ) from error
         except OSError as error:
-            raise unusable(self._source, error) from error
+            raise unusable(self._task_folder, error) from error
         return self
 
     def __exit__(
@@ -86,13 +86,13 @@ class _FileStore:
         Raises:
             BatchRetryError: the disk is full, or the folder is gone.
         """
-        unfinished = self._run / _UNFINISHED
+        unfinished = self._folder / _UNFINISHED
         try:
             with unfinished.open("wb") as file:
                 file.writelines(stream)
-            unfinished.rename(self._run / str(number))
+            unfinished.rename(self._folder / str(number))
         except OSError as error:
-            raise unusable(self._run, error) from error
+            raise unusable(self._folder, error) from error
 
 
 class StagedFiles(StagedParts):

@@ -1,4 +1,4 @@
-"""Staged rows in tables of the database, which is what driver and tasks of a cluster have in common.
+"""The staging tables: staged rows in the database, which is what driver and tasks of a cluster have in common.
 
 A task fills one table on a short connection of its own (`_TableStore`), each part in a transaction of its own. The
 driver reads each part by its number in the transaction that decides (`StagedTables`). Tables are dropped by name when
@@ -59,7 +59,7 @@ _NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<
 _OWNER_CHARACTERS = 10
 #: With its row's header and the other columns, just below the 8160 bytes of a row that a page of 8 KiB takes.
 SLICE_BYTES = 8096
-_COLUMNS = ("part", "slice", "run", "payload")
+_COLUMNS = ("part", "slice", "task_attempt", "payload")
 # A row of them in COPY BINARY, up to the payload: how many columns, and each with its length before it.
 _ROW = struct.Struct("!h ii ii iq i")
 
@@ -155,7 +155,7 @@ class TableStaging:
         session: how a task connects.
         schema: of the tables.
         owner: see `owner_of`.
-        ticket: of the attempt; with owner and the number of a source it names a table.
+        ticket: of the attempt; with owner and the number of an encode task it names a table.
         look_s: see `Staging`; each look is a query.
         part_bytes: see `Staging`; large enough that the cost of one more transaction does not matter.
     """
@@ -167,10 +167,10 @@ class TableStaging:
     look_s: float = 0.2
     part_bytes: int = 8 * 1024 * 1024
 
-    def store(self, source: int, run: int) -> _TableStore:
+    def store(self, encode_task: int, task_attempt: int) -> _TableStore:
         """See `Staging.store`."""
-        name = StagingName.of(self.owner, self.ticket, source)
-        return _TableStore(self.session, name=name, schema=self.schema, run=run)
+        name = StagingName.of(self.owner, self.ticket, encode_task)
+        return _TableStore(self.session, name=name, schema=self.schema, task_attempt=task_attempt)
 
     def staged(self, connection: Connection) -> StagedTables:
         """See `Staging.staged`; the transaction is READ COMMITTED: each look sees what was committed before it."""
@@ -184,13 +184,13 @@ class _TableStore:
         session: how to connect.
         name: of the table, never used before.
         schema: where to create it.
-        run: tells the runs of one source apart.
+        task_attempt: tells the attempts of one encode task apart.
     """
 
-    def __init__(self, session: StagingSession, *, name: StagingName, schema: str, run: int) -> None:
+    def __init__(self, session: StagingSession, *, name: StagingName, schema: str, task_attempt: int) -> None:
         self._session = session
         self._table = TableName(name=str(name), schema=schema)
-        self._run = run
+        self._task_attempt = task_attempt
         self._connection: psycopg2.extensions.connection | None = None
 
     def __enter__(self) -> _TableStore:
@@ -206,7 +206,8 @@ class _TableStore:
                 # In its row and as it is: what is read once, a moment later, is not worth compressing.
                 cursor.execute(
                     sql.SQL(
-                        "CREATE UNLOGGED TABLE {table} (part integer, slice integer, run bigint, payload bytea); "
+                        "CREATE UNLOGGED TABLE {table} "
+                        "(part integer, slice integer, task_attempt bigint, payload bytea); "
                         "ALTER TABLE {table} ALTER payload SET STORAGE PLAIN; "
                         "CREATE INDEX ON {table} (part)"
                     ).format(table=self._table.identifier)
@@ -214,7 +215,7 @@ class _TableStore:
         except psycopg2.errors.DuplicateTable as error:
             self._close()
             raise BatchRetryError(
-                reason=f"staging table {self._table} is there already: its source ran again"
+                reason=f"staging table {self._table} is there already: its encode task ran again"
             ) from error
         except BaseException:
             self._close()
@@ -228,7 +229,7 @@ class _TableStore:
 
     def put(self, number: int, stream: Stream) -> None:
         """See `PartStore.put`."""
-        rows = b"".join((HEADER, *_sliced(b"".join(stream), part=number, run=self._run), TRAILER))
+        rows = b"".join((HEADER, *_sliced(b"".join(stream), part=number, task_attempt=self._task_attempt), TRAILER))
         with self._transaction() as cursor:
             copy_streams(cursor, self._table, _COLUMNS, [[rows]])
 
@@ -286,25 +287,25 @@ class StagedTables(StagedParts):
         return TableName(name=str(name), schema=self._schema)
 
 
-def _sliced(payload: bytes, *, part: int, run: int) -> Iterator[bytes | memoryview]:
+def _sliced(payload: bytes, *, part: int, task_attempt: int) -> Iterator[bytes | memoryview]:
     """The rows of a part in COPY BINARY."""
     view = memoryview(payload)
     for number, begin in enumerate(range(0, len(view), SLICE_BYTES)):
-        piece = view[begin : begin + SLICE_BYTES]
-        yield _ROW.pack(len(_COLUMNS), 4, part, 4, number, 8, run, len(piece))
-        yield piece
+        chunk = view[begin : begin + SLICE_BYTES]
+        yield _ROW.pack(len(_COLUMNS), 4, part, 4, number, 8, task_attempt, len(chunk))
+        yield chunk
 
 
 def _put_together(rows: memoryview) -> tuple[int, Stream] | None:
-    """The run and the stream of a part, from its rows in any order; None for no rows."""
-    pieces: dict[int, memoryview] = {}
-    run = at = 0
+    """The task attempt and the stream of a part, from its rows in any order; None for no rows."""
+    slices: dict[int, memoryview] = {}
+    task_attempt = at = 0
     while at < len(rows):
-        _, _, _, _, number, _, run, length = _ROW.unpack_from(rows, at)
+        _, _, _, _, number, _, task_attempt, length = _ROW.unpack_from(rows, at)
         at += _ROW.size
-        pieces[number] = rows[at : at + length]
+        slices[number] = rows[at : at + length]
         at += length
-    return (run, [b"".join(pieces[number] for number in range(len(pieces)))]) if pieces else None
+    return (task_attempt, [b"".join(slices[number] for number in range(len(slices)))]) if slices else None
 
 
 def owner_of(transactional_id: str, *, state_schema: str, state_table: str) -> str:

@@ -84,7 +84,7 @@ def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: in
         for piece in pieces:
             writer.write(piece)
         writer.finish(tail)
-    return EncodeReceipt(source, run=RUN, copy_rows=len(values), staged_parts=writer.parts)
+    return EncodeReceipt(source, task_attempt=RUN, copy_rows=len(values), staged_parts=writer.parts)
 
 
 def copying(

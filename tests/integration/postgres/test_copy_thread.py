@@ -57,7 +57,7 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(
             long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
             wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
             channel.extend([Transfer(TICKET.attempt, 1, 8, tuple(orders(plan, (2, "late"))))])
-        sources = EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=8, copy_rows=1)
+        sources = EncodeReceipt(0, task_attempt=7, copy_rows=1), EncodeReceipt(1, task_attempt=8, copy_rows=1)
         assert copy.finish(connection, sources) == 2
     assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
 
@@ -132,7 +132,7 @@ def attempt(store: SqlStateStore, plan: ColumnPlan, place: Staging, staged: Enco
     with store.deciding(ID, row.generation) as deciding:
         with copying(deciding.connection, plan, place, channel, UpsertedRows) as copy:
             channel.extend([Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, LARGE))))])
-        sources = EncodeReceipt(0, run=7, copy_rows=1), staged
+        sources = EncodeReceipt(0, task_attempt=7, copy_rows=1), staged
         assert copy.finish(deciding.connection, sources) == 2
         assert deciding.connection.exec_driver_sql("SELECT count(*) FROM orders").scalar() == 2
 

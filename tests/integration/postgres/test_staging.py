@@ -80,7 +80,7 @@ def test_rows_of_many_tasks_reach_the_target_and_no_part_is_left(
     with transaction(database) as connection:
         with copying(connection, plan, place, channel) as copy:
             channel.extend([Transfer(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
-        assert copy.finish(connection, [*sources, EncodeReceipt(3, run=7, copy_rows=1)]) == 7
+        assert copy.finish(connection, [*sources, EncodeReceipt(3, task_attempt=7, copy_rows=1)]) == 7
     assert [row[0] for row in table(database)] == [0, 1, 2, 10, 11, 12, 99]
     # Tables go after the decision, all at once; files one by one, when they are read.
     assert left(place, database) == (0 if isinstance(place, FileStaging) else 3)
@@ -138,7 +138,7 @@ def test_memory_is_bounded_by_several_parts(database: str, plan: ColumnPlan, pla
         for number in range(40):
             batch = orders_batch(plan, *((number * 100 + row, "x" * 2_000) for row in range(100)))
             writer.write(encoder.encode(batch))
-            assert sum(map(len, writer._pieces)) < 2_000_000
+            assert sum(map(len, writer._chunks)) < 2_000_000
         writer.finish(encoder.finish())
     assert writer.parts > 3
     with transaction(database) as connection:
@@ -149,7 +149,7 @@ def test_memory_is_bounded_by_several_parts(database: str, plan: ColumnPlan, pla
 def test_a_source_that_ran_again_throws_the_attempt_away(database: str, plan: ColumnPlan, place: Staging) -> None:
     """C10: rows of an earlier run of the source are never taken for those of this one."""
     first = stage(place, plan, (1, "first"))
-    with pytest.raises(BatchRetryError, match="is there already: its source ran again"):
+    with pytest.raises(BatchRetryError, match="is there already: its encode task ran again"):
         stage(place, plan, (2, "second"))
     with transaction(database) as connection:
         copying(connection, plan, place).finish(connection, [first])
@@ -162,7 +162,7 @@ def test_rows_of_a_run_that_died_are_not_taken_for_those_of_the_next(
     """A4: the first has staged a part, the second staged none."""
     stage(place, plan, (1, "first"))
     channel = CopyChannel()
-    second = EncodeReceipt(0, run=8, copy_rows=1)
+    second = EncodeReceipt(0, task_attempt=8, copy_rows=1)
     with transaction(database, commit=False) as connection:
         with copying(connection, plan, place, channel) as copy:
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")

@@ -49,7 +49,7 @@ def test_a_task_that_has_sent_nothing_may_run_again(one_batch: OneBatch) -> None
 def test_a_task_that_has_staged_rows_may_not_run_again(one_batch: OneBatch, files: bool) -> None:
     """A4, C10: the driver may have taken some already; what they leave is dropped by the attempt that follows."""
     stderr = run_with_a_failure(one_batch, "encoded", key="id", inline_copy_bytes_max=0, local_files=files)
-    assert "is there already: its source ran again" in stderr
+    assert "is there already: its encode task ran again" in stderr
     one_batch.assert_all_there(ROWS)
     assert list((one_batch.directory / "local").glob("**/spark-2pc-sink-*")) == []
 

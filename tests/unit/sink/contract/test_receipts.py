@@ -23,13 +23,13 @@ DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="
 
 def receipt(task: int, *, partitions: tuple[int, ...] = (), rows: int = 2, digest: int = 1) -> TaskReceipt:
     written = {TopicPartition("t", partition): PartitionReceipt(2, 10, 11) for partition in partitions}
-    own = EncodeReceipt(source=task, rows=rows, digest=digest)
-    return TaskReceipt(task=task, sources=(own,), digest=digest, written=written, record_bytes=100 * len(partitions))
+    own = EncodeReceipt(encode_task=task, rows=rows, digest=digest)
+    return TaskReceipt(task=task, encoded=(own,), digest=digest, written=written, record_bytes=100 * len(partitions))
 
 
-def sent(task: int, *sources: EncodeReceipt, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
-    """The receipt of a task that sends what sources made."""
-    return TaskReceipt(task=task, sources=sources, taken=taken, digest=digest).to_result()
+def sent(task: int, *encoded: EncodeReceipt, taken: dict[tuple[int, int], int], digest: int = 0) -> pa.RecordBatch:
+    """The receipt of a task that sends what encode tasks made."""
+    return TaskReceipt(task=task, encoded=encoded, taken=taken, digest=digest).to_result()
 
 
 def read(*results: pa.RecordBatch, tasks_expected: int | None = None) -> TaskResults:
@@ -89,15 +89,25 @@ def test_the_error_of_a_row_comes_before_the_error_of_an_attempt() -> None:
     assert str(raised.value) == str(DATA_ERROR)
 
 
-def test_pieces_of_one_run_of_each_source_add_up() -> None:
-    """A task that sends takes pieces of many sources, and gets the accounts of some."""
+def test_shuffle_batches_of_one_attempt_of_each_encode_task_add_up() -> None:
+    """A send task takes shuffle batches of many encode tasks, and gets the receipts of some."""
     results = read(
-        sent(0, EncodeReceipt(0, run=7, rows=5, digest=3, pieces=4), taken={(0, 7): 3, (1, 8): 1}, digest=1),
-        sent(1, EncodeReceipt(1, run=8, rows=6, digest=4, pieces=2), taken={(0, 7): 1, (1, 8): 1}, digest=6),
+        sent(
+            0,
+            EncodeReceipt(0, task_attempt=7, rows=5, digest=3, shuffle_batches=4),
+            taken={(0, 7): 3, (1, 8): 1},
+            digest=1,
+        ),
+        sent(
+            1,
+            EncodeReceipt(1, task_attempt=8, rows=6, digest=4, shuffle_batches=2),
+            taken={(0, 7): 1, (1, 8): 1},
+            digest=6,
+        ),
         tasks_expected=2,
     )
     assert (results.rows, results.digest) == (11, 7)
-    assert [source.source for source in results.sources] == [0, 1]
+    assert [receipt.encode_task for receipt in results.encoded] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -110,26 +120,37 @@ def test_pieces_of_one_run_of_each_source_add_up() -> None:
         {(0, 7): 4, (1, 8): 1},
         {},
     ],
-    ids=["one missing", "one twice", "of two runs", "of another run", "of a source without account", "none"],
+    ids=[
+        "one missing",
+        "one twice",
+        "of two attempts",
+        "of another attempt",
+        "of an encode task without a receipt",
+        "none",
+    ],
 )
-def test_pieces_that_are_not_one_run_of_each_source_are_refused(taken: dict[tuple[int, int], int]) -> None:
-    """A4, B22: Spark ran a source again, and some tasks sent pieces of the first run and some of the second."""
-    with pytest.raises(BatchRetryError, match="a source ran again"):
-        read(sent(0, EncodeReceipt(0, run=7, pieces=4), taken=taken), tasks_expected=1)
+def test_shuffle_batches_that_are_not_of_one_attempt_of_each_encode_task_are_refused(
+    taken: dict[tuple[int, int], int],
+) -> None:
+    """A4, B22: Spark ran an encode task again, and some sent what was made first, some what was made then."""
+    with pytest.raises(BatchRetryError, match="an encode task ran again"):
+        read(sent(0, EncodeReceipt(0, task_attempt=7, shuffle_batches=4), taken=taken), tasks_expected=1)
 
 
-@pytest.mark.parametrize("sources", [(0, 0), (0, 2), (1,)])
-def test_a_source_has_one_account(sources: tuple[int, ...]) -> None:
-    """A3: rows that nobody accounts for, or two do, are no batch."""
-    accounts = [EncodeReceipt(source, run=run) for run, source in enumerate(sources)]
-    with pytest.raises(BatchRetryError, match="each has one account"):
-        read(sent(0, *accounts, taken={}), tasks_expected=1)
+@pytest.mark.parametrize("encoded", [(0, 0), (0, 2), (1,)])
+def test_an_encode_task_has_one_receipt(encoded: tuple[int, ...]) -> None:
+    """A3: rows that nobody receipts for, or two do, are no batch."""
+    receipts = [
+        EncodeReceipt(encode_task, task_attempt=task_attempt) for task_attempt, encode_task in enumerate(encoded)
+    ]
+    with pytest.raises(BatchRetryError, match="each has one receipt"):
+        read(sent(0, *receipts, taken={}), tasks_expected=1)
 
 
 def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() -> None:
     """C9: rows read are records sent and records left out, by their digests."""
-    source = EncodeReceipt(0, run=7, rows=5, digest=2**128 - 1, pieces=1)
-    account = TaskReceipt(0, (source,), taken={(0, 7): 1}, digest=2**128 - 4, left_out=2, left_out_digest=3)
+    encode_task = EncodeReceipt(0, task_attempt=7, rows=5, digest=2**128 - 1, shuffle_batches=1)
+    account = TaskReceipt(0, (encode_task,), taken={(0, 7): 1}, digest=2**128 - 4, left_out=2, left_out_digest=3)
     results = read(account.to_result(), tasks_expected=1)
     assert (results.rows, results.left_out, results.digest) == (5, 2, 2**128 - 4)
     with pytest.raises(BatchRetryError, match="digest"):
@@ -139,10 +160,13 @@ def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() 
 def test_a_digest_that_is_not_that_of_the_rows_is_refused() -> None:
     """B22: what was sent is what was read."""
     with pytest.raises(BatchRetryError, match="digest"):
-        read(sent(0, EncodeReceipt(0, run=7, digest=3, pieces=1), taken={(0, 7): 1}, digest=4), tasks_expected=1)
+        read(
+            sent(0, EncodeReceipt(0, task_attempt=7, digest=3, shuffle_batches=1), taken={(0, 7): 1}, digest=4),
+            tasks_expected=1,
+        )
 
 
-def test_sources_that_saw_different_numbers_of_partitions_are_refused() -> None:
+def test_encode_tasks_that_saw_different_numbers_of_partitions_are_refused() -> None:
     """Rows with one key would go to two partitions, in no order."""
     one, other = ({"t": 4}, {"t": 5})
     with pytest.raises(BatchRetryError, match="'t' got more partitions"):
@@ -156,7 +180,7 @@ def test_the_ids_of_topics_are_those_that_have_records_of_the_batch() -> None:
     """B18: what the state row remembers; a topic without an id, and one without records, is left out."""
     ids = {"t": "id-of-t", "other": "unused", "old": ""}
     written = {TopicPartition(topic, 0): PartitionReceipt(1, 5, 5) for topic in ("t", "old")}
-    one = TaskReceipt(task=0, sources=(EncodeReceipt(0, topic_ids=ids),), written=written)
+    one = TaskReceipt(task=0, encoded=(EncodeReceipt(0, topic_ids=ids),), written=written)
     assert read(one.to_result(), tasks_expected=1).topic_ids == {"t": "id-of-t"}
 
 

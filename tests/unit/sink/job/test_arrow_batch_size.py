@@ -49,13 +49,13 @@ class Session:
         self.sets.append((name, value))
 
 
-def read(*sources: tuple[int, ...]) -> TaskResults:
-    """What tasks return that read so many rows, and bytes of Arrow, and perhaps made so many bytes of pieces."""
-    accounts = tuple(
-        EncodeReceipt(source=number, rows=rows, arrow_bytes=arrow_bytes, shuffle_bytes=sum(pieces))
-        for number, (rows, arrow_bytes, *pieces) in enumerate(sources)
+def read(*tasks: tuple[int, ...]) -> TaskResults:
+    """The results of tasks: rows, Arrow bytes, and perhaps bytes of shuffle batches of each."""
+    receipts = tuple(
+        EncodeReceipt(encode_task=number, rows=rows, arrow_bytes=arrow_bytes, shuffle_bytes=sum(pieces))
+        for number, (rows, arrow_bytes, *pieces) in enumerate(tasks)
     )
-    return TaskResults((TaskReceipt(task=0, sources=accounts),))
+    return TaskResults((TaskReceipt(task=0, encoded=receipts),))
 
 
 def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
@@ -65,7 +65,7 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "roomy"),
+    ("tasks", "roomy"),
     [
         ([(1_000_000, 0, UNBOUNDED_BYTES_MAX // 2)] * 2, True),
         ([], True),
@@ -76,16 +76,16 @@ def test_the_first_batch_is_bounded_and_the_setting_is_set_once() -> None:
         ([(10, 10 * ROW_BYTES), (1, 2 * ROW_BYTES)], False),
     ],
 )
-def test_what_the_last_batch_says_of_the_next(sources: list[tuple[int, ...]], roomy: bool) -> None:
+def test_what_the_last_batch_says_of_the_next(tasks: list[tuple[int, ...]], roomy: bool) -> None:
     before = ArrowBatchLimits(rows=ROWS_MAX, rows_given=True, roomy=not roomy)
-    assert before.after(read(*sources)) == replace(before, roomy=roomy)
+    assert before.after(read(*tasks)) == replace(before, roomy=roomy)
 
 
 def test_where_spark_does_not_count_rows_it_counts_bytes() -> None:
     assert not ArrowBatchLimits(rows=0, rows_given=True).after(read((1, 1))).roomy
 
 
-def test_where_there_is_room_the_bound_is_lifted_and_sources_count() -> None:
+def test_where_there_is_room_the_bound_is_lifted_and_encode_tasks_count() -> None:
     session, bound = Session(), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
     bound.note(read((1, 1)))

@@ -40,7 +40,7 @@ def kafka(fake: FakeCluster) -> Iterator[KafkaOptions]:
     worker_connections(options).drop()
 
 
-def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskReceipt:
+def run(kafka: KafkaOptions, *, attempt_number: int = 0, transaction: int = 1) -> TaskReceipt:
     """Run a task of two rows in the batch of this transaction; its receipt."""
     ticket = TransactionTicket(
         transactional_id="orders",
@@ -66,7 +66,9 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
         record_expressions.VALUE: pa.array([b"a", b"b"], pa.binary()),
         record_expressions.ATTEMPT: pa.array([THREAD, None]),
     }
-    *_, last = run_encode_and_send_task([pa.RecordBatch.from_pydict(columns)], plan, task=0, run=1, attempt=attempt)
+    *_, last = run_encode_and_send_task(
+        [pa.RecordBatch.from_pydict(columns)], plan, task=0, task_attempt=1, attempt_number=attempt_number
+    )
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
     return receipt
 
@@ -74,7 +76,7 @@ def run(kafka: KafkaOptions, *, attempt: int = 0, transaction: int = 1) -> TaskR
 def test_a_task_that_went_well_leaves_its_connections_to_the_next(kafka: KafkaOptions) -> None:
     assert run(kafka).error is None
     kept = worker_connections(kafka).cluster()
-    assert [source.rows for source in run(kafka, transaction=2).sources] == [2]
+    assert [encode_task.rows for encode_task in run(kafka, transaction=2).encoded] == [2]
     assert worker_connections(kafka).cluster() is kept
 
 
@@ -89,5 +91,5 @@ def test_connections_of_a_failed_task_are_not_used_again(fake: FakeCluster, kafk
 
 def test_a_second_attempt_writes_nothing(fake: FakeCluster, kafka: KafkaOptions) -> None:
     """A4: it refuses before it has sent anything."""
-    assert "ran again as attempt 1" in str(run(kafka, attempt=1).error)
+    assert "ran again as attempt 1" in str(run(kafka, attempt_number=1).error)
     assert fake.of(Api.PRODUCE) == []

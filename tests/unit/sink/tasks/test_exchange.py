@@ -1,4 +1,4 @@
-"""Sources encode, pieces are shuffled, senders send: rows to records, without Spark and with a scripted broker."""
+"""Sources encode, made are shuffled, senders send: rows to records, without Spark and with a scripted broker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plan(fake: FakeCluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
         kafka_only=True,
     )
     topics = Topics(kafka, counts={"t": PARTITIONS})
-    folder = tmp_path / "pieces" if request.param else None
+    folder = tmp_path / "shuffle" if request.param else None
     yield TaskPlan(
         ticket,
         kafka,
@@ -94,10 +94,10 @@ def keyed(start: int, stop: int) -> pa.RecordBatch:
     return rows([f"k{number % 17}" for number in numbers], [f"value-{number:05}" for number in numbers])
 
 
-def shuffled(pieces: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATTEMPT) -> list[pa.RecordBatch]:
+def shuffled(made: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATTEMPT) -> list[pa.RecordBatch]:
     """What Spark would hand to a task: its rows, several in one batch, with the name of the thread in the first."""
     salts = pa.array([SALTS[task]], pa.int32())
-    table = pa.Table.from_batches([piece for piece in pieces if piece.column(SALT).equals(salts)], pieces[0].schema)
+    table = pa.Table.from_batches([each for each in made if each.column(SALT).equals(salts)], made[0].schema)
     attempt = pa.array([thread, *[None] * (table.num_rows - 1)][: table.num_rows], pa.string())
     batches: list[pa.RecordBatch] = (
         table.append_column(record_expressions.ATTEMPT, attempt).combine_chunks().to_batches(7)
@@ -105,14 +105,16 @@ def shuffled(pieces: list[pa.RecordBatch], task: int, *, thread: str = FIRST_ATT
     return batches
 
 
-def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]]) -> TaskResults:
-    pieces = [
-        piece
-        for source, batches in enumerate(sources)
-        for piece in run_encode_task(batches, plan, source=source, run=50 + source)
+def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]]) -> TaskResults:
+    made = [
+        each
+        for encode_task, batches in enumerate(inputs)
+        for each in run_encode_task(batches, plan, encode_task=encode_task, task_attempt=50 + encode_task)
     ]
     results = [
-        result for task in range(TASKS) for result in run_send_task(shuffled(pieces, task), plan, task=task, attempt=0)
+        result
+        for task in range(TASKS)
+        for result in run_send_task(shuffled(made, task), plan, task=task, attempt_number=0)
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
 
@@ -135,7 +137,7 @@ def error_of(results: Iterator[pa.RecordBatch]) -> DualWriteError | None:
 
 
 def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeCluster, plan: TaskPlan) -> None:
-    """D1, B22: as a Java producer partitions; the order of a source's rows is kept in each partition."""
+    """D1, B22: as a Java producer partitions; the order of an encode task's rows is kept in each partition."""
     results = exchange(plan, [[keyed(0, 150), keyed(150, 200)], [keyed(200, 260)], []])
     assert (results.rows, results.records) == (260, 260)
     batches = [keyed(0, 260)]
@@ -150,16 +152,16 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
         assert set(partition_for_keys(keys, PARTITIONS).tolist()) == {partition}
         for first, last in ((0, 200), (200, 260)):
             values = [int((value or b"")[6:]) for _, value in records]
-            of_source = [number for number in values if first <= number < last]
-            assert of_source == sorted(of_source)
+            of_task = [number for number in values if first <= number < last]
+            assert of_task == sorted(of_task)
 
 
 def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
-    """What this is for: 2 000 rows, some hundred times fewer pieces."""
+    """What this is for: 2 000 rows, some hundred times fewer made."""
     large = replace(plan, kafka=replace(plan.kafka, batch_bytes_max=100_000, max_request_bytes=200_000))
-    pieces = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, source=0, run=1))
-    assert len(pieces) == PARTITIONS + 1
-    assert [field.name for field in pieces[0].schema] == [part.split()[0] for part in SHUFFLE_DDL.split(", ")]
+    made = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, encode_task=0, task_attempt=1))
+    assert len(made) == PARTITIONS + 1
+    assert [field.name for field in made[0].schema] == [part.split()[0] for part in SHUFFLE_DDL.split(", ")]
 
 
 def test_rows_without_a_key_are_spread(fake: FakeCluster, plan: TaskPlan) -> None:
@@ -195,24 +197,28 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
     ],
 )
 def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
-    """C1: the error of a source reaches the driver through the task that gets its account."""
-    pieces = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, source=1, run=1))
-    error = error_of(run_send_task(shuffled(pieces, 1), plan, task=1, attempt=0))
+    """C1: the error of an encode task reaches the driver through the task that gets its receipt."""
+    made = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, encode_task=1, task_attempt=1))
+    error = error_of(run_send_task(shuffled(made, 1), plan, task=1, attempt_number=0))
     assert isinstance(error, UnstorableValueError)
 
 
 def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> None:
     """A4, A5, B30: neither a task's nor a stage's, and where the stage's cannot be read, none."""
-    pieces = list(run_encode_task([keyed(0, 50)], plan, source=0, run=1))
+    made = list(run_encode_task([keyed(0, 50)], plan, encode_task=0, task_attempt=1))
     stage = FIRST_ATTEMPT.replace("stage 2.0", "stage 2.1")
     refused = [
-        error_of(run_send_task(shuffled(pieces, 0), plan, task=0, attempt=1)),
-        error_of(run_send_task(shuffled(pieces, 0, thread=stage), plan, task=0, attempt=0)),
-        error_of(run_encode_and_send_task(shuffled_rows(thread=stage), plan, task=0, run=1, attempt=0)),
-        error_of(run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, run=1, attempt=2)),
+        error_of(run_send_task(shuffled(made, 0), plan, task=0, attempt_number=1)),
+        error_of(run_send_task(shuffled(made, 0, thread=stage), plan, task=0, attempt_number=0)),
+        error_of(run_encode_and_send_task(shuffled_rows(thread=stage), plan, task=0, task_attempt=1, attempt_number=0)),
+        error_of(
+            run_encode_and_send_task(
+                shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, task_attempt=1, attempt_number=2
+            )
+        ),
     ]
     assert all(isinstance(error, BatchRetryError) for error in refused), refused
-    unknown = error_of(run_send_task(shuffled(pieces, 0, thread="main"), plan, task=0, attempt=0))
+    unknown = error_of(run_send_task(shuffled(made, 0, thread="main"), plan, task=0, attempt_number=0))
     assert isinstance(unknown, ConfigurationError)
     assert fake.of(Api.PRODUCE) == []
 
@@ -221,30 +227,30 @@ def shuffled_rows(*, thread: str) -> list[pa.RecordBatch]:
     return [keyed(0, 2).append_column(record_expressions.ATTEMPT, pa.array([thread, None], pa.string()))]
 
 
-def test_a_source_may_run_again_but_its_runs_are_never_mixed(plan: TaskPlan) -> None:
+def test_an_encode_task_may_run_again_but_its_attempts_are_never_mixed(plan: TaskPlan) -> None:
     """A4: shuffle files are lost, and one task has sent of the first run, the other of the second."""
-    first = list(run_encode_task([keyed(0, 100)], plan, source=0, run=1))
-    second = list(run_encode_task([keyed(0, 100)], plan, source=0, run=2))
+    first = list(run_encode_task([keyed(0, 100)], plan, encode_task=0, task_attempt=1))
+    second = list(run_encode_task([keyed(0, 100)], plan, encode_task=0, task_attempt=2))
     results = [
-        *run_send_task(shuffled(first, 0), plan, task=0, attempt=0),
-        *run_send_task(shuffled(second, 1), plan, task=1, attempt=0),
+        *run_send_task(shuffled(first, 0), plan, task=0, attempt_number=0),
+        *run_send_task(shuffled(second, 1), plan, task=1, attempt_number=0),
     ]
-    with pytest.raises(BatchRetryError, match="a source ran again"):
+    with pytest.raises(BatchRetryError, match="an encode task ran again"):
         read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
 
 
 def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
     """Rows with one key would be out of order."""
-    pieces = list(run_encode_task([keyed(0, 200)], plan, source=0, run=1))
-    error = error_of(run_send_task(shuffled(pieces[::-1], 0), plan, task=0, attempt=0))
+    made = list(run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1))
+    error = error_of(run_send_task(shuffled(made[::-1], 0), plan, task=0, attempt_number=0))
     assert isinstance(error, BatchRetryError)
     assert "order" in str(error)
 
 
 def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
     """B30: two tasks would write one partition."""
-    pieces = list(run_encode_task([keyed(0, 200)], plan, source=0, run=1))
-    error = error_of(run_send_task(shuffled(pieces, 0), plan, task=1, attempt=0))
+    made = list(run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1))
+    error = error_of(run_send_task(shuffled(made, 0), plan, task=1, attempt_number=0))
     assert isinstance(error, BatchRetryError)
     assert "does not own" in str(error)
 
@@ -252,7 +258,9 @@ def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
 def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
     """A batch that is small: no shuffle, and the same records in the same partitions."""
     alone = replace(plan, salts=SALTS[:1])
-    results = run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, run=1, attempt=0)
+    results = run_encode_and_send_task(
+        shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, task_attempt=1, attempt_number=0
+    )
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
     assert (read.rows, read.records) == (2, 2)
     expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
@@ -262,8 +270,8 @@ def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPla
 def test_tasks_without_rows_ask_no_broker(fake: FakeCluster, plan: TaskPlan) -> None:
     """Small batches have many of them."""
     results = [
-        *run_encode_and_send_task([], plan, task=0, run=1, attempt=0),
-        *run_send_task([], plan, task=1, attempt=0),
+        *run_encode_and_send_task([], plan, task=0, task_attempt=1, attempt_number=0),
+        *run_send_task([], plan, task=1, attempt_number=0),
     ]
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=2)
     assert (read.rows, read.records, read.offsets) == (0, 0, {})
@@ -295,33 +303,35 @@ def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: Fak
 
 
 def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_path: Path) -> None:
-    plan = replace(plan, shuffle_folder=tmp_path / "pieces")
-    pieces = [*run_encode_task([keyed(0, 200)], plan, source=0, run=1)]
-    shutil.rmtree(tmp_path / "pieces")
-    error = error_of(run_send_task(shuffled(pieces, 0), plan, task=0, attempt=0))
+    plan = replace(plan, shuffle_folder=tmp_path / "shuffle")
+    made = [*run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1)]
+    shutil.rmtree(tmp_path / "shuffle")
+    error = error_of(run_send_task(shuffled(made, 0), plan, task=0, attempt_number=0))
     assert isinstance(error, BatchRetryError)
-    assert "pieces/0-1 cannot be used: No such file" in str(error)
-    without = error_of(run_send_task(shuffled(pieces, 0), replace(plan, shuffle_folder=None), task=0, attempt=0))
+    assert "shuffle/0-1 cannot be used: No such file" in str(error)
+    without = error_of(run_send_task(shuffled(made, 0), replace(plan, shuffle_folder=None), task=0, attempt_number=0))
     assert isinstance(without, LocalProtocolError)
 
 
-def test_a_source_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
-    """`arrow_bound`: else a task would be handed all pieces of a batch that has grown, at once."""
+def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
+    """`arrow_batch_size`: else a task would be handed all made of a batch that has grown, at once."""
     plan = replace(plan, shuffle_folder=None)
-    counted = [*run_encode_task([keyed(0, 200)], plan, source=0, run=1)]
-    limit = sum(len(piece.column("payload")[0].as_py()) for piece in counted[:-1])
-    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), source=0, run=1)]
+    counted = [*run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1)]
+    limit = sum(len(each.column("payload")[0].as_py()) for each in counted[:-1])
+    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), encode_task=0, task_attempt=1)]
     assert len(fits) == len(counted)
-    (*_, last) = run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), source=0, run=1)
+    (*_, last) = run_encode_task(
+        [keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), encode_task=0, task_attempt=1
+    )
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert isinstance(account.error, BatchRetryError)
     assert "far larger than the one before" in str(account.error)
 
 
-def test_sources_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
+def test_encode_tasks_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
     batches = [keyed(0, 150), keyed(150, 200)]
-    (*pieces, last) = run_encode_task(batches, plan, source=0, run=1)
+    (*made, last) = run_encode_task(batches, plan, encode_task=0, task_attempt=1)
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
-    moved = pieces if plan.shuffle_folder is None else []
-    assert account.shuffle_bytes == sum(len(piece.column("payload")[0].as_py()) for piece in moved)
+    moved = made if plan.shuffle_folder is None else []
+    assert account.shuffle_bytes == sum(len(each.column("payload")[0].as_py()) for each in moved)

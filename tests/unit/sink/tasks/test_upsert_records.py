@@ -127,35 +127,37 @@ def batch_of(rows: list[Row], *, text: bool = False) -> pa.RecordBatch:
     )
 
 
-def sorted_pieces(pieces: list[pa.RecordBatch], task: int) -> list[pa.RecordBatch]:
+def in_order(made: list[pa.RecordBatch], task: int) -> list[pa.RecordBatch]:
     """As Spark shuffles and sorts them (`INDEXES_FIRST`), with the name of the thread in the first row."""
-    mine = [piece for piece in pieces if piece.column(SALT)[0].as_py() == SALTS[task]]
+    mine = [each for each in made if each.column(SALT)[0].as_py() == SALTS[task]]
 
-    def place(piece: pa.RecordBatch) -> tuple[bool, int, int, int]:
-        source, run, number, kind = (piece.column(name)[0].as_py() for name in ("source", "run", "number", "kind"))
-        return kind != INDEX_KIND, source, run, number
+    def place(each: pa.RecordBatch) -> tuple[bool, int, int, int]:
+        encode_task, task_attempt, number, kind = (
+            each.column(name)[0].as_py() for name in ("encode_task", "task_attempt", "number", "kind")
+        )
+        return kind != INDEX_KIND, encode_task, task_attempt, number
 
     found = sorted(mine, key=place)
     threads = [FIRST_ATTEMPT, *[None] * len(found)]
     return [
-        piece.append_column(record_expressions.ATTEMPT, pa.array([thread], pa.string()))
-        for piece, thread in zip(found, threads, strict=False)
+        each.append_column(record_expressions.ATTEMPT, pa.array([thread], pa.string()))
+        for each, thread in zip(found, threads, strict=False)
     ]
 
 
-def exchange(plan: TaskPlan, sources: list[list[pa.RecordBatch]], *, count: bool = False) -> TaskResults:
-    pieces = [
-        piece
-        for source, batches in enumerate(sources)
-        for piece in run_encode_task(batches, plan, source=source, run=50 + source)
+def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]], *, count: bool = False) -> TaskResults:
+    made = [
+        each
+        for encode_task, batches in enumerate(inputs)
+        for each in run_encode_task(batches, plan, encode_task=encode_task, task_attempt=50 + encode_task)
     ]
     results = [
         result
         for task in range(len(SALTS))
         for result in (
-            run_count_task(sorted_pieces(pieces, task), plan, task=task)
+            run_count_task(in_order(made, task), plan, task=task)
             if count
-            else run_send_task(sorted_pieces(pieces, task), plan, task=task, attempt=0)
+            else run_send_task(in_order(made, task), plan, task=task, attempt_number=0)
         )
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=len(SALTS))
@@ -190,14 +192,14 @@ LEAVE_OUT = pytest.mark.parametrize("leave_out", [False, True], ids=["send first
 @given(rows=ROWS, text=st.booleans(), data=st.data())
 def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], text: bool, data: st.DataObject) -> None:
     """C9: the last of each key is the winner, and the digest and the counts are those of any other split."""
-    sources: list[list[pa.RecordBatch]] = [[] for _ in range(data.draw(st.integers(1, 3)))]
+    inputs: list[list[pa.RecordBatch]] = [[] for _ in range(data.draw(st.integers(1, 3)))]
     cuts = data.draw(st.lists(st.integers(0, len(rows)), max_size=4))
     for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), len(rows)], strict=True):
-        sources[data.draw(st.integers(0, len(sources) - 1))].append(batch_of(rows[start:stop], text=text))
+        inputs[data.draw(st.integers(0, len(inputs) - 1))].append(batch_of(rows[start:stop], text=text))
     plan = plan_of(leave_out=leave_out)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(upsert_records, "INDEX_ROWS", index_rows)
-        results = exchange(plan, sources)
+        results = exchange(plan, inputs)
     check(plan.records(), rows, leave_out=leave_out)
     assert (results.rows, results.rows - results.left_out) == (len(rows), results.records)
     alone = plan_of(leave_out=leave_out)
@@ -205,16 +207,16 @@ def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], t
     by_driver = add_up([write_alone([batch_of(rows, text=text)], alone)], tasks_expected=1)
     check(alone.records(), rows, leave_out=leave_out)
     assert (by_driver.digest, by_driver.left_out) == (results.digest, results.left_out)
-    counted = exchange(plan_of(leave_out=leave_out), sources, count=True)
+    counted = exchange(plan_of(leave_out=leave_out), inputs, count=True)
     assert (counted.digest, counted.left_out, counted.records) == (results.digest, results.left_out, 0)
 
 
 @LEAVE_OUT
 def test_records_that_wait_go_through_a_file(leave_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are many; and through the files of pieces as through the shuffle."""
+    """Where they are many; and through the files of made as through the shuffle."""
     monkeypatch.setattr(upsert_records, "WAITING_BYTES_MAX", 10)
     rows: list[Row] = [(number % 100, 500 - number, number) for number in range(500)]
-    plan = plan_of(leave_out=leave_out, folder=tmp_path / "pieces")
+    plan = plan_of(leave_out=leave_out, folder=tmp_path / "shuffle")
     exchange(plan, [[batch_of(rows[:250])], [batch_of(rows[250:])]])
     check(plan.records(), rows, leave_out=leave_out)
 
@@ -241,8 +243,8 @@ def test_rows_in_order_of_their_versions_are_not_taken_apart(monkeypatch: pytest
 # --- what the shuffle must not do ------------------------------------------------------------------------------
 
 
-def sent_in(plan: Plan, pieces: list[pa.RecordBatch]) -> BaseException | None:
-    (*_, last) = run_send_task(pieces, plan, task=0, attempt=0)
+def sent_in(plan: Plan, made: list[pa.RecordBatch]) -> BaseException | None:
+    (*_, last) = run_send_task(made, plan, task=0, attempt_number=0)
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_buffer())  # noqa: S301 - made above
     return receipt.error
 
@@ -250,56 +252,58 @@ def sent_in(plan: Plan, pieces: list[pa.RecordBatch]) -> BaseException | None:
 DOUBLED: Final[list[Row]] = [(number % 20, number, number) for number in range(200)]
 
 
-def pieces_of(plan: Plan, *, sources: int = 1) -> list[pa.RecordBatch]:
+def encoded_by(plan: Plan, *, inputs: int = 1) -> list[pa.RecordBatch]:
     made = [
-        piece for source in range(sources) for piece in run_encode_task([batch_of(DOUBLED)], plan, source=source, run=1)
+        each
+        for encode_task in range(inputs)
+        for each in run_encode_task([batch_of(DOUBLED)], plan, encode_task=encode_task, task_attempt=1)
     ]
-    return sorted_pieces(made, 0)
+    return in_order(made, 0)
 
 
-def one_index_late(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    indexes = [piece for piece in pieces if kind_of(piece) == INDEX_KIND]
-    others = pieces[len(indexes) :]
+def one_index_late(made: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    indexes = [each for each in made if kind_of(each) == INDEX_KIND]
+    others = made[len(indexes) :]
     return [*indexes[:-1], others[0], indexes[-1], *others[1:]]
 
 
-def kind_of(piece: pa.RecordBatch) -> str:
-    return str(piece.column("kind")[0].as_py())
+def kind_of(each: pa.RecordBatch) -> str:
+    return str(each.column("kind")[0].as_py())
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (one_index_late, "an index of source 0 came behind records"),
-        (lambda pieces: [piece for piece in pieces if kind_of(piece) != INDEX_KIND], "more records than its indexes"),
-        (lambda pieces: [*pieces[:-2], pieces[-1]], "fewer records than their indexes"),
+        (one_index_late, "an index of encode task 0 came behind records"),
+        (lambda made: [each for each in made if kind_of(each) != INDEX_KIND], "more records than its indexes"),
+        (lambda made: [*made[:-2], made[-1]], "fewer records than their indexes"),
     ],
-    ids=["an index that is late", "no index", "a piece that is missing"],
+    ids=["an index that is late", "no index", "a each that is missing"],
 )
 def test_a_sort_that_was_not_kept_throws_the_attempt_away(
     monkeypatch: pytest.MonkeyPatch, change: Any, said: str
 ) -> None:
     monkeypatch.setattr(upsert_records, "INDEX_ROWS", 1)
     plan = plan_of(leave_out=False)
-    pieces = pieces_of(plan)
-    threads = [piece.column(record_expressions.ATTEMPT) for piece in pieces]
+    made = encoded_by(plan)
+    threads = [each.column(record_expressions.ATTEMPT) for each in made]
     changed = [
-        piece.set_column(piece.schema.get_field_index(record_expressions.ATTEMPT), record_expressions.ATTEMPT, thread)
-        for piece, thread in zip(change(pieces), threads, strict=False)
+        each.set_column(each.schema.get_field_index(record_expressions.ATTEMPT), record_expressions.ATTEMPT, thread)
+        for each, thread in zip(change(made), threads, strict=False)
     ]
     error = sent_in(plan, changed)
     assert isinstance(error, BatchRetryError)
     assert said in str(error)
 
 
-def test_sources_in_another_order_throw_the_attempt_away() -> None:
+def test_encode_tasks_in_another_order_throw_the_attempt_away() -> None:
     """What stands before what was decided by the order of their ids."""
     plan = plan_of(leave_out=False)
-    pieces = pieces_of(plan, sources=2)
-    indexes = [piece for piece in pieces if kind_of(piece) == INDEX_KIND]
-    others = [piece for piece in pieces if kind_of(piece) != INDEX_KIND]
-    by_source = sorted(others, key=lambda piece: -piece.column("source")[0].as_py())
-    error = sent_in(plan, [*indexes, *by_source])
+    made = encoded_by(plan, inputs=2)
+    indexes = [each for each in made if kind_of(each) == INDEX_KIND]
+    others = [each for each in made if kind_of(each) != INDEX_KIND]
+    by_task = sorted(others, key=lambda each: -each.column("encode_task")[0].as_py())
+    error = sent_in(plan, [*indexes, *by_task])
     assert isinstance(error, BatchRetryError)
     assert "came late" in str(error)
 

@@ -29,8 +29,8 @@ def channel() -> Iterator[CopyChannel]:
     _accumulatorRegistry.pop(ACCUMULATOR_ID, None)
 
 
-def sent(source: int, *, attempt: tuple[str, int, int] = ATTEMPT) -> Transfer:
-    return Transfer(attempt, source, run=7, stream=(b"rows",))
+def sent(encode_task: int, *, attempt: tuple[str, int, int] = ATTEMPT) -> Transfer:
+    return Transfer(attempt, encode_task, task_attempt=7, stream=(b"rows",))
 
 
 def from_a_task(channel: CopyChannel, *rows: Transfer) -> None:

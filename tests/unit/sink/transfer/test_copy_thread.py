@@ -89,21 +89,21 @@ class Rig:
             early=early,
         )
 
-    def finish(self, copy: CopyThread, *sources: EncodeReceipt) -> int:
-        return copy.finish(self.open_decision(), sources)
+    def finish(self, copy: CopyThread, *encoded: EncodeReceipt) -> int:
+        return copy.finish(self.open_decision(), encoded)
 
-    def run(self, *runs: int, fail: bool = False) -> None:
-        """A job of one source that runs so often, and fails at last or not."""
+    def run(self, *attempts: int, fail: bool = False) -> None:
+        """A job of one encode_task that runs so often, and fails at last or not."""
         with self.copying():
-            for run in runs:
-                self.arrive(0, b"a", run=run)
+            for task_attempt in attempts:
+                self.arrive(0, b"a", task_attempt=task_attempt)
             if self.table.answer is not None:
                 assert self.table.waiting.wait(10)
             if fail:
                 raise JobFailedError
 
-    def arrive(self, source: int, *stream: bytes, run: int = 7) -> None:
-        self.channel.extend([Transfer(ATTEMPT, source, run, stream)])
+    def arrive(self, encode_task: int, *stream: bytes, task_attempt: int = 7) -> None:
+        self.channel.extend([Transfer(ATTEMPT, encode_task, task_attempt, stream)])
 
 
 @pytest.fixture
@@ -124,8 +124,12 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
         rig.arrive(1, b"c")
     assert rig.table.copied == [b"ab", b"c"]
     assert rig.begun == 1
-    sources = EncodeReceipt(0, run=7, copy_rows=2), EncodeReceipt(1, run=7, copy_rows=1), EncodeReceipt(2)
-    assert rig.finish(copy, *sources) == rig.table.finished == 3
+    encoded = (
+        EncodeReceipt(0, task_attempt=7, copy_rows=2),
+        EncodeReceipt(1, task_attempt=7, copy_rows=1),
+        EncodeReceipt(2),
+    )
+    assert rig.finish(copy, *encoded) == rig.table.finished == 3
     assert rig.staged.looks == 0
 
 
@@ -151,8 +155,11 @@ def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
         wait_until(lambda: rig.table.copied == [b"a", b"b"], deadline_s=10, what="the staged rows")
         rig.arrive(0, b"c")
     rig.staged.streams.append(b"d")
-    sources = EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=7, copy_rows=3, staged_parts=3)
-    assert rig.finish(copy, *sources) == 4
+    encoded = (
+        EncodeReceipt(0, task_attempt=7, copy_rows=1),
+        EncodeReceipt(1, task_attempt=7, copy_rows=3, staged_parts=3),
+    )
+    assert rig.finish(copy, *encoded) == 4
     assert rig.table.copied == [b"a", b"b", b"c", b"d"]
 
 
@@ -167,29 +174,29 @@ def test_a_transaction_that_cannot_be_begun_ends_the_attempt(rig: Rig, monkeypat
         pass
 
 
-def test_a_source_that_ran_again_ends_the_attempt(rig: Rig) -> None:
+def test_an_encode_task_that_ran_again_ends_the_attempt(rig: Rig) -> None:
     """A4: its rows would be in the table twice, or be refused by a key as if they were wrong."""
-    with pytest.raises(BatchRetryError, match="source 0 ran again"):
+    with pytest.raises(BatchRetryError, match="encode task 0 ran again"):
         rig.run(7, 8)
     assert rig.table.copied == [b"a"]
 
 
 @pytest.mark.parametrize(
-    "sources",
+    "encoded",
     [
         [],
-        [EncodeReceipt(0, run=8, copy_rows=1)],
-        [EncodeReceipt(0, run=7, copy_rows=1, staged_parts=1)],
-        [EncodeReceipt(0, run=7, copy_rows=1), EncodeReceipt(1, run=7, copy_rows=1)],
+        [EncodeReceipt(0, task_attempt=8, copy_rows=1)],
+        [EncodeReceipt(0, task_attempt=7, copy_rows=1, staged_parts=1)],
+        [EncodeReceipt(0, task_attempt=7, copy_rows=1), EncodeReceipt(1, task_attempt=7, copy_rows=1)],
     ],
-    ids=["of no source", "of another run", "by another way", "one source missing"],
+    ids=["of no encode task", "of another attempt", "by another way", "one encode task missing"],
 )
-def test_rows_that_are_not_those_of_the_accounts_are_refused(rig: Rig, sources: list[EncodeReceipt]) -> None:
+def test_rows_that_are_not_those_of_the_receipts_are_refused(rig: Rig, encoded: list[EncodeReceipt]) -> None:
     """B22: Spark's job says what was made, and PostgreSQL what has arrived."""
     with rig.copying() as copy:
         rig.arrive(0, b"a")
     with pytest.raises(BatchRetryError, match="were written"):
-        rig.finish(copy, *sources)
+        rig.finish(copy, *encoded)
     assert rig.table.finished is None
 
 

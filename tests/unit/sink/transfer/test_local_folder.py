@@ -1,4 +1,4 @@
-"""The folder that tasks of one machine share with the driver, and what pieces in it are."""
+"""The folder that tasks of one machine share with the driver, and the shuffle files in it."""
 
 from __future__ import annotations
 
@@ -119,34 +119,36 @@ def test_the_folder_is_where_spark_spills(
     assert local_directory(spark) == Path(directory)
 
 
-# --- pieces ----------------------------------------------------------------------------------------------------
+# --- shuffle files ----------------------------------------------------------------------------------------------------
 
 
 def test_pieces_are_read_from_where_they_were_put(tmp_path: Path) -> None:
-    """By source and run, in any order; what is read can be written to, so that nobody copies it."""
-    folder = tmp_path / "pieces"
+    """By encode task and attempt, in any order; what is read can be written to, so that nobody copies it."""
+    folder = tmp_path / "shuffle"
     places = {}
-    for source, run in ((0, 7), (1, 7), (0, 8)):
-        with ShuffleFile(folder, source, run) as file:
-            places[source, run] = [file.append(f"{text}-{source}-{run}".encode()) for text in ("first", "second")]
+    for encode_task, task_attempt in ((0, 7), (1, 7), (0, 8)):
+        with ShuffleFile(folder, encode_task, task_attempt) as file:
+            places[encode_task, task_attempt] = [
+                file.append(f"{text}-{encode_task}-{task_attempt}".encode()) for text in ("first", "second")
+            ]
     with ShuffleFiles(folder) as files:
-        for (source, run), (first, second) in places.items():
-            assert files.read(source, run, *second) == f"second-{source}-{run}".encode()
-            assert files.read(source, run, *first) == f"first-{source}-{run}".encode()
+        for (encode_task, task_attempt), (first, second) in places.items():
+            assert files.read(encode_task, task_attempt, *second) == f"second-{encode_task}-{task_attempt}".encode()
+            assert files.read(encode_task, task_attempt, *first) == f"first-{encode_task}-{task_attempt}".encode()
 
 
-def test_a_source_without_records_has_no_file(tmp_path: Path) -> None:
-    with ShuffleFile(tmp_path / "pieces", 0, 7):
+def test_an_encode_task_without_records_has_no_file(tmp_path: Path) -> None:
+    with ShuffleFile(tmp_path / "shuffle", 0, 7):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
+def test_payloads_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) -> None:
     """C10: what somebody has removed is never left out silently."""
-    with ShuffleFile(tmp_path / "pieces", 0, 7) as file:
-        begin, length = file.append(b"piece")
-    with ShuffleFiles(tmp_path / "pieces") as files:
-        with pytest.raises(BatchRetryError, match="0-7 has 5 of 6 bytes at 0: it was cut off"):
+    with ShuffleFile(tmp_path / "shuffle", 0, 7) as file:
+        begin, length = file.append(b"payload")
+    with ShuffleFiles(tmp_path / "shuffle") as files:
+        with pytest.raises(BatchRetryError, match="0-7 has 7 of 8 bytes at 0: it was cut off"):
             files.read(0, 7, begin, length + 1)
         with pytest.raises(BatchRetryError, match="0-8 cannot be used: No such file"):
             files.read(0, 8, begin, length)
@@ -154,9 +156,9 @@ def test_pieces_that_are_gone_or_cut_off_throw_the_attempt_away(tmp_path: Path) 
 
 def test_pieces_for_which_there_is_no_room_throw_the_attempt_away(tmp_path: Path) -> None:
     with pytest.raises(BatchRetryError, match="0-7 cannot be used: No such file"):
-        ShuffleFile(tmp_path / "gone" / "pieces", 0, 7).append(b"piece")
-    full = ShuffleFile(tmp_path / "pieces", 0, 7)
-    full.append(b"piece")
+        ShuffleFile(tmp_path / "gone" / "shuffle", 0, 7).append(b"payload")
+    full = ShuffleFile(tmp_path / "shuffle", 0, 7)
+    full.append(b"payload")
     full._file = Path("/dev/full").open("wb")  # noqa: SIM115 - closed below
     full.append(b"kept back")
     with pytest.raises(BatchRetryError, match="No space left on device"):

@@ -1,4 +1,4 @@
-"""Puts encoded record batches on the wire, and takes their acknowledgements.
+"""The batch sender: puts encoded record batches on the wire, and takes their acknowledgements.
 
 At most ``max_in_flight`` requests are under way per broker; one request carries the next batch of as many partitions
 as fit. What comes back is sent again until its deadline, in the order that `PartitionQueue` keeps. All of it happens in
@@ -15,15 +15,14 @@ from time import monotonic
 from typing import Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, LEADER_MOVED
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
-from spark_2pc_sink.producer.produce_answers import RETRIED, check_ours, refusal
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, RecordBytes
@@ -247,18 +246,18 @@ class BatchSender:
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
         if code == Code.NONE:
-            check_ours(lane.queue, batch, answer, lane.limits, self._producer)
+            _check_ours(lane.queue, batch, answer, lane.limits, self._producer)
             lane.queue.acknowledged(batch, answer.base_offset)
             self.unacknowledged_bytes -= len(batch.payload)
             if not lane.queue.outstanding:
                 del self._active[lane.queue.partition]
-        elif code in RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.queue.has_earlier(batch)):
+        elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.queue.has_earlier(batch)):
             if code in LEADER_MOVED:
                 self._cluster.forget_leader(lane.queue.partition)
             concurrent = code == Code.CONCURRENT_TRANSACTIONS
             self._send_again(lane, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
         else:
-            raise refusal(lane.queue.partition, batch, answer, self._producer)
+            raise produce_error(lane.queue.partition, batch, answer, self._producer)
 
     def _send_again(self, lane: Lane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
         behind_another = lane.queue.has_earlier(batch)
@@ -278,4 +277,31 @@ class BatchSender:
             self._now_s(),
             first_s=(min(first_ms, BUSY_BACKOFF_MS) if concurrent else first_ms) / 1000,
             max_s=self._options.retry_backoff_max_ms / 1000,
+        )
+
+
+def _check_ours(
+    queue: PartitionQueue,
+    batch: Batch,
+    answer: ProducedPartition,
+    limits: TopicLimits,
+    producer: ProducerIdAndEpoch,
+) -> None:
+    """Fail where the broker says "done" about somebody else's batch.
+
+    A broker answers a batch that it has already with success, the offset of the first one and, whatever the topic's
+    timestamp type, the time of that batch (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
+    again, and impossible for one that is sent for the first time.
+
+    Raises:
+        BatchRetryError: it is not ours.
+    """
+    first = batch.sends == 1
+    floor = queue.next_offset() if first else queue.floor_offset
+    stamped = first and limits.create_time is True and answer.log_append_time_ms != -1
+    if stamped or answer.base_offset < floor:
+        raise BatchRetryError(
+            reason=f"{queue.partition} already had a batch of producer {producer} with the sequence numbers of ours, "
+            f"at offset {answer.base_offset}: another writer uses the same transaction, and ours was not written (or "
+            "the topic was deleted and made anew). The whole transaction must be aborted"
         )

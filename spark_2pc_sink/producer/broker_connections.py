@@ -1,4 +1,4 @@
-"""Connections to brokers, driven on the caller's thread, with a deadline on every wait.
+"""The connections to brokers, driven on the caller's thread, with a deadline on every wait.
 
 `BrokerConnections` wraps ``kafka.net`` of kafka-python (TCP, TLS, SASL, framing). Its event loop runs only inside the
 calls below: nothing happens between two calls, and no thread is left behind.
@@ -6,6 +6,7 @@ calls below: nothing happens between two calls, and no thread is left behind.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -22,13 +23,14 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.producer.reasons import Reasons
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
 from spark_2pc_sink.wire.replies import ApiVersionsReply
+
+_log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 
@@ -40,6 +42,31 @@ _PASSES_TO_SOCKET: Final = 2
 
 class NodeUnavailableError(Exception):
     """One broker could not be asked, or gave no answer: ask again, or ask another. Never leaves this package."""
+
+
+class Reasons:
+    """The newest reason of failed attempts, for the error at the end, and for the log where they go on for long.
+
+    An attempt that the deadline cut short was not answered in time whatever the trouble is: it says less than what was
+    found before it, and does not take its place.
+
+    Args:
+        deadline: of all attempts.
+
+    Attributes:
+        newest: None before the first.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.newest: str | None = None
+        self._deadline = deadline
+
+    def note(self, reason: object) -> None:
+        """An attempt has failed."""
+        if self.newest is None or not self._deadline.passed:
+            self.newest = str(reason)
+        if self._deadline.got_long():
+            _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
 
 
 class Pending(Protocol):

@@ -18,9 +18,8 @@ from spark_2pc_sink.errors import KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.answers import kafka_error
-from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
-from spark_2pc_sink.producer.reasons import Reasons
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError, Reasons
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api

@@ -1,4 +1,4 @@
-"""Which transactions of a producer were committed since a point in some logs.
+"""The scan of logs for the transactions of a producer that were committed since a point.
 
 Read from the headers of record batches and from the control markers alone, as `find_marker` does for one transaction: a
 producer has one transaction at a time, so the first marker behind its records says how they ended (KIP-98, "Control

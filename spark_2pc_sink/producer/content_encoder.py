@@ -1,4 +1,4 @@
-"""Record batches made of records that other batches had: see `spark_2pc_sink.wire.record_contents`. Pure."""
+"""The content encoder: record batches made of records that other batches had (`wire.record_contents`). Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.producer.record_encoder import EncodedBatch, printable_key, records_bytes_max
+from spark_2pc_sink.producer.record_encoder import BatchEncoder, EncodedBatch, printable_key
 from spark_2pc_sink.wire.digest import content_digest
-from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
 from spark_2pc_sink.wire.record_contents import key_of_content, section_of_contents
 from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX
 
@@ -27,19 +26,11 @@ if TYPE_CHECKING:
 _HEAD_BYTES_MAX = 2 * VARINT_BYTES_MAX + 2
 
 
-class ContentEncoder:
-    """Puts contents of records into batches.
-
-    Args:
-        options: batch size and compression.
-        timestamp_ms: of every record, milliseconds since 1970.
-        limits: what a topic allows.
-    """
+class ContentEncoder(BatchEncoder):
+    """Puts contents of records into batches."""
 
     def __init__(self, options: KafkaOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
-        self._options = options
-        self._timestamp_ms = timestamp_ms
-        self._limits = limits
+        super().__init__(options, timestamp_ms=timestamp_ms, limits=limits)
         self._kept: dict[TopicPartition, list[ArrowColumn]] = {}
         self._kept_bytes: Counter[TopicPartition] = Counter()
 
@@ -50,7 +41,7 @@ class ContentEncoder:
             partition: where to.
             contents: from `contents_of`.
         """
-        bytes_max = records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
+        bytes_max = self._records_bytes_max(partition.topic)
         ends = np.cumsum(np.asarray(pc.binary_length(contents)).astype(np.int64) + _HEAD_BYTES_MAX)
         start = begin = 0
         while start < len(contents):
@@ -79,13 +70,7 @@ class ContentEncoder:
             contents: from `contents_of`.
             digest: of the records.
         """
-        section = section_of_contents(contents)
-        payload = encode_unassigned_batch(
-            section,
-            timestamp_ms=self._timestamp_ms,
-            compression=self._options.compression,
-            level=self._options.compression_level,
-        )
+        payload = self._payload(section_of_contents(contents))
         row_key = printable_key(key_of_content(contents[0].as_py())) if len(contents) == 1 else None
         return EncodedBatch(partition, payload, len(contents), digest, row_key)
 

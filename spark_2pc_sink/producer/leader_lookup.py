@@ -1,4 +1,4 @@
-"""Questions to the leader of one partition, and to any broker about a topic."""
+"""The lookup of leaders: questions to the leader of a partition, and to any broker about a topic."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
-from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Reasons
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
-from spark_2pc_sink.producer.reasons import Reasons
+from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse

@@ -1,4 +1,4 @@
-"""Keeps kafka-python's log quiet about what this package repairs by itself.
+"""The log of kafka-python, kept quiet about what this package repairs by itself.
 
 A lost connection is an ERROR in the log of kafka-python, often three of them, whoever asked for the connection. Here
 a lost connection is an event that is retried, and what cannot be repaired is raised with its reason. So while one of

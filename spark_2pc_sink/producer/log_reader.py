@@ -1,4 +1,4 @@
-"""How a transaction ended, read from the log of one partition that it wrote.
+"""The log reader: how a transaction ended, read from the log of one partition that it wrote.
 
 The coordinator remembers only the last transaction of an id, and forgets the id after seven days. The partitions keep
 the end marker as long as they keep the data: it is the first control batch of the producer behind the transaction's
@@ -15,8 +15,8 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec

@@ -1,4 +1,4 @@
-"""The record batches of one partition on their way, in the order of their sequence numbers. Pure: no I/O, no clock.
+"""The queue of one partition: its record batches in the order of their sequence numbers. Pure: no I/O, no clock.
 
 The broker appends a producer's batches in sequence or not at all, and remembers the last five of them (KIP-98,
 "Idempotent Producer Guarantees"; KIP-185). So when a batch fails, nothing new is sent until all answers of this

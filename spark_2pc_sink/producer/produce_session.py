@@ -1,4 +1,4 @@
-"""Writing the records of one transaction, from one process, in its own sequence per partition.
+"""The produce session: writes records of one transaction, from one process, with a sequence per partition.
 
 A session belongs to one transaction and one pair. Several sessions may share both as long as no partition is written
 by two of them: sequence numbers start at 0 in each partition of each transaction, so a second writer's batches would

@@ -1,4 +1,4 @@
-"""Rows of many partitions into record batches that nobody sends yet.
+"""The record encoder: rows of many partitions become record batches that nobody sends yet.
 
 Encoding and compressing is most of the work of a producer, and needs no connection, no sequence number and no order
 between processes. So it can be done where the rows are, and only what it made be brought to the one process that
@@ -13,11 +13,10 @@ from typing import Final
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.error_policy import record_too_large
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
-from spark_2pc_sink.producer.produce_answers import record_too_large
-from spark_2pc_sink.producer.row_buffer import RowBuffer
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_sections
+from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection, encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
@@ -54,8 +53,45 @@ class EncodedBatch:
     row_key: str | None
 
 
-class RecordEncoder:
-    """Collects rows by partition, and encodes them as soon as they fill a batch.
+class RowBuffer:
+    """Collects rows of one partition until they fill a record batch.
+
+    A task gets its rows in Arrow batches whose size has nothing to do with record batches, so the rest of each is kept
+    and the next one is put behind it. What is kept is a slice and shares the memory of the columns it was cut from.
+
+    Args:
+        bytes_max: bytes of records in one batch, before compression.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: list[Rows] = []
+        self.kept_bytes = 0
+
+    def add(self, rows: Rows) -> list[Rows]:
+        """Take rows, and return those that fill batches, in order; one element for each batch."""
+        full: list[Rows] = []
+        if self._kept and self._kept[0].layout != rows.layout:
+            full.extend(self.take())
+        for number, part in enumerate(rows.cut(self._bytes_max, begun=self.kept_bytes)):
+            if number:
+                full.extend(self.take())
+            self._keep(part)
+        return full
+
+    def take(self) -> list[Rows]:
+        """Return the kept rows as one batch, or nothing when there are none."""
+        kept, self._kept, self.kept_bytes = self._kept, [], 0
+        return [Rows.joined(kept)] if kept else []
+
+    def _keep(self, rows: Rows) -> None:
+        if len(rows):
+            self._kept.append(rows)
+            self.kept_bytes += rows.bytes_max
+
+
+class BatchEncoder:
+    """Makes record batches; two encoders share it, which collect what goes into one.
 
     Args:
         options: batch size and compression.
@@ -67,6 +103,30 @@ class RecordEncoder:
         self._options = options
         self._timestamp_ms = timestamp_ms
         self._limits = limits
+
+    def _records_bytes_max(self, topic: str) -> int:
+        """Bytes of records for one batch: ``batch.size``, or less where the topic takes less."""
+        option, allowed = self._options.batch_bytes_max, self._limits(topic).message_bytes_max
+        if allowed is None:
+            return option
+        room = allowed - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
+        return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
+
+    def _payload(self, section: RecordsSection) -> RecordBytes:
+        """The record batch of some records, compressed."""
+        return encode_unassigned_batch(
+            section,
+            timestamp_ms=self._timestamp_ms,
+            compression=self._options.compression,
+            level=self._options.compression_level,
+        )
+
+
+class RecordEncoder(BatchEncoder):
+    """Collects rows by partition, and encodes them as soon as they fill a batch."""
+
+    def __init__(self, options: KafkaOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
+        super().__init__(options, timestamp_ms=timestamp_ms, limits=limits)
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0
 
@@ -109,8 +169,7 @@ class RecordEncoder:
     def _buffer(self, partition: TopicPartition) -> RowBuffer:
         known = self._buffers.get(partition)
         if known is None:
-            bytes_max = records_bytes_max(self._options.batch_bytes_max, self._limits(partition.topic))
-            known = self._buffers[partition] = RowBuffer(bytes_max)
+            known = self._buffers[partition] = RowBuffer(self._records_bytes_max(partition.topic))
         return known
 
     def _encode(self, batches: Mapping[TopicPartition, Rows]) -> Iterator[EncodedBatch]:
@@ -121,12 +180,7 @@ class RecordEncoder:
         counts = [len(batch_rows) for batch_rows in batches.values()]
         sections = encode_sections(rows, counts)
         for (partition, batch_rows), section in zip(batches.items(), sections, strict=True):
-            payload = encode_unassigned_batch(
-                section,
-                timestamp_ms=self._timestamp_ms,
-                compression=self._options.compression,
-                level=self._options.compression_level,
-            )
+            payload = self._payload(section)
             row_key = printable_key(_only_key(batch_rows)) if len(batch_rows) == 1 else None
             if row_key is not None:
                 self._check_single(partition, row_key, payload, batch_rows.bytes_max)
@@ -142,14 +196,6 @@ class RecordEncoder:
         if record_bytes > self._options.max_request_bytes:
             limit = f"max.request.size is {self._options.max_request_bytes}"
             raise record_too_large(partition, row_key, record_bytes, limit)
-
-
-def records_bytes_max(option: int, limits: TopicLimits) -> int:
-    """Bytes of records for one batch: the option, or less where the topic takes less."""
-    if limits.message_bytes_max is None:
-        return option
-    room = limits.message_bytes_max - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
-    return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
 
 
 def printable_key(key: bytes | None) -> str:

@@ -1,4 +1,4 @@
-"""The sockets that kafka-python is given: two things that it would get wrong by itself.
+"""The sockets that kafka-python gets: they correct two things that it would get wrong by itself.
 
 It tries the addresses of a host in the order of the resolver, always from the first one on, and lets each take all the
 time there is. So an address that swallows packets (IPv6 that leads nowhere, a machine that was switched off) would keep

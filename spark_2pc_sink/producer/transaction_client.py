@@ -30,10 +30,10 @@ from spark_2pc_sink.ids import (
     check_transactional_id,
 )
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView

@@ -43,9 +43,9 @@ from spark_2pc_sink.ids import (
     TransactionState,
 )
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, StickyPartitioner
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.transaction_client import TransactionClient

@@ -1,4 +1,4 @@
-"""The topics and logs of a batch as they are now: do they still have it?
+"""The check that the topics and logs of a batch still have it.
 
 A running driver asks after every batch, so everything is asked at the same time, on connections that are open. Whatever
 does not answer at once is asked again in the ordinary way, by which a leader that has moved is found.

@@ -1,14 +1,22 @@
-"""The sink: Spark's micro-batches into both sides.
+"""The sink: Spark's micro-batches into Kafka and PostgreSQL.
 
-Reading order: ``sink`` (what a user passes to foreachBatch), ``batch`` with ``deciding_scope`` (the steps of the
-recipe on the driver), ``work`` (a micro-batch as one Spark job), ``frame`` (its columns), ``pace``, ``job_shape`` and
-``waves`` (how many tasks), ``arrow_bound`` (how many rows at a time), ``spark_tasks`` (what they run), ``task_plan``
-and ``topics`` (what tasks are told), ``partition_task`` (a task that reads and sends), ``source_task``, ``pieces`` and
-``sending_task`` (one that reads, what it hands over, and one that sends), ``row_router`` and ``routing`` (which row
-goes to which partition, and whose that is), ``upsert_order``, ``superseded``, ``winners`` and ``record_places`` (which
-record of an upsert key is the last), ``receipts`` (what tasks return), ``rows`` (the database half:
-``columns``, ``copy_encoder``, ``row_feed``, ``row_copy``, ``staging`` in tables or in files, ``database``,
-``late_rows``),
-``local_folder`` and ``piece_files`` (what tasks of one machine hand on by files), ``spark_facts`` and ``attempts``
-(what Spark says of itself).
+A room imports only rooms below it:
+
+``sink``
+    `DualWriteSink`, the object that a user passes to foreachBatch, and one run of one query.
+``driver``
+    The steps of the recipe for one micro-batch, without Spark. It hands the work to a `BatchWork`.
+``job``
+    `SparkBatchWork`: the micro-batch as a Spark job. Its shape, its size, and the checks of the query.
+``tasks``
+    The code that executors run. Either one stage of tasks encodes and sends, or encode tasks hand shuffle batches to
+    send tasks.
+``transfer``
+    COPY bytes on their way to the driver: with the end of a task, or staged while it runs. The copy thread writes them.
+``contract``
+    All that driver and tasks share: the ticket of an attempt, the receipts of tasks, the columns of a record.
+``table``
+    The target table: its catalog, the plan of its columns, the COPY encoder, and the statements that write.
+``report``
+    `BatchReport`: the result of a batch, as ``on_batch`` gets it.
 """

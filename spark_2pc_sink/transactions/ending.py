@@ -15,7 +15,7 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.answers import LEADER_MOVED, kafka_error
+from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.transactions.hanging import OpenTransaction, judge, open_transactions
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (

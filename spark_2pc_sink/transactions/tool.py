@@ -11,8 +11,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.answers import kafka_error
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.transactions import ending, hanging
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (

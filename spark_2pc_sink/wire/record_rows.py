@@ -1,7 +1,7 @@
 """Rows of Arrow columns that will become Kafka records: what is in them, and how many bytes that takes.
 
 Everything that is counted of a row is counted here, once: rows are then cut, kept and put together as they are
-(``spark_2pc_sink.producer.row_buffer``), and become records in ``arrow_records``.
+(``spark_2pc_sink.producer.record_encoder``), and become records in ``arrow_records``.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.answers import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.commit_scan import CommitQuery
+from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
 from spark_2pc_sink.recipe.kept_records import LogsView

@@ -1,4 +1,4 @@
-"""The batch as the tasks see it: Spark expressions, and one column per thing that a task needs.
+"""The expressions of a record: Spark SQL over the batch, and one column for each thing that a task needs.
 
 Everything here is lazy: a plan is built, nothing runs.
 """

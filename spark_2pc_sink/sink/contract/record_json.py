@@ -1,4 +1,4 @@
-"""The value of a record as JSON of its row's columns, built by tasks from Arrow: byte by byte what to_json makes.
+"""The JSON value of a record, built by tasks from Arrow: byte by byte what Spark's to_json makes.
 
 In the JVM, ``to_json(struct(*))`` takes half of the time of a task that reads, and what it makes has to cross to
 Python beside the same columns, which cross anyway for the table. Here a column becomes text by Arrow's casts, and one

@@ -1,4 +1,4 @@
-"""The key of a record where it is a column of the table: tasks take it from there, and not from one of its own."""
+"""The key of a record where it is a column of the table: tasks take it from that column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attempt of which stage a task belongs to, as the JVM says it.
+"""The attempt of a task and of its stage, read from the name of a JVM thread.
 
 Only the first attempt of a task in the first attempt of its stage may write: a rewrite from sequence 0 would be
 answered "duplicate, success" by the broker, and the rows that it replaces would be lost. PySpark's TaskContext shows

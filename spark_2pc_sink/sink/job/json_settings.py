@@ -1,4 +1,4 @@
-"""The session's settings that change what ``to_json`` makes, as they are now: a job may set them at any time."""
+"""The session's settings that change the result of ``to_json``; a job may set them at any time."""
 
 from __future__ import annotations
 

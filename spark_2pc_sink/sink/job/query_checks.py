@@ -1,4 +1,4 @@
-"""What Spark says about the query that calls the sink, and what the sink refuses to run under.
+"""The checks of the query that calls the sink: what Spark says of it, and what the sink refuses.
 
 PySpark passes a frame and a batch id to ``foreachBatch`` and nothing else. The query's id is a local property of the
 calling thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that

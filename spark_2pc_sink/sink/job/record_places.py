@@ -1,4 +1,4 @@
-"""Whether the records of all rows with one upsert key have one key, one topic and one partition.
+"""The places of records: whether all rows of one upsert key have one record key, one topic and one partition.
 
 Only then can the last record of a key be the row that the table keeps: a record is superseded by a later one with its
 key, in its partition. It is so where these are made of the upsert keys alone. Where they are made of other columns too

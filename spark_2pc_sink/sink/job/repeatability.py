@@ -1,4 +1,4 @@
-"""Expressions that give another result when a batch is replayed are refused, whenever they come.
+"""The check that expressions give the same result when a batch is replayed; others are refused.
 
 The plan of the stream is fixed for a run. A job's function may hand over another plan with each batch, and Spark's
 optimizer is not asked: two questions to the analyzed plan cost less than a thousandth of a small batch.

@@ -1,4 +1,4 @@
-"""What Spark has recorded of batches for which the sink was not called: were they finished, and had they any rows.
+"""Spark's record of batches for which the sink was not called: whether they finished, and had any rows.
 
 The progress of a query tells which batches are finished. Of their rows it tells too little: ``numInputRows`` is what
 was read of the sources, which is 0 as well for a batch of many rows that the function did not look at, and many where

@@ -1,4 +1,4 @@
-"""Which sinks the running queries of this process have called: no two of a query share a transactional id.
+"""The sinks that running queries of this process have called; no two of a query share a transactional id.
 
 The second would find each batch done by the first, and write nothing, without an error. What tells two sinks apart is
 what they write, not the object: a job may build its sink anew in every call, and Spark may hand it a pickled copy.

@@ -1,4 +1,4 @@
-"""The target table as PostgreSQL's catalog describes it: what a batch is planned against.
+"""The target table as PostgreSQL's catalog describes it; a batch is planned against it.
 
 One query reads the columns, with domains resolved to the type below them, and one the unique indexes that
 ``ON CONFLICT`` could use. Nothing here is kept open: a `TargetTable` is a value.

@@ -1,4 +1,4 @@
-"""Rows of a Spark task, as Arrow, into PostgreSQL's COPY BINARY format; every value checked first.
+"""The COPY encoder: Arrow rows of a task become PostgreSQL's COPY BINARY; every value is checked first.
 
 The format itself is pgpq's work, except for what `payloads` explains. What is checked here would otherwise fail the
 COPY of the whole batch on the driver, without saying which row it was, or pass and change the value.

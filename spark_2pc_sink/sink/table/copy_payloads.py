@@ -1,4 +1,4 @@
-"""The binary form of PostgreSQL's values that pgpq has no encoder for, as Arrow binary arrays.
+"""The COPY payloads of values that pgpq has no encoder for, as Arrow binary arrays.
 
 pgpq writes a binary column as it is, behind its length. So what it cannot encode itself travels as a binary column
 that already holds the bytes which the type's receive function expects (``uuid_recv``, ``array_recv``).

@@ -1,4 +1,4 @@
-"""The table that a batch would have, made from its Spark schema."""
+"""The CREATE TABLE statement for a batch, from its Spark schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names as parts of psycopg2's statements."""
+"""Names, quoted as parts of psycopg2's statements."""
 
 from __future__ import annotations
 

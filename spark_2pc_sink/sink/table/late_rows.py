@@ -1,4 +1,4 @@
-"""Rows that are older than what the table has of their key already: the guard of ``upsert_late_rows="keep_newer"``.
+"""Late rows: older than the row that the table has of their key; the guard of ``upsert_late_rows="keep_newer"``.
 
 It compares a row's upsert_order_by with that of the row in the table, so a column of the table has to hold it, and the
 database has to order that column as Spark does.

@@ -1,4 +1,4 @@
-"""What the sink's role may do with the target table, asked before any record is sent."""
+"""The privileges of the sink's role on the target table, checked before any record is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's refusals of rows, told apart from the failures of a connection or a transaction."""
+"""The errors of rows that PostgreSQL refuses, told apart from failures of a connection or a transaction."""
 
 from __future__ import annotations
 

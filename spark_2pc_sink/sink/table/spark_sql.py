@@ -1,4 +1,4 @@
-"""Names and texts as parts of Spark SQL."""
+"""Names and texts, quoted as parts of Spark SQL."""
 
 from __future__ import annotations
 

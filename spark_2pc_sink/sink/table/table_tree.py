@@ -1,4 +1,4 @@
-"""What the target is: the kind and the persistence of the table and of all its partitions, its rules and its triggers.
+"""The tree of the target table: kind and persistence of it and its partitions, their rules and triggers.
 
 Asked when a batch is planned, and again in each batch under the table's lock: a table can be renamed and a view put in
 its place, it can be made unlogged, get a rule, or a partition that is not its own, while the job runs.

@@ -1,4 +1,4 @@
-"""The rows of a batch into the target table, inside the transaction that decides.
+"""The table writer: rows of a batch into the target table, inside the transaction that decides.
 
 Everything here runs on the driver, on a SQLAlchemy connection whose transaction someone else began and will commit:
 nothing here commits or rolls back more than its own savepoint. Rows arrive as COPY BINARY streams that tasks encoded

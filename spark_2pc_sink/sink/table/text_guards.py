@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 inside JSON that Spark makes: ``to_json`` replaces it without a word, so it is marked there.
+"""The guards against text that is not UTF-8: ``to_json`` replaces it silently, so it is marked before.
 
 A cast from binary makes any bytes a string. In a column of text such a value is refused where it is encoded; inside a
 struct, a map or an array it reaches Python as U+FFFD, and two keys of a map may have become one. So the SQL that makes

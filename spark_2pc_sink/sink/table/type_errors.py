@@ -1,4 +1,4 @@
-"""The sentences with which a column is refused: what it is, what the table has, and what to write instead."""
+"""The errors of column types: what the column is, what the table has, and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Spark type goes into which PostgreSQL type, how, and what each value must satisfy on the way.
+"""The mapping of Spark types to PostgreSQL types, with the conversion and the checks of each value.
 
 `RULES` is the whole answer: a pair that is not in it is refused before anything is written. Three principles made it:
 a pair where every value fits is taken as it is; a pair where only some fit is taken, and each value is checked; a

@@ -1,4 +1,4 @@
-"""What makes rows of an upsert the same row, and which of them is the newest: one definition for both sides.
+"""The identity and the order of upsert rows: which rows are the same, and which is the newest.
 
 A task turns the value of upsert_order_by into an order key before anything else is done with it, and PostgreSQL and
 the records' way to Kafka compare order keys only. So the greatest is Spark's maximum on every database, whatever its

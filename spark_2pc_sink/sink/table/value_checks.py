@@ -1,4 +1,4 @@
-"""What a value must satisfy to be stored unchanged, checked on whole Arrow arrays.
+"""The checks of values, which must be stored unchanged; made on whole Arrow arrays.
 
 A check that passes costs one pass over the array's buffers. Only when it fails does it say which values are to
 blame. Checks are values: they travel with the plan to Spark's tasks.

@@ -1,4 +1,4 @@
-"""Which rows of an upsert are superseded by others of the same batch, and which records have to wait for that.
+"""The superseded rows of an upsert, and the records that have to wait for them.
 
 Pure. What it costs depends on the rows whose key occurs more than once: of the others nothing is looked at but whether
 their key occurs again.

@@ -1,4 +1,4 @@
-"""What a task knows of topics, and its connections to ask for the rest."""
+"""The metadata of topics, and the connections by which it is asked for."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.producer import Cluster, PartitionReceipt, ProduceSession, record_encoder
 from spark_2pc_sink.producer import produce_session as produce_session_module
-from spark_2pc_sink.producer.produce_answers import RETRIED
+from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
@@ -206,7 +206,7 @@ def test_a_broker_that_is_gone_ends_it_at_the_deadline(fake: FakeCluster, cluste
 # --- answers that say "again" -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", sorted(RETRIED), ids=lambda code: Code(code).name)
+@pytest.mark.parametrize("code", sorted(PRODUCE_RETRIED), ids=lambda code: Code(code).name)
 def test_retriable_answers_are_repeated_with_the_same_sequence(fake: FakeCluster, cluster: Cluster, code: int) -> None:
     fake.script(Api.PRODUCE, answer(code), answer(code))
     session = session_on(cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.clock import QUIET_S, Deadline
-from spark_2pc_sink.producer.reasons import Reasons
+from spark_2pc_sink.producer.broker_connections import Reasons
 
 
 class Clock:

@@ -1,0 +1,127 @@
+"""The error policy for brokers' answers: which are asked or sent again, and the exceptions of the others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import (
+    AbortableError,
+    AuthorizationError,
+    ConfigurationError,
+    FencedError,
+    KafkaError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.partition_queue import Batch
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.replies import ProducedPartition
+
+#: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
+#: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
+FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
+#: The coordinator is loading, unreachable or another broker: find it again (KIP-98).
+COORDINATOR_MOVED: Final = frozenset(
+    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
+)
+#: The leader of a partition is another broker, or will be: look for it before the same is asked or sent again.
+LEADER_MOVED: Final = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.KAFKA_STORAGE_ERROR,
+    }
+)
+#: Answers of a transaction coordinator after which the same request is sent again. CONCURRENT_TRANSACTIONS means that
+#: the markers of the transaction before are still being written (KIP-890). REQUEST_TIMED_OUT means, before Kafka 3.4,
+#: that the controller has not granted new producer ids yet (KAFKA-14417); since then COORDINATOR_LOAD_IN_PROGRESS does.
+COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS, Code.REQUEST_TIMED_OUT}
+#: Markers are written within milliseconds, so what waits for them is first asked again after this and not after
+#: retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
+BUSY_BACKOFF_MS: Final = 20
+
+#: Answers to Produce after which the same record batch is sent again. The coordinator's three codes come from Kafka
+#: before 4.0; later versions answer NOT_ENOUGH_REPLICAS in their place.
+PRODUCE_RETRIED: Final = LEADER_MOVED | {
+    Code.REQUEST_TIMED_OUT,
+    Code.NETWORK_EXCEPTION,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    Code.CONCURRENT_TRANSACTIONS,
+}
+#: Answers to Produce by which the transaction is lost, the producer is not (KIP-890, TransactionAbortableException;
+#: KIP-360 for 45).
+_ABORTABLE: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_TXN_STATE, Code.TRANSACTION_ABORTABLE})
+_TOO_LARGE: Final = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
+_REFUSED: Final = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.SASL_AUTHENTICATION_FAILED,
+    }
+)
+_ACL_REMEDY: Final = (
+    "An ACL is missing: README.md lists under Permissions what a sink needs, and `spark-2pc transactions --help` "
+    "what those commands need"
+)
+
+
+def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
+    """The exception for an answer, of the class that its code belongs to.
+
+    Codes whose meaning depends on the request (45, 48 and 120 on Produce, say) come as plain `KafkaError`.
+    """
+    if code in FENCED:
+        kind: type[KafkaError] = FencedError
+    elif code in _REFUSED:
+        kind = AuthorizationError
+        if code != Code.SASL_AUTHENTICATION_FAILED:
+            detail = f"{detail}. {_ACL_REMEDY}"
+    elif code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        kind = UnknownTopicError
+    else:
+        kind = KafkaError
+    return kind(api=api, code=code, name=describe_error(code).name, detail=detail)
+
+
+def produce_error(
+    partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
+) -> Exception:
+    """The exception for an answer to Produce that no repetition changes."""
+    code = answer.error_code
+    detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
+    if answer.record_errors:
+        detail += "; " + "; ".join(f"record {index}: {text}" for index, text in answer.record_errors)
+    if code in _ABORTABLE:
+        return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
+    if code not in _TOO_LARGE:
+        return kafka_error("Produce", code, detail)
+    if batch.row_key is not None:
+        limit = f"the broker answered {describe_error(code)}"
+        return record_too_large(partition, batch.row_key, len(batch.payload), limit)
+    return ConfigurationError(
+        option="batch.size",
+        value=len(batch.payload),
+        rule=f"{partition} does not take a batch of {batch.record_count} records in so many bytes",
+        remedy="set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
+        "topic that is done without asking",
+    )
+
+
+def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:
+    """The error for a record that does not fit, ``limit`` saying what."""
+    return RecordTooLargeError(
+        topic=partition.topic,
+        partition=partition.partition,
+        row_key=row_key,
+        record_bytes=record_bytes,
+        limit=limit,
+    )

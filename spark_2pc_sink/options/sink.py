@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
-from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
+from spark_2pc_sink.options.settings import INT32_MAX, check_settings, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,34 +26,6 @@ HISTORY_SUFFIX = "_history"
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
 
-#: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
-KNOWN_ELSEWHERE = {
-    "url": "database",
-    "databaseurl": "database",
-    "dsn": "database",
-    "dbtable": "table",
-    "tablename": "table",
-    "writemode": "mode",
-    "outputmode": "mode",
-    "mergekeys": "upsert_keys",
-    "upsertkeycolumns": "upsert_keys",
-    "primarykey": "upsert_keys",
-    "orderby": "upsert_order_by",
-    "transactionalidprefix": "transactional_id",
-    "txnappid": "transactional_id",
-    "bootstrapservers": "kafka",
-    "kafkabootstrapservers": "kafka",
-    "kafkaoptions": "kafka",
-    "maxretries": "batch_attempts_max",
-    "querytimeout": "statement_timeout_ms",
-    "commitlogtable": "state_table",
-    "commitlogretentionepochs": "history_batches",
-    "createtablecolumntypes": "create_table",
-    "partitionby": "partition",
-    # Of the sink, which decides it in advance; `recover` is told by a person.
-    "acceptreplay": "decision",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
@@ -65,7 +38,9 @@ class CommonOptions:
     """
 
     transactional_id: str = setting(why="stable across restarts, one per sink; both sides fence by it")
-    kafka: KafkaOptions = setting(why="Kafka client properties, see KafkaOptions")  # noqa: RUF009 - makes a field
+    kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
+        given="Mapping[str, str | int]", why="Kafka client properties, by the names of librdkafka or Kafka"
+    )
     database: str = setting(
         secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
     )
@@ -75,6 +50,7 @@ class CommonOptions:
     )
     accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
         None,
+        given="str | None",
         why="with adopt: go on without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
         "refusal that asks for it names them",
     )
@@ -180,14 +156,7 @@ class CommonOptions:
             ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
                 contradiction.
         """
-        known = {item.name: item for item in fields(cls)}
-        for name in given:
-            if name not in known:
-                remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
-                raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
-        for name, item in known.items():
-            if item.default is MISSING and given.get(name) is None:
-                raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")
+        check_keywords(given, {item.name: item.default is MISSING for item in options_of(cls)})
         return cls(**cls._converted(dict(given)))
 
     @classmethod
@@ -246,20 +215,22 @@ class SinkOptions(CommonOptions):
     columns: Mapping[str, str] | None = setting(
         None, why="column -> SQL expression; None: every column of the batch that is not one of Kafka's"
     )
-    mode: str = setting("append", choices=("append", "upsert"), why="'upsert' replaces rows with the same upsert_keys")
-    upsert_keys: tuple[str, ...] = setting((), why="the columns of a unique key of the table; only with mode='upsert'")
+    mode: Literal["append", "upsert"] = setting("append", why="'upsert' replaces rows with the same upsert_keys")
+    upsert_keys: tuple[str, ...] = setting(
+        (),
+        given="list[str] | tuple[str, ...]",
+        why="the columns of a unique key of the table; only with mode='upsert'",
+    )
     upsert_order_by: str | None = setting(
         None, why="SQL expression; of rows with one key in a batch the greatest wins. None: such a batch is refused"
     )
-    upsert_superseded: str = setting(
+    upsert_superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
-        choices=("send_first", "leave_out"),
         why="what becomes of the records of rows that upsert_order_by passed over in their batch: sent before the one "
         "that the table keeps, or not at all. With either the last record of a key is the table's row",
     )
-    upsert_late_rows: str = setting(
+    upsert_late_rows: Literal["replace", "keep_newer"] = setting(
         "replace",
-        choices=("replace", "keep_newer"),
         why="what a row does that is older, by upsert_order_by, than the one that an earlier batch has left in the "
         "table: it replaces that, on both sides; or the table keeps the newer one, and Kafka gets the late record "
         "all the same",
@@ -294,6 +265,7 @@ class SinkOptions(CommonOptions):
     )
     on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
         None,
+        given="Callable[[BatchReport], object] | None",
         why="called in the driver with a BatchReport for each batch that both sides have, to hand its figures on; what "
         "it raises ends the query, and the batch stays written",
     )

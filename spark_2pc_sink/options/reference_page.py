@@ -39,7 +39,7 @@ are both taken. A number may be given as its text. Java's `sasl.jaas.config`, `s
 
 {}
 """
-_HEAD: Final = "| option | type | default | |\n|---|---|---|---|"
+_HEAD: Final = "| option | type | default | meaning |\n|---|---|---|---|"
 
 
 @dataclass(frozen=True)

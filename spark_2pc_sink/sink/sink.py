@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from spark_2pc_sink.errors import LocalProtocolError
@@ -105,18 +106,37 @@ class DualWriteSink:
             LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        # Beside another one this call would take that for failed, claim anew, and supersede it. The other one may be of
-        # a query that was stopped: Spark does not wait for the Python side, which soon notices.
+        with self._alone(f"write batch {batch_id} to"):
+            self._write(batch, batch_id)
+
+    def close(self) -> None:
+        """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.
+
+        Another call of the sink starts a new run.
+
+        Raises:
+            LocalProtocolError: a thread is in a call of this object, for ``claim_deadline_ms`` by now.
+        """
+        with self._alone("close the sink of"):
+            run, self._run = self._run, None
+            if run is not None:
+                run.close()
+
+    @contextmanager
+    def _alone(self, operation: str) -> Iterator[None]:
+        """Keep two calls apart: the later one would take the other for failed, claim anew, and supersede it.
+
+        The other one may be of a query that was stopped. Spark does not wait for the Python side, which soon notices.
+        """
         wait_ms = self._options.claim_deadline_ms
         if not self._calls.acquire(timeout=wait_ms / 1000):
             raise LocalProtocolError(
-                operation=f"write batch {batch_id} to {self._options.transactional_id!r}",
+                operation=f"{operation} {self._options.transactional_id!r}",
                 state=f"busy in another thread for {wait_ms} ms",
-                rule="one call comes after the other; parts of a batch that are written at the same time, and queries "
-                "that run at the same time, need a sink each, with a transactional_id of its own",
+                rule="calls must not overlap; give each parallel writer its own sink and transactional_id",
             )
         try:
-            self._write(batch, batch_id)
+            yield
         finally:
             self._calls.release()
 

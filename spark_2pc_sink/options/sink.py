@@ -127,7 +127,7 @@ class CommonOptions:
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
         why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
-        "an empty statement three times as often",
+        "a statement three times as often",
     )
     commit_timeout_ms: int = setting(
         60_000,

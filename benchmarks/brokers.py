@@ -20,7 +20,6 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.figures import quantile
-from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from spark_2pc_sink.testing.local_broker import LocalBroker
@@ -83,10 +82,10 @@ def _started(broker: LocalBroker) -> Measured:
 
 
 def _run(broker: LocalBroker, measured: Measured, megabytes: int, transactions: int) -> None:
-    options = KafkaOptions.parse({"bootstrap.servers": broker.bootstrap, "compression.type": "none"})
+    kafka = {"bootstrap.servers": broker.bootstrap, "compression.type": "none"}
     rows = _rows()
     for count in PARTITION_COUNTS:
-        with TransactionalWriter(options, f"throughput-{count}", topic=f"bench-{count}") as writer:
+        with TransactionalWriter(transactional_id=f"throughput-{count}", kafka=kafka, topic=f"bench-{count}") as writer:
             writer.init_transactions()
             begun = time.perf_counter()
             writer.begin_transaction()
@@ -96,7 +95,7 @@ def _run(broker: LocalBroker, measured: Measured, megabytes: int, transactions: 
             writer.commit_transaction()
             seconds = time.perf_counter() - begun
         measured.mb_per_s.setdefault(count, []).append(megabytes / seconds)
-    with TransactionalWriter(options, "latency", topic="bench-1") as writer:
+    with TransactionalWriter(transactional_id="latency", kafka=kafka, topic="bench-1") as writer:
         writer.init_transactions()
         one = rows.slice(0, 1)
         for _ in range(transactions):

@@ -51,7 +51,6 @@ class Task:
 
 def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
     """This sink, with its defaults and zstd."""
-    upsert = {"mode": "upsert", "upsert_keys": ["id"]} if task.upsert else {}
     return DualWriteSink(
         transactional_id=task.topic,
         kafka={"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd"},
@@ -59,7 +58,8 @@ def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
         topic=task.topic,
         key=task.key,
         table=task.table,
-        **upsert,
+        mode="upsert" if task.upsert else "append",
+        upsert_keys=["id"] if task.upsert else [],
         **options,
     )
 

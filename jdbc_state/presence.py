@@ -131,7 +131,7 @@ class Presence:
         if lent:
             session.close()
             self._name = ""
-            _log.warning(
+            _log.info(
                 "a pooler in transaction mode is between this driver and the database: it can be seen in its "
                 "transactions only, and spark-2pc recover goes by the age of its state row"
             )

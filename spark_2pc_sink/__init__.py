@@ -29,15 +29,32 @@ claim          taking the state row over; each counts its generation up, and onl
 staged         rows waiting in a table of their own until the deciding transaction moves them
 in doubt       a decision that Kafka has not followed yet, or not visibly
 ============== ==================================================================================================
+
+**Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
+to it. A provisional name may change in a minor version, and the changelog says so. Any other name is not public.
+
+================ =========== =====================================================================================
+DualWriteSink    stable      the object for ``foreachBatch``
+BatchReport      stable      the figures of one batch, for ``on_batch``
+DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
+HaltError        stable      the two sides disagree, and a person has to decide
+HaltCause        provisional why, for programs
+PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
+recover          provisional settles what a dead driver has left
+status           provisional shows both sides, and changes nothing
+RecoveryReport   provisional the result of these two
+OperatorDecision provisional the answer of a person to a `HaltError`
+__version__      stable      of this package
+================ =========== =====================================================================================
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.errors import DualWriteError
+    from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.recovery import OperatorDecision
@@ -49,17 +66,25 @@ __all__ = [
     "BatchReport",
     "DualWriteError",
     "DualWriteSink",
+    "HaltCause",
+    "HaltError",
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
+    "__version__",
     "recover",
     "status",
 ]
+
+#: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
+__version__: Final = "0.1.0.dev0"
 
 # Loaded when first asked for: a runbook that only recovers needs no Spark, and jdbc_state, which recovery imports,
 # itself imports the errors from here.
 _HOMES = {
     "DualWriteError": "errors",
+    "HaltCause": "errors",
+    "HaltError": "errors",
     "PreparedTxnState": "ids",
     "OperatorDecision": "recovery.recovery",
     "RecoveryReport": "recovery.report",
@@ -70,11 +95,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,21 +1,17 @@
 """What the user asks for, validated once, as frozen values that can be pickled.
 
-Reading order: ``settings`` (how one default, its unit and its reason are written down), ``kafka`` (the mapping of
-Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables), ``sink`` (everything else). Nothing
-here does I/O. The tables of defaults are the classes themselves; ``reference`` renders them.
+Each option is declared once, as a field with its type, default, unit, bounds and reason. Error texts and the page of
+the documentation are made of that declaration. The signature of `DualWriteSink` is written out, for IDEs and type
+checkers, and a test compares it.
+
+Reading order: ``settings`` (how one option is declared), ``sink`` (the options of the sink and of recovery), ``kafka``
+with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
+``keywords`` (unknown and missing ones), ``reference_page``. Nothing here does I/O but ``properties_file``.
 """
 
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.keywords import checks_keywords
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.options.settings import SettingRow, reference
 from spark_2pc_sink.options.sink import CommonOptions, RecoveryOptions, SinkOptions
 
-__all__ = [
-    "CommonOptions",
-    "KafkaOptions",
-    "RecoveryOptions",
-    "SettingRow",
-    "SinkOptions",
-    "TableName",
-    "reference",
-]
+__all__ = ["CommonOptions", "KafkaOptions", "RecoveryOptions", "SinkOptions", "TableName", "checks_keywords"]

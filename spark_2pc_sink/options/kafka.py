@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED, SPARK_PREFIX
-from spark_2pc_sink.options.kafka_security import check_security, read_security
+from spark_2pc_sink.options.kafka_security import SecurityOptions, check_security, read_security
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number, as_servers, as_text
-from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting, setting_of
+from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, options_of, setting, setting_of
 
 #: A deadline longer than a day is a hang with another name.
 _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaOptions:
+class KafkaOptions(SecurityOptions):
     """How to reach the brokers and how to write to them.
 
     Made by :meth:`parse`; every field documents the property names, its default and the reason for it. Secrets are
@@ -29,54 +29,11 @@ class KafkaOptions:
 
     bootstrap_servers: tuple[str, ...] = setting(
         properties=("bootstrap.servers", "metadata.broker.list"),
+        given="str",
         why="where the first connection goes, 'host:port' separated by commas; the port is 9092 unless given",
     )
     client_id: str = setting(
         "spark-2pc-sink", properties=("client.id",), why="the name that the broker's logs and quotas know the client by"
-    )
-    security_protocol: str = setting(
-        "PLAINTEXT",
-        properties=("security.protocol",),
-        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        why="Kafka's own default; credentials with a protocol that would ignore them are refused",
-    )
-    sasl_mechanism: str | None = setting(
-        None,
-        properties=("sasl.mechanism", "sasl.mechanisms"),
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which this package does not bring",
-    )
-    sasl_username: str | None = setting(
-        None, properties=("sasl.username",), why="the user, also read from sasl.jaas.config"
-    )
-    sasl_password: str | None = setting(
-        None, properties=("sasl.password",), secret=True, why="the password, also read from sasl.jaas.config"
-    )
-    ssl_ca_location: str | None = setting(
-        None,
-        properties=("ssl.ca.location", "ssl.truststore.location"),
-        why="a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
-    )
-    ssl_certificate_location: str | None = setting(
-        None,
-        properties=("ssl.certificate.location", "ssl.keystore.location"),
-        why="a PEM file with the client's certificate chain. A keystore only with its type PEM",
-    )
-    ssl_key_location: str | None = setting(
-        None,
-        properties=("ssl.key.location",),
-        why="a PEM file with the client's private key; None when the certificate's file holds it too",
-    )
-    ssl_key_password: str | None = setting(
-        None, properties=("ssl.key.password",), secret=True, why="of the client's private key, when it is encrypted"
-    )
-    ssl_crl_location: str | None = setting(
-        None, properties=("ssl.crl.location",), why="a PEM file of revoked certificates"
-    )
-    ssl_check_hostname: bool = setting(
-        default=True,
-        properties=("ssl.endpoint.identification.algorithm",),
-        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
     )
     request_timeout_ms: int = setting(
         30_000,
@@ -150,10 +107,9 @@ class KafkaOptions:
         at_most=5,
         why="a broker remembers the last 5 batches of a producer, so more would lose idempotence (KIP-185)",
     )
-    compression: str = setting(
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
         "zstd",
         properties=("compression.type", "compression.codec"),
-        choices=("none", "gzip", "snappy", "lz4", "zstd"),
         why="the smallest batches of the five for the least processor time over them",
     )
     zstd_level: int = setting(
@@ -295,7 +251,7 @@ class KafkaOptions:
         return self.sasl_username.replace("=", "=3D").replace(",", "=2C")
 
 
-_FIELD_OF = {name: item for item in fields(KafkaOptions) for name in setting_of(item).properties}
+_FIELD_OF = {name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties}
 #: Names that have no field of their own, but a meaning.
 _SECURITY_ONLY = ("sasl.jaas.config", "ssl.truststore.type", "ssl.keystore.type")
 

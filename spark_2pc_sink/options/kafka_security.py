@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_values import as_text
-from spark_2pc_sink.options.settings import HIDDEN
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.settings import HIDDEN, setting
 
 _JAAS = re.compile(
     r"""\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)
@@ -22,6 +20,55 @@ _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.
 _ESCAPED = re.compile(r"\\(.)")
 #: The last part of a login module's class name -> the mechanisms that it serves.
 _JAAS_MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityOptions:
+    """How the client and the brokers know each other; a part of `KafkaOptions`, which checks it."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT",
+        properties=("security.protocol",),
+        why="Kafka's own default; credentials with a protocol that would ignore them are refused",
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = setting(
+        None,
+        properties=("sasl.mechanism", "sasl.mechanisms"),
+        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which this package does not bring",
+    )
+    sasl_username: str | None = setting(
+        None, properties=("sasl.username",), why="the user, also read from sasl.jaas.config"
+    )
+    sasl_password: str | None = setting(
+        None, properties=("sasl.password",), secret=True, why="the password, also read from sasl.jaas.config"
+    )
+    ssl_ca_location: str | None = setting(
+        None,
+        properties=("ssl.ca.location", "ssl.truststore.location"),
+        why="a PEM file of trusted certificates; None trusts the system's. A truststore only with its type PEM",
+    )
+    ssl_certificate_location: str | None = setting(
+        None,
+        properties=("ssl.certificate.location", "ssl.keystore.location"),
+        why="a PEM file with the client's certificate chain. A keystore only with its type PEM",
+    )
+    ssl_key_location: str | None = setting(
+        None,
+        properties=("ssl.key.location",),
+        why="a PEM file with the client's private key; None when the certificate's file holds it too",
+    )
+    ssl_key_password: str | None = setting(
+        None, properties=("ssl.key.password",), secret=True, why="of the client's private key, when it is encrypted"
+    )
+    ssl_crl_location: str | None = setting(
+        None, properties=("ssl.crl.location",), why="a PEM file of revoked certificates"
+    )
+    ssl_check_hostname: bool = setting(
+        default=True,
+        properties=("ssl.endpoint.identification.algorithm",),
+        given="Literal['https', 'none', '']",
+        why="'https' compares the broker's name with its certificate; 'none' or '' does not",
+    )
 
 
 def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -78,7 +125,7 @@ def _jaas_refused(rule: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(option="sasl.jaas.config", value=HIDDEN, rule=rule, remedy=remedy)
 
 
-def check_security(options: KafkaOptions) -> None:
+def check_security(options: SecurityOptions) -> None:
     """Refuse credentials that the protocol would ignore, and a protocol without its credentials.
 
     Raises:

@@ -1,7 +1,7 @@
-"""One setting: its default, its unit, its bounds and the reason for them, kept on the dataclass field itself.
+"""One option: its type, default, unit, bounds and the reason for them, kept on the dataclass field itself.
 
-A default without a reason can't be written here, and the documentation's tables are rendered from the same fields
-that the code reads.
+A default without a reason can't be written here. The documentation's tables are made of the same fields that the code
+reads, and the public signatures are compared with them by a test.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
 
@@ -29,8 +29,8 @@ class Setting:
         unit: of a number: 'ms', 's', 'bytes', or '' for a count or a text.
         at_least: smallest value of a number, inclusive.
         at_most: largest value of a number, inclusive.
-        choices: the values allowed; empty for any.
         properties: for Kafka options, the names under which users know it, the preferred one first.
+        given: the type that a user passes, where the field holds another one.
         secret: never shown in a repr or a message.
     """
 
@@ -38,19 +38,9 @@ class Setting:
     unit: str = ""
     at_least: int | None = None
     at_most: int | None = None
-    choices: tuple[str, ...] = ()
     properties: tuple[str, ...] = ()
+    given: str = ""
     secret: bool = False
-
-
-@dataclass(frozen=True)
-class SettingRow:
-    """One row of the documentation's table of options."""
-
-    name: str
-    default: str
-    unit: str
-    why: str
 
 
 def setting(default: Any = MISSING, **about: Any) -> Any:
@@ -65,6 +55,13 @@ def setting_of(item: Field[Any]) -> Setting:
     return described
 
 
+def options_of(options: type[Any]) -> list[Field[Any]]:
+    """The fields of a class in the order for readers: required ones, its own, then those of its base."""
+    own = options.__annotations__
+    # Sorting is stable: within each of the three groups they stay as declared.
+    return sorted(fields(options), key=lambda item: item.default is not MISSING and 1 + (item.name not in own))
+
+
 def shown_name(item: Field[Any]) -> str:
     """The name that a user would write for this field."""
     properties = setting_of(item).properties
@@ -77,11 +74,18 @@ def check_settings(options: Any) -> None:
     Raises:
         ConfigurationError: the first field, in order of declaration, that breaks a rule.
     """
+    choices = _choices(type(options))
     for item in fields(options):
-        _check_one(item, getattr(options, item.name))
+        _check_one(item, getattr(options, item.name), choices.get(item.name))
 
 
-def _check_one(item: Field[Any], value: object) -> None:
+def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
+    """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
+    parts = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(options).items()}
+    return {name: get_args(part) for name, found in parts.items() for part in found if get_origin(part) is Literal}
+
+
+def _check_one(item: Field[Any], value: object, choices: tuple[str, ...] | None) -> None:
     described, kind = setting_of(item), str(item.type)
     if value is None and "None" in kind:
         return
@@ -89,12 +93,11 @@ def _check_one(item: Field[Any], value: object) -> None:
         _check_number(item, described, value)
     elif kind.startswith("bool") and not isinstance(value, bool):
         raise refusal(item, value, "it is True or False", "pass one of the two")
-    elif kind.startswith("str"):
+    elif choices is not None or kind.startswith("str"):
         if not isinstance(value, str) or not value.strip():
             raise refusal(item, value, "it is a text that is not empty", "pass a text, or leave the option out")
-        if described.choices and value not in described.choices:
-            rule = f"it is one of {', '.join(described.choices)}"
-            raise refusal(item, value, rule, nearest(value, described.choices))
+        if choices is not None and value not in choices:
+            raise refusal(item, value, f"it is one of {', '.join(choices)}", nearest(value, choices))
 
 
 def _check_number(item: Field[Any], described: Setting, value: object) -> None:
@@ -135,16 +138,3 @@ def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, st
 
 def _folded(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
-
-
-def reference(options: type[Any]) -> tuple[SettingRow, ...]:
-    """The table of a class's options in order of declaration: name, default, unit, reason."""
-    return tuple(
-        SettingRow(
-            name=" | ".join(setting_of(item).properties) or item.name,
-            default="required" if item.default is MISSING else repr(item.default),
-            unit=setting_of(item).unit,
-            why=setting_of(item).why,
-        )
-        for item in fields(options)
-    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
-from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, setting
+from spark_2pc_sink.options.settings import INT32_MAX, check_settings, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,34 +26,6 @@ HISTORY_SUFFIX = "_history"
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
 
-#: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
-KNOWN_ELSEWHERE = {
-    "url": "database",
-    "databaseurl": "database",
-    "dsn": "database",
-    "dbtable": "table",
-    "tablename": "table",
-    "writemode": "mode",
-    "outputmode": "mode",
-    "mergekeys": "upsert_keys",
-    "upsertkeycolumns": "upsert_keys",
-    "primarykey": "upsert_keys",
-    "orderby": "upsert_order_by",
-    "transactionalidprefix": "transactional_id",
-    "txnappid": "transactional_id",
-    "bootstrapservers": "kafka",
-    "kafkabootstrapservers": "kafka",
-    "kafkaoptions": "kafka",
-    "maxretries": "batch_attempts_max",
-    "querytimeout": "statement_timeout_ms",
-    "commitlogtable": "state_table",
-    "commitlogretentionepochs": "history_batches",
-    "createtablecolumntypes": "create_table",
-    "partitionby": "partition",
-    # Of the sink, which decides it in advance; `recover` is told by a person.
-    "acceptreplay": "decision",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
@@ -64,37 +37,52 @@ class CommonOptions:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
     """
 
-    transactional_id: str = setting(why="stable across restarts, one per sink; both sides fence by it")
-    kafka: KafkaOptions = setting(why="Kafka client properties, see KafkaOptions")  # noqa: RUF009 - makes a field
+    transactional_id: str = setting(
+        why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
+    )
+    kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
+        given="Mapping[str, str | int]", why="Kafka client properties, by the names of librdkafka or Kafka"
+    )
     database: str = setting(
         secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
     )
     adopt: bool = setting(
         default=False,
-        why="take over a row or a transactional id that belongs to another query or another Kafka cluster",
+        why="take over a state row or a transactional id that belongs to another query or another Kafka cluster. For "
+        "one start only",
     )
     accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
         None,
-        why="with adopt: go on without these batches ('41..43'), which the database has lost; 'none' for no loss. The "
-        "refusal that asks for it names them",
+        given="str | None",
+        why="with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. "
+        "The error that asks for it names them. For one start only",
     )
     state_schema: str = setting(
-        "public", why="named, because a search_path may differ between the job's role and the operator's"
+        "public",
+        why="the schema of the state table; it has a default because the search_path of the job's role and of the "
+        "operator's may differ",
     )
-    state_table: str = setting("kafka_transaction_state", why="the name in KIP-939's recipe")
+    state_table: str = setting(
+        "kafka_transaction_state", why="the table of the state row of each sink, by the name in KIP-939's recipe"
+    )
     history_table: str | None = setting(
         None,
-        why="beside the state table; None: its name with _history behind it, so that no two state tables share one",
+        why="the table of earlier decisions, in the same schema; None: the name of the state table with _history "
+        "behind it, so that no two state tables share one",
     )
     history_batches: int = setting(
         1_000,
         at_least=0,
         at_most=1_000_000,
-        why="lines of the history kept per sink, written with each decision: a lost state row is made again from the "
-        "newest, and the others are for audits. Each is about half a kilobyte. 0: none",
+        why="lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
+        "state row is made again from the newest, the others are for audits. 0: none",
     )
     connect_timeout_s: int = setting(
-        10, unit="s", at_least=2, at_most=600, why="one attempt to connect; libpq takes no less than 2 s"
+        10,
+        unit="s",
+        at_least=2,
+        at_most=600,
+        why="the longest attempt to connect to the database; libpq takes no less than 2 s",
     )
     connect_deadline_ms: int = setting(
         30_000,
@@ -116,45 +104,45 @@ class CommonOptions:
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="then the claim gives up and names the sessions in its way",
+        why="the longest claim; it then gives up, and names the sessions in its way",
     )
     lock_timeout_ms: int = setting(
         30_000,
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="longest wait for a lock of the target table; the batch is then run again",
+        why="the longest wait for a lock of the target table; the batch is then run again",
     )
     statement_timeout_ms: int = setting(
         600_000,
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 minutes "
-        "that a stock broker lets a transaction stay open",
+        why="the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 "
+        "minutes that a stock broker lets a transaction stay open",
     )
     idle_in_transaction_timeout_ms: int = setting(
         60_000,
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="a driver that stops between two statements loses its locks after this; one that waits for its tasks, with "
-        "rows written already, asks the server for nothing three times as often",
+        why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
+        "a statement three times as often",
     )
     commit_timeout_ms: int = setting(
         60_000,
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="no server setting bounds COMMIT (a lost synchronous standby holds it for ever): the connection is cut "
-        "and the outcome settled by a new claim",
+        why="the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
+        "connection is then cut, and a new claim finds the outcome",
     )
     settle_deadline_ms: int = setting(
         120_000,
         unit="ms",
         at_least=1,
         at_most=_TIMEOUT_MS_MAX,
-        why="how long recovery waits for a coordinator that is writing end markers or loading its log",
+        why="the longest wait of recovery for a coordinator that writes end markers or loads its log",
     )
 
     def __post_init__(self) -> None:
@@ -180,14 +168,7 @@ class CommonOptions:
             ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
                 contradiction.
         """
-        known = {item.name: item for item in fields(cls)}
-        for name in given:
-            if name not in known:
-                remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
-                raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
-        for name, item in known.items():
-            if item.default is MISSING and given.get(name) is None:
-                raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")
+        check_keywords(given, {item.name: item.default is MISSING for item in options_of(cls)})
         return cls(**cls._converted(dict(given)))
 
     @classmethod
@@ -224,8 +205,8 @@ class RecoveryOptions(CommonOptions):
         unit="s",
         at_least=0,
         at_most=86_400,
-        why="a row touched later than this ago may have a running sink: the command line then wants --take-over, where "
-        "database sessions do not tell (behind a pooler in transaction mode, on a standby)",
+        why="a state row that was touched later than this ago may have a running sink. Recovery then takes it over "
+        "only if told to, where database sessions do not tell (behind a pooler in transaction mode, on a standby)",
     )
 
 
@@ -246,63 +227,70 @@ class SinkOptions(CommonOptions):
     columns: Mapping[str, str] | None = setting(
         None, why="column -> SQL expression; None: every column of the batch that is not one of Kafka's"
     )
-    mode: str = setting("append", choices=("append", "upsert"), why="'upsert' replaces rows with the same upsert_keys")
-    upsert_keys: tuple[str, ...] = setting((), why="the columns of a unique key of the table; only with mode='upsert'")
+    mode: Literal["append", "upsert"] = setting("append", why="'upsert' replaces rows with the same upsert_keys")
+    upsert_keys: tuple[str, ...] = setting(
+        (),
+        given="list[str] | tuple[str, ...]",
+        why="the columns of a unique key of the table; only with mode='upsert'",
+    )
     upsert_order_by: str | None = setting(
-        None, why="SQL expression; of rows with one key in a batch the greatest wins. None: such a batch is refused"
+        None,
+        why="SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice "
+        "is refused",
     )
-    upsert_superseded: str = setting(
+    upsert_superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
-        choices=("send_first", "leave_out"),
-        why="what becomes of the records of rows that upsert_order_by passed over in their batch: sent before the one "
-        "that the table keeps, or not at all. With either the last record of a key is the table's row",
+        why="the records of rows that upsert_order_by passed over in their batch are sent before the one that the "
+        "table keeps, or not at all. With either the last record of a key is the table's row",
     )
-    upsert_late_rows: str = setting(
+    upsert_late_rows: Literal["replace", "keep_newer"] = setting(
         "replace",
-        choices=("replace", "keep_newer"),
-        why="what a row does that is older, by upsert_order_by, than the one that an earlier batch has left in the "
-        "table: it replaces that, on both sides; or the table keeps the newer one, and Kafka gets the late record "
-        "all the same",
+        why="a row may be older, by upsert_order_by, than the one that an earlier batch has left in the table. It "
+        "replaces that one on both sides; or the table keeps the newer one, and Kafka gets the late record all the "
+        "same",
     )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
     batch_attempts_max: int = setting(
-        3, at_least=1, at_most=100, why="a batch is run this often inside one call before the query fails"
+        3, at_least=1, at_most=100, why="the number of attempts of a batch before the query fails"
     )
     inline_copy_bytes_max: int | None = setting(
         None,
         unit="bytes",
         at_least=0,
         at_most=INT32_MAX,
-        why="COPY bytes that the tasks which run at one time may send through the driver's memory, when they end; a "
-        "task with more than its share stages its rows, and the driver takes them meanwhile. None: 128 MiB for all, "
-        "and for each task no more than 8 MiB, or 1 MiB where they go to files. More keeps the executors of a cluster "
-        "from connecting to the database for batches of that size; a batch has up to four times as many tasks, and "
+        why="the COPY bytes that all running tasks together may return through the driver's memory. A task with more "
+        "than its share stages its rows, and the driver takes them meanwhile. None: 128 MiB for all, and for each task "
+        "no more than 8 MiB, or 1 MiB where they go to files. With more, executors need no connection to the database "
+        "for batches of that size. A batch has up to four times as many tasks as run at one time, and "
         "spark.driver.maxResultSize is 1 GiB",
     )
     local_files: bool = setting(
         default=True,
-        why="where tasks run on the driver's machine (master local[n]), they stage rows, and hand encoded records to "
-        "each other, in files below spark.local.dir; False: by tables and Spark's shuffle, as in a cluster",
+        why="with a master local[n], tasks stage rows and hand encoded records to each other in files below "
+        "spark.local.dir. False: in tables and by Spark's shuffle, as in a cluster",
     )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: int | None = setting(
         None,
         at_least=0,
         at_most=2**63 - 1,
-        why="id of a batch whose replay may differ from the one that the database took: if Kafka is owed it, it is "
-        "sent as Spark has it now, if both sides have it, it is left out. The refusal that asks for it names the batch",
+        why="the id of a batch: continue although Spark replays different rows. If Kafka lacks the batch, it is sent "
+        "as it is now; if both sides hold it, it is skipped. The error that asks for it names the batch. For one start "
+        "only",
     )
     on_batch: Callable[[Any], object] | None = setting(  # noqa: RUF009 - makes a field
         None,
-        why="called in the driver with a BatchReport for each batch that both sides have, to hand its figures on; what "
-        "it raises ends the query, and the batch stays written",
+        given="Callable[[BatchReport], object] | None",
+        why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
+        "query; the batch stays written",
     )
     decision_margin_ms: int = setting(
         10_000,
         unit="ms",
         at_least=0,
         at_most=_TIMEOUT_MS_MAX,
-        why="the database does not decide when the Kafka transaction has less time left: COMMIT and EndTxn need some",
+        why="the database does not decide when less time than this is left to the Kafka transaction: COMMIT and EndTxn "
+        "need some",
     )
 
     def __post_init__(self) -> None:

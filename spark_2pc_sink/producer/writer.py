@@ -7,7 +7,8 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 
 ::
 
-    with TransactionalWriter(options, "orders", topic="orders") as writer:
+    kafka = {"bootstrap.servers": "broker:9092"}
+    with TransactionalWriter(transactional_id="orders", kafka=kafka, topic="orders") as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(pa.table({"key": ["a"], "value": ["1"]}))
@@ -18,7 +19,7 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -42,7 +43,7 @@ from spark_2pc_sink.ids import (
     TopicPartition,
     TransactionState,
 )
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, checks_keywords
 from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, StickyPartitioner
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.error_policy import kafka_error
@@ -58,20 +59,29 @@ class TransactionalWriter:
     Every call has a deadline: ``max_block_ms`` for the coordinator, ``delivery_timeout_ms`` for records.
 
     Args:
-        options: where to and how.
         transactional_id: stable across restarts; a second writer with the same id fences the first.
+        kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
         topic: of rows without a column ``topic``.
         resume: finish prepared transactions on brokers without keepPreparedTxn and without two-phase commit, which
             is every released one or any that did not grant it: ``init_transactions(keep_prepared_txn=True)`` then
             looks at the transaction instead of taking it over, and EndTxn is sent with its own pair. Nobody is fenced
             until the transaction is completed, and the broker may abort it after ``transaction.timeout.ms``: whoever
             sets this has another way to keep old writers out, and to notice a lost transaction.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
     """
 
+    @checks_keywords
     def __init__(
-        self, options: KafkaOptions, transactional_id: str, *, topic: str | None = None, resume: bool = False
+        self,
+        *,
+        transactional_id: str,
+        kafka: Mapping[str, str | int],
+        topic: str | None = None,
+        resume: bool = False,
     ) -> None:
-        self._options = options
+        options = self._options = KafkaOptions.parse(kafka)
         self._cluster = Cluster(options)
         self._client = TransactionClient(self._cluster, transactional_id, options)
         self._partitioner = StickyPartitioner(self._cluster, topic)

@@ -4,50 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
-from jdbc_state import SqlStateStore, StoreSettings
-from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.contract import record_expressions
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
-from spark_2pc_sink.sink.job.json_settings import JsonSettings
-from spark_2pc_sink.sink.job.query_checks import (
-    QueryRun,
-    check_environment,
-    current_query,
-    current_run,
-    is_running,
-    is_stopping,
-    local_directory,
-    runs_here,
-    stream_execution,
-)
-from spark_2pc_sink.sink.job.record_places import check_places
-from spark_2pc_sink.sink.job.repeatability import Repeatability
-from spark_2pc_sink.sink.job.run_record import run_record
+from spark_2pc_sink.options import SinkOptions, checks_keywords
+from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
-from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
-from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+from spark_2pc_sink.sink.query_run import QueryRun
+from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from spark_2pc_sink.sink.report import BatchReport
+    from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
 
@@ -59,29 +28,75 @@ class DualWriteSink:
     time, one call after the other. A reader of the topic with isolation.level=read_committed and a reader of the table
     see the same rows, each once, whatever died in between (KIP-939, "Normal processing recipe").
 
+    These are the options that most jobs need; docs/reference/options.md has all of them, each with the reason for its
+    default.
+
     Args:
         transactional_id: stable across restarts and different for each sink; both sides fence by it.
         kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
         database: SQLAlchemy URL, dialect postgresql.
+        table: target table, ``table`` or ``schema.table``.
         topic: where rows go; a column named ``topic`` overrides it row by row.
         key: SQL expression over the batch; default: the column ``key`` if there is one, else null.
         value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
         headers: SQL expression of type array<struct<key:string,value:binary>>; default: the column ``headers``.
         partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
-        table: target table, ``table`` or ``schema.table``.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
         on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
             query; the batch stays written, and is skipped by the next start.
-        **options: everything else of `SinkOptions`, each with a documented default.
 
     Raises:
         ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._options = SinkOptions.parse(**options)
-        self._run: _Run | None = None
+    @checks_keywords
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        kafka: Mapping[str, str | int],
+        database: str,
+        table: str,
+        topic: str | None = None,
+        key: str | None = None,
+        value: str | None = None,
+        headers: str | None = None,
+        partition: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        mode: Literal["append", "upsert"] = "append",
+        upsert_keys: list[str] | tuple[str, ...] = (),
+        upsert_order_by: str | None = None,
+        upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
+        upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
+        create_table: bool = False,
+        batch_attempts_max: int = 3,
+        inline_copy_bytes_max: int | None = None,
+        local_files: bool = True,
+        staging_schema: str | None = None,
+        accept_replay: int | None = None,
+        on_batch: Callable[[BatchReport], object] | None = None,
+        decision_margin_ms: int = 10_000,
+        adopt: bool = False,
+        accept_loss: str | None = None,
+        state_schema: str = "public",
+        state_table: str = "kafka_transaction_state",
+        history_table: str | None = None,
+        history_batches: int = 1_000,
+        connect_timeout_s: int = 10,
+        connect_deadline_ms: int = 30_000,
+        claim_lock_timeout_ms: int = 2_000,
+        claim_deadline_ms: int = 30_000,
+        lock_timeout_ms: int = 30_000,
+        statement_timeout_ms: int = 600_000,
+        idle_in_transaction_timeout_ms: int = 60_000,
+        commit_timeout_ms: int = 60_000,
+        settle_deadline_ms: int = 120_000,
+    ) -> None:
+        # The keywords above, which a test compares with `SinkOptions`: types and defaults are written here for readers.
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self._options = SinkOptions.parse(**given)
+        self._run: QueryRun | None = None
         self._calls = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -91,18 +106,37 @@ class DualWriteSink:
             LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
-        # Beside another one this call would take that for failed, claim anew, and supersede it. The other one may be of
-        # a query that was stopped: Spark does not wait for the Python side, which soon notices.
+        with self._alone(f"write batch {batch_id} to"):
+            self._write(batch, batch_id)
+
+    def close(self) -> None:
+        """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.
+
+        Another call of the sink starts a new run.
+
+        Raises:
+            LocalProtocolError: a thread is in a call of this object, for ``claim_deadline_ms`` by now.
+        """
+        with self._alone("close the sink of"):
+            run, self._run = self._run, None
+            if run is not None:
+                run.close()
+
+    @contextmanager
+    def _alone(self, operation: str) -> Iterator[None]:
+        """Keep two calls apart: the later one would take the other for failed, claim anew, and supersede it.
+
+        The other one may be of a query that was stopped. Spark does not wait for the Python side, which soon notices.
+        """
         wait_ms = self._options.claim_deadline_ms
         if not self._calls.acquire(timeout=wait_ms / 1000):
             raise LocalProtocolError(
-                operation=f"write batch {batch_id} to {self._options.transactional_id!r}",
+                operation=f"{operation} {self._options.transactional_id!r}",
                 state=f"busy in another thread for {wait_ms} ms",
-                rule="one call comes after the other; parts of a batch that are written at the same time, and queries "
-                "that run at the same time, need a sink each, with a transactional_id of its own",
+                rule="calls must not overlap; give each parallel writer its own sink and transactional_id",
             )
         try:
-            self._write(batch, batch_id)
+            yield
         finally:
             self._calls.release()
 
@@ -138,7 +172,7 @@ class DualWriteSink:
         sinks_of_runs.check_in(
             query, self._options, is_active=lambda other: stream_execution(batch.sparkSession, other) is not None
         )
-        started = _Run(self._options, query, execution, batch.sparkSession)
+        started = QueryRun(self._options, query, execution, batch.sparkSession)
         try:
             started.start(batch)
         except BaseException:
@@ -147,148 +181,3 @@ class DualWriteSink:
         if self._run is not None:
             self._run.close()
         self._run = started
-
-
-class _Run:
-    """One run of one query: connections, the claim, and what was learnt of the batch's schema."""
-
-    def __init__(self, options: SinkOptions, query: QueryRun, execution: Any | None, spark: SparkSession) -> None:
-        self._query = query
-        self._clock = SystemClock()
-        self._execution = execution
-        self._options = options
-        here = options.local_files and runs_here(spark)
-        self._local = LocalFolder(local_directory(spark)) if here else None
-        self._cluster = Cluster(options.kafka)
-        self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
-        self._store = SqlStateStore(
-            options.database,
-            StoreSettings(**options.store_settings()),
-            # A process may go on when its query has ended, as a notebook's does.
-            shown_while=lambda: is_running(self._execution),
-        )
-        # The same connections for both, which take turns: one is kept.
-        self._loader = TableLoader(options, self._store.database)
-        self._topics = TopicMetadata(self._cluster, self._clock)
-        self._small_batches = SmallBatches()
-        # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
-        self._connections = Connections(options.kafka)
-        self._arrow = ArrowBatchSize()
-        self._channel = CopyChannel()
-        self._times = StepTimes(self._clock)
-        self._driver = BatchDriver(
-            transactional_id=options.transactional_id,
-            recovery=Recovery(
-                transactional_id=options.transactional_id,
-                kafka=self._kafka,
-                store=self._store,
-                clock=self._clock,
-                settle_deadline_ms=options.settle_deadline_ms,
-                adopt=options.adopt,
-                accept_loss=options.accept_loss,
-                topics=() if options.topic is None else (options.topic,),
-            ),
-            kafka=self._kafka,
-            store=self._store,
-            clock=self._clock,
-            query_id=query.query_id,
-            run_id=query.run_id,
-            attempts_max=options.batch_attempts_max,
-            decision_margin_ms=options.decision_margin_ms,
-            restore_deadline_ms=options.connect_deadline_ms,
-            accept_replay=options.accept_replay,
-            stopping=lambda: is_stopping(self._execution),
-            observer=self._times,
-            look_back=lambda missing: run_record(spark, query.run_id, execution, missing),
-        )
-        self._repeatable = Repeatability(spark)
-        self._settings = JsonSettings(options.transactional_id)
-        self._analyzed: tuple[StructType, Mapping[str, str], record_expressions.RecordExpressions] | None = None
-
-    def goes_on(self, spark: SparkSession, query_id: str) -> bool:
-        """True when it is still this run that calls; a query that was started again has a run of its own."""
-        if query_id != self._query.query_id:
-            return False
-        # One question while it is active, which no two runs of one query are.
-        active = self._execution is not None and not is_stopping(self._execution)
-        return active or self._query == current_run(spark, query_id, stream_execution(spark, query_id))
-
-    def start(self, batch: DataFrame) -> None:
-        """Check everything that can be checked without writing, then claim and recover."""
-        spark = batch.sparkSession
-        execution = self._execution
-        check_environment(spark, execution)
-        expressions = self._expressions(batch)
-        self._repeatable.check_stream(execution)
-        if self._options.topic is not None:
-            self._cluster.partition_counts([self._options.topic])
-        self._loader.prepare(batch, expressions, create=False)
-        for name in ("adopt", "accept_loss", "accept_replay"):
-            given = getattr(self._options, name)
-            if given is not None and given is not False:
-                once = (
-                    "is meant for one start, and nothing that it allows is refused while it is there: take it out again"
-                )
-                _log.warning("%s: %s=%s %s", self._options.transactional_id, name, given, once)
-        recovered = self._driver.recover()
-        self._loader.drop_leftover_staging(recovered.row.generation)
-        initialized = recovered.initialized
-        _log.warning(
-            "%s: claim %d, next pair %s; %s",
-            self._options.transactional_id,
-            recovered.row.generation,
-            initialized.producer,
-            "transactions never time out (two-phase commit is granted)"
-            if initialized.two_phase_commit
-            else f"transactions time out after {initialized.timeout_ms // 1000} s (two-phase commit is not granted): "
-            "after a longer crash between the two commits a batch is sent to Kafka again",
-        )
-
-    def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
-        """Take one batch through the recipe."""
-        self._repeatable.check(batch, "the batch")
-        expressions = self._expressions(batch)
-        work = SparkBatchWork(
-            frame=batch,
-            options=self._options,
-            expressions=expressions,
-            topics=self._topics,
-            loader=self._loader,
-            small_batches=self._small_batches,
-            connections=self._connections,
-            arrow=self._arrow,
-            channel=self._channel,
-            local=self._local,
-            clock=self._clock,
-        )
-        self._times.begin()
-        report = self._driver.write(batch_id, work)
-        return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
-
-    def close(self) -> None:
-        """Close the connections of this run."""
-        self._channel.close()
-        if self._local is not None:
-            self._local.close()
-        self._connections.drop()
-        self._cluster.close()
-        self._store.close()
-
-    def _expressions(self, batch: DataFrame) -> record_expressions.RecordExpressions:
-        """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""
-        schema, settings = batch.schema, self._settings.now(batch.sparkSession)
-        if self._analyzed is None or self._analyzed[:2] != (schema, settings):
-            order_by = self._options.upsert_order_by
-            chosen = record_expressions.choose_expressions(self._options, schema)
-            analyzed = record_expressions.analyze(batch, chosen, order_by)
-            check_places(batch, analyzed, self._options)
-            self._repeatable.check(
-                record_expressions.expressions_frame(batch, analyzed, order_by), "an expression of the sink"
-            )
-            in_tasks = record_expressions.with_json(analyzed, schema, settings)
-            self._analyzed = (
-                schema,
-                settings,
-                record_expressions.with_guards(record_expressions.with_key_column(in_tasks, batch), batch),
-            )
-        return self._analyzed[2]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
@@ -43,7 +43,8 @@ _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 #: The only authorizer that the server has (KIP-801).
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
+STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
 _NOBODY: Final = PlainUsers()
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
@@ -56,8 +57,8 @@ def _long(name: str, default: int, why: str, *, unit: str = "", at_least: int = 
     return setting(default, properties=(name,), why=why, unit=unit, at_least=at_least, at_most=_INT64_MAX)
 
 
-def _row(name: str, default: object, why: str, *, choices: tuple[str, ...] = (), secret: bool = False) -> Any:
-    return setting(default, properties=(name,), why=why, choices=choices, secret=secret)
+def _row(name: str, default: object, why: str, *, secret: bool = False) -> Any:
+    return setting(default, properties=(name,), why=why, secret=secret)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +241,8 @@ class BrokerProperties:
     )
     group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
 
-    sasl_enabled_mechanisms: str = _row(
-        "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism", choices=("PLAIN",)
+    sasl_enabled_mechanisms: Literal["PLAIN"] = _row(
+        "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism"
     )
     sasl_server_max_receive_size: int = _number(
         "sasl.server.max.receive.size",
@@ -250,25 +251,22 @@ class BrokerProperties:
         unit="bytes",
         at_least=1,
     )
-    ssl_keystore_type: str = _row(
-        "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one", choices=("PEM",)
+    ssl_keystore_type: Literal["PEM"] = _row(
+        "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one"
     )
     ssl_keystore_location: str | None = _row("ssl.keystore.location", None, "a PEM file: private key and certificates")
     ssl_key_password: str | None = _row(
         "ssl.key.password", None, "the password of the private key, where that is encrypted", secret=True
     )
-    ssl_truststore_type: str = _row(
-        "ssl.truststore.type", "PEM", "the format of the truststore; PEM is the only one", choices=("PEM",)
+    ssl_truststore_type: Literal["PEM"] = _row(
+        "ssl.truststore.type", "PEM", "the format of the truststore; PEM is the only one"
     )
     ssl_truststore_location: str | None = _row("ssl.truststore.location", None, "a PEM file: who may sign for clients")
-    ssl_client_auth: str = _row(
-        "ssl.client.auth", "none", "whether a client shows a certificate", choices=("none", "requested", "required")
+    ssl_client_auth: Literal["none", "requested", "required"] = _row(
+        "ssl.client.auth", "none", "whether a client shows a certificate"
     )
-    authorizer_class_name: str | None = _row(
-        "authorizer.class.name",
-        None,
-        "what decides on access; None allows everything to everyone",
-        choices=(STANDARD_AUTHORIZER,),
+    authorizer_class_name: _Authorizer | None = _row(  # noqa: RUF009 - makes a field
+        "authorizer.class.name", None, "what decides on access; None allows everything to everyone"
     )
     super_users: str | None = _row("super.users", None, "principals that no ACL binds, User:a;User:b")
     allow_everyone_if_no_acl_found: bool = _row(

@@ -33,8 +33,8 @@ _REAL_TIME_TRIGGER = "RealTimeTrigger"
 
 
 @dataclass(frozen=True)
-class QueryRun:
-    """One run of one streaming query.
+class RunIds:
+    """By which Spark knows one run of one streaming query.
 
     Attributes:
         query_id: kept in the checkpoint, the same after a restart from it.
@@ -62,8 +62,8 @@ def current_query(spark: SparkSession) -> str:
     return str(query_id)
 
 
-def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> QueryRun:
-    """The run of the query on whose thread this is called.
+def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> RunIds:
+    """The ids of the run on whose thread this is called.
 
     Args:
         spark: the session of the batch.
@@ -72,7 +72,7 @@ def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> Qu
             the job has set one of its own.
     """
     run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
-    return QueryRun(query_id, str(run_id))
+    return RunIds(query_id, str(run_id))
 
 
 def runs_here(spark: SparkSession) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.job.query_checks import QueryRun
+    from spark_2pc_sink.sink.job.query_checks import RunIds
 
 #: Options that say how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
 _HOW: Final = frozenset(
@@ -50,7 +50,7 @@ class SinksOfRuns:
     def __len__(self) -> int:
         return len(self._known)
 
-    def check_in(self, run: QueryRun, options: SinkOptions, *, is_active: Callable[[str], bool]) -> None:
+    def check_in(self, run: RunIds, options: SinkOptions, *, is_active: Callable[[str], bool]) -> None:
         """Note that a run calls a sink.
 
         Args:

@@ -88,7 +88,7 @@ def test_a_misspelt_option_is_refused_at_construction() -> None:
             kafka={"bootstrap.servers": "h:1"},
             database="postgresql://h/d",
             table="t",
-            upsert_key=["id"],
+            upsert_key=["id"],  # type: ignore[call-arg]  # what is tested
         )
 
 

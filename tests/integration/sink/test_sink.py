@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -61,10 +62,25 @@ def test_append_with_two_phase_commit_granted(
     stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
     """KIP-939: asked for where the broker grants it, and said so at the start."""
+    caplog.set_level(logging.INFO, "spark_2pc_sink")
     stream.add(rows_of(0))
     stream.run(target.sink(key="id"))
     target.check(rows_of(0))
     assert "never time out" in caplog.text
+
+
+def test_a_normal_start_and_restart_log_no_warning(
+    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A WARNING is for what a person should look at."""
+    caplog.set_level(logging.INFO, "spark_2pc_sink")
+    for batch in range(2):
+        stream.add(rows_of(batch))
+        stream.run(target.sink(key="id"))
+    target.check(rows_of(0) + rows_of(1))
+    ours = [record for record in caplog.records if record.name.startswith(("spark_2pc_sink", "jdbc_state"))]
+    assert sum("next pair" in record.getMessage() for record in ours) == 2
+    assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
 
 
 def test_the_driver_writes_small_batches_until_one_is_large(

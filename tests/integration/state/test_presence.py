@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -313,6 +314,7 @@ def test_a_pooler_in_transaction_mode_shows_them_in_their_transactions(
     operator: SqlStateStore, database: str, pooled: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """C6, D10: the driver says so at its claim, leaves no name to the next user of a session, and works."""
+    caplog.set_level(logging.INFO, "jdbc_state")
     url = pooled(database, "transaction")
     with sql_store(url) as driver, sql_store(url) as looking:
         row = claim(driver)

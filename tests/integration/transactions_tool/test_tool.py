@@ -25,7 +25,7 @@ from tests import conftest
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker, BrokerRequest, Provider
 from tests.integration.transactions_tool.hanging import HOUR_MS, VERIFIES_NOTHING, produce_raw
-from tests.integration.writer.writers import DEADLINE_S, options_for
+from tests.integration.writer.writers import DEADLINE_S, kafka_for, options_for
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -62,8 +62,12 @@ def rows(*values: str, partition: int = 0) -> Any:
 
 
 @contextmanager
-def writer_on(broker: Broker, transactional_id: str, topic: str, **properties: object) -> Iterator[TransactionalWriter]:
-    with TransactionalWriter(options_for(broker.bootstrap, **properties), transactional_id, topic=topic) as writer:
+def writer_on(
+    broker: Broker, transactional_id: str, topic: str, **properties: str | int
+) -> Iterator[TransactionalWriter]:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap, **properties), topic=topic
+    ) as writer:
         writer.init_transactions()
         yield writer
 

@@ -10,13 +10,14 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
 from spark_2pc_sink.testing import kafka_request, wait_until
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, options_for, session_of, table_of, values
+from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
 
 EXPECTED = sorted(f"value-{number}" for number in range(20_000))
 
@@ -32,8 +33,8 @@ def test_a_broker_killed_and_restarted_in_mid_flush_loses_nothing(
     """B14, B22: batches that the dead broker had are answered as duplicates, the others are appended; each once."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker, partitions=3)
-    options = options_for(broker.bootstrap, batch_size=20_000)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(broker.bootstrap, batch_size=20_000)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         append_in_pieces(writer, 10)
@@ -57,7 +58,9 @@ def test_a_coordinator_killed_before_commit_is_found_again(
     """B14: it comes back with the prepared transaction."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker)
-    with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(100))
@@ -71,7 +74,9 @@ def test_a_coordinator_killed_before_commit_is_found_again(
 def test_a_lost_answer_to_produce_is_no_second_copy(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
-        with TransactionalWriter(options_for(proxy.address), transactional_id, topic=name) as writer:
+        with TransactionalWriter(
+            transactional_id=transactional_id, kafka=kafka_for(proxy.address), topic=name
+        ) as writer:
             writer.init_transactions()
             writer.begin_transaction()
             writer.append(table_of(100))
@@ -90,7 +95,9 @@ def test_a_lost_answer_to_end_txn_is_asked_for_again(
     """B4: the repeated request is answered as a retry, with the same pair (KIP-890, 'Client retries')."""
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
-        with TransactionalWriter(options_for(proxy.address), transactional_id, topic=name) as writer:
+        with TransactionalWriter(
+            transactional_id=transactional_id, kafka=kafka_for(proxy.address), topic=name
+        ) as writer:
             writer.init_transactions()
             writer.begin_transaction()
             writer.append(table_of(100))
@@ -110,8 +117,8 @@ def test_a_commit_without_an_answer_is_unknown_and_settled_by_repeating_it(
     """B4: the call that timed out may be repeated, and only that one."""
     name = topic(partitions=1)
     with kafka.proxy() as proxy:
-        options = options_for(proxy.address, max_block_ms=2_000, request_timeout_ms=500)
-        with TransactionalWriter(options, transactional_id, topic=name) as writer:
+        properties = kafka_for(proxy.address, max_block_ms=2_000, request_timeout_ms=500)
+        with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
             writer.init_transactions()
             writer.begin_transaction()
             writer.append(table_of(100))
@@ -131,8 +138,8 @@ def test_a_broker_that_stalls_longer_than_a_request_may_take(
     """B29: a stall is a time-out and a repetition, never a fatal error."""
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker, partitions=1)
-    options = options_for(broker.bootstrap, request_timeout_ms=500, batch_size=20_000)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(broker.bootstrap, request_timeout_ms=500, batch_size=20_000)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         append_in_pieces(writer, 5)
@@ -155,10 +162,10 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
     """B25: every call ends, and says where it could not connect."""
     broker = start_kafka()
     name = topic(broker=broker)
-    with TransactionalWriter(options_for(broker.bootstrap), transactional_id, topic=name) as early:
+    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name) as early:
         early.init_transactions()  # a coordinator that has just started may load for longer than what follows allows
-    options = options_for(broker.bootstrap, max_block_ms=1_000, delivery_timeout_ms=1_500, request_timeout_ms=500)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(broker.bootstrap, max_block_ms=1_000, delivery_timeout_ms=1_500, request_timeout_ms=500)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
@@ -169,7 +176,7 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
         with pytest.raises(OutcomeUnknownError):
             writer.abort_transaction()
     with (
-        TransactionalWriter(options, transactional_id, topic=name) as late,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as late,
         pytest.raises(KafkaTimeoutError, match=r"bootstrap\.servers=.*ECONNREFUSED"),
     ):
         late.init_transactions()
@@ -182,9 +189,10 @@ def test_a_transaction_that_timed_out_cannot_be_committed(
     """B1, B7: the broker aborts by itself; EndTxn(commit) then says INVALID_TXN_STATE, and the log ABORT."""
     broker = start_kafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
     name = topic(broker=broker, partitions=1)
-    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    properties = kafka_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    options = KafkaOptions.parse(properties)
     with (
-        TransactionalWriter(options, transactional_id, topic=name, resume=True) as writer,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name, resume=True) as writer,
         Cluster(options) as cluster,
     ):
         writer.init_transactions()
@@ -239,8 +247,8 @@ def test_a_two_phase_transaction_does_not_time_out(
         two_phase_commit=True, properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     )
     name = topic(broker=broker, partitions=1)
-    options = options_for(broker.bootstrap, transaction_timeout_ms=1_000)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(broker.bootstrap, transaction_timeout_ms=1_000)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from spark_2pc_sink.producer import Cluster, TransactionalWriter
 from spark_2pc_sink.producer.batch_sender import BatchSender
 from spark_2pc_sink.testing import KafkaBroker, free_port
 from tests.conftest import or_skip
-from tests.integration.writer.writers import committed, options_for, table_of
+from tests.integration.writer.writers import committed, kafka_for, options_for, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
@@ -77,12 +78,16 @@ class SecureKafka:
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             (self.folder / name).write_bytes(pem + b"".join(part.bytes() for part in issued.cert_chain_pems))
 
-    def options(self, listener: str, *, host: str = "localhost", **properties: str | int) -> KafkaOptions:
-        """Options of a client of a listener, which trusts the broker's authority where there is TLS."""
+    def properties(self, listener: str, *, host: str = "localhost", **properties: str | int) -> dict[str, str | int]:
+        """Properties of a client of a listener, which trusts the broker's authority where there is TLS."""
         protocol = "SASL_PLAINTEXT" if listener == "SESSIONS" else listener
         tls = {"ssl_ca_location": str(self.folder / "authority.pem")} if protocol.endswith("SSL") else {}
         address = f"{host}:{self.ports[listener]}"
-        return options_for(address, **{"security_protocol": protocol, **tls, **properties})
+        return kafka_for(address, **{"security_protocol": protocol, **tls, **properties})
+
+    def options(self, listener: str, **properties: Any) -> KafkaOptions:
+        """The options that `properties` become."""
+        return KafkaOptions.parse(self.properties(listener, **properties))
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +112,9 @@ def scram_login(mechanism: str, **changes: str) -> dict[str, str]:
     return {"sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": PASSWORD, **changes}
 
 
-def write_and_read(kafka: SecureKafka, options: KafkaOptions, transactional_id: str) -> None:
+def write_and_read(kafka: SecureKafka, properties: dict[str, str | int], transactional_id: str) -> None:
     """One transaction, read back at the listener that asks for nothing."""
-    with TransactionalWriter(options, transactional_id, topic="t") as writer:
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10, prefix=transactional_id))
@@ -123,7 +128,7 @@ def write_and_read(kafka: SecureKafka, options: KafkaOptions, transactional_id: 
 def test_a_login(listener: str, mechanism: str, kafka: SecureKafka, transactional_id: str) -> None:
     """Also of a name with characters that SCRAM escapes."""
     login = plain_login() if mechanism == "PLAIN" else scram_login(mechanism)
-    write_and_read(kafka, kafka.options(listener, **login), transactional_id)
+    write_and_read(kafka, kafka.properties(listener, **login), transactional_id)
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -141,8 +146,8 @@ def test_a_wrong_password_is_refused_at_once(listener: str, mechanism: str, kafk
 
 
 def test_a_client_s_certificate(kafka: SecureKafka, transactional_id: str) -> None:
-    options = kafka.options("SSL", ssl_certificate_location=str(kafka.folder / "client.pem"))
-    write_and_read(kafka, options, transactional_id)
+    properties = kafka.properties("SSL", ssl_certificate_location=str(kafka.folder / "client.pem"))
+    write_and_read(kafka, properties, transactional_id)
 
 
 def test_another_name_than_the_certificate_s_is_told(kafka: SecureKafka) -> None:
@@ -182,9 +187,8 @@ def test_sessions_end_while_records_are_on_their_way(
     monkeypatch.setattr(BatchSender, "pump", counted)
     rows = pa.table({"value": [f"{transactional_id}-{number}".ljust(200, ".").encode() for number in range(5_000)]})
     count, began_s = 0, time.monotonic()
-    with TransactionalWriter(
-        kafka.options("SESSIONS", batch_size=4_000, **plain_login()), transactional_id, topic="t"
-    ) as writer:
+    properties = kafka.properties("SESSIONS", batch_size=4_000, **plain_login())
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
         writer.init_transactions()
         writer.begin_transaction()
         while time.monotonic() - began_s < 4 * SESSION_MS / 1000:

@@ -26,7 +26,7 @@ from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
-from tests.integration.writer.writers import DEADLINE_S, committed, options_for, session_of, table_of, values
+from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
 
 
 def test_committed_records_are_read_and_aborted_ones_are_not(
@@ -34,7 +34,9 @@ def test_committed_records_are_read_and_aborted_ones_are_not(
 ) -> None:
     """B29, B31, KIP-98: a consumer with read_committed sees committed transactions only."""
     name = topic(broker=kafka_each_version)
-    with TransactionalWriter(options_for(kafka_each_version.bootstrap), transactional_id, topic=name) as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka_each_version.bootstrap), topic=name
+    ) as writer:
         writer.init_transactions()
         for number, commit in enumerate([True, False, True, False]):
             writer.begin_transaction()
@@ -81,7 +83,7 @@ def test_records_are_read_back_identical(
     )
     before_ms = time.time_ns() // 1_000_000
     with TransactionalWriter(
-        options_for(kafka.bootstrap, compression_type=compression), transactional_id, topic=name
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap, compression_type=compression), topic=name
     ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
@@ -98,8 +100,8 @@ def test_records_are_read_back_identical(
 
 def test_many_batches_in_flight_stay_in_order(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
     name = topic(partitions=3)
-    options = options_for(kafka.bootstrap, batch_size=2_000)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(kafka.bootstrap, batch_size=2_000)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         for number in range(20):
@@ -126,14 +128,16 @@ def test_a_new_client_completes_what_an_old_one_prepared(
 ) -> None:
     """KIP-939, 'Recovery recipe', on a broker without keepPreparedTxn: EndTxn with the stored pair."""
     name = topic(partitions=2)
-    first = TransactionalWriter(options_for(kafka.bootstrap), transactional_id, topic=name)
+    first = TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name)
     first.init_transactions()
     assert first.two_phase_commit
     first.begin_transaction()
     first.append(table_of(10))
     state = first.prepare_transaction()
     first.close()
-    with TransactionalWriter(options_for(kafka.bootstrap), transactional_id, topic=name, resume=True) as second:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, resume=True
+    ) as second:
         second.init_transactions(keep_prepared_txn=True)
         assert second.state is WriterState.KEPT
         second.complete_transaction(state if same else PreparedTxnState())
@@ -148,7 +152,7 @@ def test_a_prepared_transaction_is_completed_by_its_own_writer(
     kafka: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     name = topic()
-    with TransactionalWriter(options_for(kafka.bootstrap), transactional_id, topic=name) as writer:
+    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
@@ -164,7 +168,9 @@ def test_released_brokers_do_not_keep_prepared_transactions(
 ) -> None:
     """B3: the question changes nothing, so the prepared transaction is still there afterwards."""
     name = topic(broker=kafka_as_released)
-    with TransactionalWriter(options_for(kafka_as_released.bootstrap), transactional_id, topic=name) as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka_as_released.bootstrap), topic=name
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
@@ -185,7 +191,9 @@ def test_without_two_phase_commit_prepare_is_refused(
 ) -> None:
     """B23: the broker has not granted it."""
     name = topic(broker=kafka_without_2pc)
-    with TransactionalWriter(options_for(kafka_without_2pc.bootstrap), transactional_id, topic=name) as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka_without_2pc.bootstrap), topic=name
+    ) as writer:
         writer.init_transactions()
         assert not writer.two_phase_commit
         writer.begin_transaction()
@@ -224,10 +232,10 @@ def test_a_longer_timeout_is_refused_with_both_names(kafka_without_2pc: Broker, 
 def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: MakeTopic, transactional_id: str) -> None:
     """KIP-98, 'Fencing': InitProducerId aborts the open transaction, and the old pair is refused from then on (B21)."""
     name = topic(broker=kafka_each_version, partitions=1)
-    options = options_for(kafka_each_version.bootstrap)
+    properties = kafka_for(kafka_each_version.bootstrap)
     with (
-        TransactionalWriter(options, transactional_id, topic=name) as first,
-        TransactionalWriter(options, transactional_id, topic=name) as second,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as first,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as second,
     ):
         first.init_transactions()
         first.begin_transaction()
@@ -246,10 +254,10 @@ def test_a_second_writer_fences_the_first(kafka_each_version: Broker, topic: Mak
 
 def test_a_fenced_writer_cannot_produce(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
     name = topic(partitions=1)
-    options = options_for(kafka.bootstrap)
+    properties = kafka_for(kafka.bootstrap)
     with (
-        TransactionalWriter(options, transactional_id, topic=name) as first,
-        TransactionalWriter(options, transactional_id, topic=name) as second,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as first,
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as second,
     ):
         first.init_transactions()
         first.begin_transaction()
@@ -317,8 +325,8 @@ def test_end_is_answered_as_often_as_it_is_asked(
 ) -> None:
     """B6, B7: the same outcome again is success, the opposite one INVALID_TXN_STATE; neither is interpreted here."""
     name = topic(broker=kafka_each_version, partitions=1)
-    options = options_for(kafka_each_version.bootstrap)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(kafka_each_version.bootstrap)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(1))
@@ -354,8 +362,8 @@ def test_the_log_remembers_how_a_transaction_ended(
     kafka_each_version: Broker, topic: MakeTopic, transactional_id: str, commit: bool
 ) -> None:
     name = topic(broker=kafka_each_version, partitions=1)
-    options = options_for(kafka_each_version.bootstrap)
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(kafka_each_version.bootstrap)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         for outcome in (commit, not commit):
             writer.begin_transaction()
@@ -379,7 +387,9 @@ def test_an_id_that_nobody_used_is_unknown(kafka: Broker, transactional_id: str)
 
 
 def test_a_topic_is_not_created(kafka: Broker, transactional_id: str) -> None:
-    with TransactionalWriter(options_for(kafka.bootstrap), transactional_id, topic="no-such-topic") as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic="no-such-topic"
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         began_s = time.monotonic()
@@ -391,8 +401,8 @@ def test_a_topic_is_not_created(kafka: Broker, transactional_id: str) -> None:
 
 def test_a_record_that_the_topic_does_not_take_is_named(kafka: Broker, topic: MakeTopic, transactional_id: str) -> None:
     name = topic(config={"max.message.bytes": "10000"})
-    options = options_for(kafka.bootstrap, compression_type="none")
-    with TransactionalWriter(options, transactional_id, topic=name) as writer:
+    properties = kafka_for(kafka.bootstrap, compression_type="none")
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         # Batches of many records are cut below the limit; 50 000 bytes of them arrive.

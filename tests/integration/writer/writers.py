@@ -15,11 +15,14 @@ from spark_2pc_sink.testing import TopicRecord, read_topic, wait_until
 DEADLINE_S = 60
 
 
-def options_for(bootstrap: str, **properties: object) -> KafkaOptions:
-    """Options as a user writes them, with underscores for dots."""
-    return KafkaOptions.parse(
-        {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in properties.items()}}
-    )
+def kafka_for(bootstrap: str, **properties: str | int) -> dict[str, str | int]:
+    """Properties as a user writes them; here with underscores for dots."""
+    return {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in properties.items()}}
+
+
+def options_for(bootstrap: str, **properties: str | int) -> KafkaOptions:
+    """The options that `kafka_for` becomes."""
+    return KafkaOptions.parse(kafka_for(bootstrap, **properties))
 
 
 def table_of(count: int, *, first: int = 0, prefix: str = "value") -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options.settings import shown_name
 from spark_2pc_sink.producer import Cluster, ProduceSession
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.producer.fake_broker import FakeCluster
@@ -15,23 +17,31 @@ from tests.unit.producer.fake_broker import FakeCluster
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 PAIR = ProducerIdAndEpoch(7, 3)
+#: Options with short pauses, so that nothing waits for long.
+SHORT: dict[str, Any] = {
+    "compression": "none",
+    "retry_backoff_ms": 2,
+    "retry_backoff_max_ms": 10,
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 5,
+    "request_timeout_ms": 5_000,
+    "delivery_timeout_ms": 10_000,
+    "max_block_ms": 10_000,
+}
 
 
 def options_for(cluster: FakeCluster | str, **overrides: Any) -> KafkaOptions:
-    """Options with short pauses, so that nothing waits for long."""
+    """Options of a client of this cluster: `SHORT`, and others."""
     bootstrap = cluster if isinstance(cluster, str) else cluster.bootstrap
-    values: dict[str, Any] = {
-        "bootstrap_servers": (bootstrap,),
-        "compression": "none",
-        "retry_backoff_ms": 2,
-        "retry_backoff_max_ms": 10,
-        "reconnect_backoff_ms": 1,
-        "reconnect_backoff_max_ms": 5,
-        "request_timeout_ms": 5_000,
-        "delivery_timeout_ms": 10_000,
-        "max_block_ms": 10_000,
-    }
-    return KafkaOptions(**{**values, **overrides})
+    return KafkaOptions(**{"bootstrap_servers": (bootstrap,), **SHORT, **overrides})
+
+
+def kafka_for(cluster: FakeCluster | str, **overrides: Any) -> dict[str, str | int]:
+    """The properties of `options_for`, as a user writes them."""
+    options = options_for(cluster, **overrides)
+    names = ("bootstrap_servers", *SHORT, *overrides)
+    given = {shown_name(item): getattr(options, item.name) for item in fields(options) if item.name in names}
+    return given | {"bootstrap.servers": options.bootstrap_servers[0]}
 
 
 def session_on(cluster: Cluster, *, transaction_version: int = 2, **overrides: Any) -> ProduceSession:

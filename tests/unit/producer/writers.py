@@ -14,13 +14,13 @@ from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
-from tests.unit.producer.support import T0, options_for
+from tests.unit.producer.support import T0, kafka_for, options_for
 
 ROWS = pa.table({"partition": [0], "value": ["v"]})
 
 
 def writer_on(fake: FakeCluster, *, resume: bool = False, **overrides: Any) -> TransactionalWriter:
-    return TransactionalWriter(options_for(fake, **overrides), "orders", topic="t", resume=resume)
+    return TransactionalWriter(transactional_id="orders", kafka=kafka_for(fake, **overrides), topic="t", resume=resume)
 
 
 def in_transaction(writer: TransactionalWriter) -> None:

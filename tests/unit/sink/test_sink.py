@@ -75,7 +75,7 @@ def test_a_call_beside_another_is_refused_and_the_other_does_not_notice(
     first = threading.Thread(target=calls.call, args=(shared, 7))
     first.start()
     assert calls.inside.wait(THREAD_S)
-    with pytest.raises(LocalProtocolError, match=r"write batch 7 to 'orders'.*a sink each"):
+    with pytest.raises(LocalProtocolError, match=r"write batch 7 to 'orders'.*its own sink"):
         shared(BATCH, 7)
     calls.go_on.set()
     first.join(THREAD_S)
@@ -95,3 +95,34 @@ def test_a_call_waits_for_that_of_a_query_that_was_stopped(calls: Calls) -> None
     for thread in (first, again):
         thread.join(THREAD_S)
     assert calls.ended == [7, 8]
+
+
+def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the query ends and the process goes on, and so would the connections."""
+    runs: list[mock.Mock] = []
+
+    def start(shared: DualWriteSink, _batch: object, _query_id: str) -> None:
+        runs.append(mock.Mock())
+        shared._run = runs[-1]
+
+    monkeypatch.setattr(module, "current_query", lambda _spark: "query")
+    monkeypatch.setattr(DualWriteSink, "_start", start)
+    shared = sink()
+    shared.close()
+    shared(BATCH, 7)
+    shared.close()
+    shared.close()
+    shared(BATCH, 8)
+    assert [run.close.call_count for run in runs] == [1, 0]
+
+
+def test_a_sink_is_not_closed_in_the_middle_of_a_call(calls: Calls) -> None:
+    shared = impatient_sink()
+    first = threading.Thread(target=calls.call, args=(shared, 7))
+    first.start()
+    assert calls.inside.wait(THREAD_S)
+    with pytest.raises(LocalProtocolError, match=r"close the sink of 'orders'.*busy in another thread for 100 ms"):
+        shared.close()
+    calls.go_on.set()
+    first.join(THREAD_S)
+    assert calls.ended == [7]

@@ -19,7 +19,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_2pc_sink.errors import DualWriteError
-from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
 
@@ -50,10 +49,10 @@ def broker() -> Iterator[ReferenceCoordinator]:
 def write_transactions(bootstrap: str, name: str, stop: threading.Event, told: Told) -> None:
     """One transaction after the other, over every crash of the broker."""
     chance = random.Random(name)
-    options = KafkaOptions.parse({"bootstrap.servers": bootstrap, "retry.backoff.ms": 10, "retry.backoff.max.ms": 50})
+    kafka = {"bootstrap.servers": bootstrap, "retry.backoff.ms": "10", "retry.backoff.max.ms": "50"}
     number = 0
     while not stop.is_set():
-        with TransactionalWriter(options, name, topic="load") as writer:
+        with TransactionalWriter(transactional_id=name, kafka=kafka, topic="load") as writer:
             try:
                 writer.init_transactions()
                 while not stop.is_set():
@@ -128,9 +127,9 @@ def begun(told: dict[str, Told]) -> int:
 
 def end_what_is_open(broker: ReferenceCoordinator, transactional_ids: list[str]) -> None:
     """Take every id over: that answers when the id's last transaction has all its end markers."""
-    options = KafkaOptions.parse({"bootstrap.servers": broker.bootstrap})
+    kafka = {"bootstrap.servers": broker.bootstrap}
     for transactional_id in transactional_ids:
-        with TransactionalWriter(options, transactional_id, topic="load") as writer:
+        with TransactionalWriter(transactional_id=transactional_id, kafka=kafka, topic="load") as writer:
             writer.init_transactions()
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job.query_checks import QueryRun
+from spark_2pc_sink.sink.job.query_checks import RunIds
 from spark_2pc_sink.sink.job.sinks_of_runs import _HOW, SinksOfRuns, what_is_written
 
-RUN = QueryRun("query", "run")
+RUN = RunIds("query", "run")
 
 
 def options(**given: Any) -> SinkOptions:
@@ -28,7 +28,7 @@ def options(**given: Any) -> SinkOptions:
     return SinkOptions.parse(**{**base, **given})
 
 
-def check_in(sinks: SinksOfRuns, run: QueryRun = RUN, *, active: bool = True, **given: Any) -> None:
+def check_in(sinks: SinksOfRuns, run: RunIds = RUN, *, active: bool = True, **given: Any) -> None:
     sinks.check_in(run, options(**given), is_active=lambda _: active)
 
 
@@ -80,15 +80,15 @@ def test_the_same_sink_built_anew_and_others_are_taken(sinks: SinksOfRuns, given
 
 def test_a_restarted_query_may_write_something_else(sinks: SinksOfRuns) -> None:
     """The state row says which batch it goes on with."""
-    check_in(sinks, QueryRun("query", "next run"), table="others")
+    check_in(sinks, RunIds("query", "next run"), table="others")
     with pytest.raises(ConfigurationError):
-        check_in(sinks, QueryRun("query", "next run"))
+        check_in(sinks, RunIds("query", "next run"))
     assert len(sinks) == 1
 
 
 def test_queries_that_have_ended_are_forgotten(sinks: SinksOfRuns) -> None:
     for number in range(5):
-        check_in(sinks, QueryRun(f"query {number}", "run"), active=False)
+        check_in(sinks, RunIds(f"query {number}", "run"), active=False)
     assert len(sinks) == 1
 
 

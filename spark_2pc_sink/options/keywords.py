@@ -1,0 +1,78 @@
+"""The keywords of a public call: one that is unknown, or missing, is refused with the name to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import ParamSpec, TypeVar
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import HIDDEN, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
+KNOWN_ELSEWHERE = {
+    "url": "database",
+    "databaseurl": "database",
+    "dsn": "database",
+    "dbtable": "table",
+    "tablename": "table",
+    "writemode": "mode",
+    "outputmode": "mode",
+    "mergekeys": "upsert_keys",
+    "upsertkeycolumns": "upsert_keys",
+    "primarykey": "upsert_keys",
+    "orderby": "upsert_order_by",
+    "transactionalidprefix": "transactional_id",
+    "txnappid": "transactional_id",
+    "bootstrapservers": "kafka",
+    "kafkabootstrapservers": "kafka",
+    "kafkaoptions": "kafka",
+    "maxretries": "batch_attempts_max",
+    "querytimeout": "statement_timeout_ms",
+    "commitlogtable": "state_table",
+    "commitlogretentionepochs": "history_batches",
+    "createtablecolumntypes": "create_table",
+    "partitionby": "partition",
+    # Of the sink, which decides it in advance; `recover` is told by a person.
+    "acceptreplay": "decision",
+}
+
+
+def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
+    """Refuse what would be a ``TypeError`` of Python, before anything is done with one of the values.
+
+    Args:
+        given: the keywords of a call. A required one that is None counts as missing.
+        known: the keywords that exist, and whether each is required.
+
+    Raises:
+        ConfigurationError: an unknown keyword (with the nearest that exists), or a missing one.
+    """
+    for name in given:
+        if name not in known:
+            remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
+            # The value may be a secret under a misspelt name.
+            raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
+    for name, required in known.items():
+        if required and given.get(name) is None:
+            raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")
+
+
+def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let calls of a function with explicit keywords fail as `check_keywords` says.
+
+    IDEs, type checkers and ``inspect.signature`` see the function's own signature.
+    """
+    parameters = signature(function).parameters.values()
+    known = {item.name: item.default is Parameter.empty for item in parameters if item.kind is Parameter.KEYWORD_ONLY}
+
+    @wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        check_keywords(given, known)
+        return function(*args, **given)
+
+    return checked

@@ -1,0 +1,204 @@
+"""One run of one streaming query: its connections, its claim, and the batches that it takes through the recipe."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.contract.record_expressions import (
+    RecordExpressions,
+    analyze,
+    choose_expressions,
+    expressions_frame,
+    with_guards,
+    with_json,
+    with_key_column,
+)
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
+from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.query_checks import (
+    RunIds,
+    check_environment,
+    current_run,
+    is_running,
+    is_stopping,
+    local_directory,
+    runs_here,
+    stream_execution,
+)
+from spark_2pc_sink.sink.job.record_places import check_places
+from spark_2pc_sink.sink.job.repeatability import Repeatability
+from spark_2pc_sink.sink.job.run_record import run_record
+from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
+from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from spark_2pc_sink.sink.report import BatchReport
+
+_log = logging.getLogger(__name__)
+
+
+class QueryRun:
+    """One run of one query.
+
+    Args:
+        options: of the sink.
+        ids: of the query and of this run.
+        execution: what `stream_execution` found.
+        spark: the session of the first batch.
+    """
+
+    def __init__(self, options: SinkOptions, ids: RunIds, execution: Any | None, spark: SparkSession) -> None:
+        self._ids = ids
+        self._clock = SystemClock()
+        self._execution = execution
+        self._options = options
+        here = options.local_files and runs_here(spark)
+        self._local = LocalFolder(local_directory(spark)) if here else None
+        self._cluster = Cluster(options.kafka)
+        self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
+        self._store = SqlStateStore(
+            options.database,
+            StoreSettings(**options.store_settings()),
+            # A process may go on when its query has ended, as a notebook's does.
+            shown_while=lambda: is_running(self._execution),
+        )
+        # The same connections for both, which take turns: one is kept.
+        self._loader = TableLoader(options, self._store.database)
+        self._topics = TopicMetadata(self._cluster, self._clock)
+        self._small_batches = SmallBatches()
+        # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
+        self._connections = Connections(options.kafka)
+        self._arrow = ArrowBatchSize()
+        self._channel = CopyChannel()
+        self._times = StepTimes(self._clock)
+        self._driver = BatchDriver(
+            transactional_id=options.transactional_id,
+            recovery=Recovery(
+                transactional_id=options.transactional_id,
+                kafka=self._kafka,
+                store=self._store,
+                clock=self._clock,
+                settle_deadline_ms=options.settle_deadline_ms,
+                adopt=options.adopt,
+                accept_loss=options.accept_loss,
+                topics=() if options.topic is None else (options.topic,),
+            ),
+            kafka=self._kafka,
+            store=self._store,
+            clock=self._clock,
+            query_id=ids.query_id,
+            run_id=ids.run_id,
+            attempts_max=options.batch_attempts_max,
+            decision_margin_ms=options.decision_margin_ms,
+            restore_deadline_ms=options.connect_deadline_ms,
+            accept_replay=options.accept_replay,
+            stopping=lambda: is_stopping(self._execution),
+            observer=self._times,
+            look_back=lambda missing: run_record(spark, ids.run_id, execution, missing),
+        )
+        self._repeatable = Repeatability(spark)
+        self._settings = JsonSettings(options.transactional_id)
+        self._analyzed: tuple[StructType, Mapping[str, str], RecordExpressions] | None = None
+
+    def goes_on(self, spark: SparkSession, query_id: str) -> bool:
+        """True when it is still this run that calls; a query that was started again has a run of its own."""
+        if query_id != self._ids.query_id:
+            return False
+        # One question while it is active, which no two runs of one query are.
+        active = self._execution is not None and not is_stopping(self._execution)
+        return active or self._ids == current_run(spark, query_id, stream_execution(spark, query_id))
+
+    def start(self, batch: DataFrame) -> None:
+        """Check everything that can be checked without writing, then claim and recover."""
+        spark = batch.sparkSession
+        execution = self._execution
+        check_environment(spark, execution)
+        expressions = self._expressions(batch)
+        self._repeatable.check_stream(execution)
+        if self._options.topic is not None:
+            self._cluster.partition_counts([self._options.topic])
+        self._loader.prepare(batch, expressions, create=False)
+        for name in ("adopt", "accept_loss", "accept_replay"):
+            given = getattr(self._options, name)
+            if given is not None and given is not False:
+                once = "is meant for one start only: it disables a safety check for as long as it is set. Remove it"
+                _log.warning("%s: %s=%s %s", self._options.transactional_id, name, given, once)
+        recovered = self._driver.recover()
+        self._loader.drop_leftover_staging(recovered.row.generation)
+        initialized = recovered.initialized
+        _log.info(
+            "%s: claim %d, next pair %s; %s",
+            self._options.transactional_id,
+            recovered.row.generation,
+            initialized.producer,
+            "transactions never time out (two-phase commit is granted)"
+            if initialized.two_phase_commit
+            else f"transactions time out after {initialized.timeout_ms // 1000} s (two-phase commit is not granted): "
+            "after a longer crash between the two commits a batch is sent to Kafka again",
+        )
+
+    def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
+        """Take one batch through the recipe."""
+        self._repeatable.check(batch, "the batch")
+        expressions = self._expressions(batch)
+        work = SparkBatchWork(
+            frame=batch,
+            options=self._options,
+            expressions=expressions,
+            topics=self._topics,
+            loader=self._loader,
+            small_batches=self._small_batches,
+            connections=self._connections,
+            arrow=self._arrow,
+            channel=self._channel,
+            local=self._local,
+            clock=self._clock,
+        )
+        self._times.begin()
+        report = self._driver.write(batch_id, work)
+        return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
+
+    def close(self) -> None:
+        """Close the connections of this run."""
+        self._channel.close()
+        if self._local is not None:
+            self._local.close()
+        self._connections.drop()
+        self._cluster.close()
+        self._store.close()
+
+    def _expressions(self, batch: DataFrame) -> RecordExpressions:
+        """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""
+        schema, settings = batch.schema, self._settings.now(batch.sparkSession)
+        if self._analyzed is None or self._analyzed[:2] != (schema, settings):
+            order_by = self._options.upsert_order_by
+            chosen = choose_expressions(self._options, schema)
+            analyzed = analyze(batch, chosen, order_by)
+            check_places(batch, analyzed, self._options)
+            self._repeatable.check(expressions_frame(batch, analyzed, order_by), "an expression of the sink")
+            in_tasks = with_json(analyzed, schema, settings)
+            self._analyzed = (
+                schema,
+                settings,
+                with_guards(with_key_column(in_tasks, batch), batch),
+            )
+        return self._analyzed[2]

@@ -62,14 +62,12 @@ class LostBatches:
     """What the database lacks, as far as it can be known.
 
     Attributes:
-        transactional_id: of the sink.
         first: the batch after that of the row; that of the row where only Kafka was owed it.
         found: in the logs.
         came: the batch that Spark has passed; None before it has passed one.
         bootstrap_servers: for the commands that look at the records.
     """
 
-    transactional_id: str
     first: int
     found: FoundCommits = field(default_factory=FoundCommits)
     came: int | None = None
@@ -152,7 +150,7 @@ class LostBatches:
         )
         by_name = (
             "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
-            f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
+            f"spark-2pc recover --adopt --accept-loss {shown}; or "
             f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
             "is the next"
         )

@@ -39,7 +39,7 @@ def check_kept(kafka: RecordsSide, row: StateRow, resolution: Resolution) -> Res
         return resolution
     written = _written_by(row)
     logs = kafka.view_logs(written.offsets, starts=not committed)
-    lost = find_lost_records(written, logs, committed=committed, transactional_id=row.transactional_id)
+    lost = find_lost_records(written, logs, committed=committed)
     return lost or resolution
 
 
@@ -58,7 +58,7 @@ def explain_outcome_lost(kafka: RecordsSide, row: StateRow, halt: Halt) -> Halt:
         return halt
     if not was_remade(written, logs):
         return halt
-    return find_lost_records(written, logs, committed=True, transactional_id=row.transactional_id) or halt
+    return find_lost_records(written, logs, committed=True) or halt
 
 
 def _written_by(row: StateRow) -> WrittenRecords:

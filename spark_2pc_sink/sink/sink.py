@@ -181,16 +181,7 @@ class _Run:
         self._times = StepTimes(clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
-            recovery=Recovery(
-                transactional_id=options.transactional_id,
-                kafka=self._kafka,
-                store=self._store,
-                clock=clock,
-                settle_deadline_ms=options.settle_deadline_ms,
-                adopt=options.adopt,
-                accept_loss=options.accept_loss,
-                topics=() if options.topic is None else (options.topic,),
-            ),
+            recovery=Recovery.of(options, kafka=self._kafka, store=self._store, clock=clock, topic=options.topic),
             kafka=self._kafka,
             store=self._store,
             clock=clock,

@@ -1,0 +1,45 @@
+"""The command ``spark-2pc recover``, complete with its connections, as the remedies of a halt print it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.engine import make_url
+
+from spark_2pc_sink.options import CommonOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The command in the remedies of the pure rules, which know neither the sink's name nor its connections.
+BARE_COMMAND: Final = "spark-2pc recover"
+#: Flags that the command needs where the sink's option is not the default.
+_NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
+
+
+def recover_command(options: CommonOptions) -> str:
+    """The command for one sink, without what it is to do.
+
+    It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
+    it names the flag for the file that has them.
+    """
+    url = make_url(options.database)
+    # No query: a password may be in it too.
+    database = url.set(drivername="postgresql", password=None, query={}).render_as_string()
+    words = [
+        *("--transactional-id", options.transactional_id),
+        *("--bootstrap-server", ",".join(options.kafka.bootstrap_servers)),
+        *("--database", database),
+    ]
+    for name in _NAMES:
+        value = getattr(options, name)
+        if value != getattr(CommonOptions, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    secured = "" if options.kafka.security_protocol == "PLAINTEXT" else " --command-config FILE"
+    return f"{BARE_COMMAND} {shlex.join(words)}{secured}"
+
+
+def with_command(remedies: Iterable[str], command: str) -> tuple[str, ...]:
+    """The remedies with the complete command in place of the bare one; those that have it already stay as they are."""
+    return tuple(remedy.replace(command, BARE_COMMAND).replace(BARE_COMMAND, command) for remedy in remedies)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.names import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,18 +25,15 @@ def recover_command(options: CommonOptions) -> str:
     It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
     it names the flag for the file that has them.
     """
-    url = make_url(options.database)
-    # No query: a password may be in it too.
-    database = url.set(drivername="postgresql", password=None, query={}).render_as_string()
     words = [
         *("--transactional-id", options.transactional_id),
         *("--bootstrap-server", ",".join(options.kafka.bootstrap_servers)),
-        *("--database", database),
+        *("--database", _without_secrets(make_url(options.database))),
     ]
     for name in _NAMES:
         value = getattr(options, name)
         if value != getattr(CommonOptions, name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else _as_identifier(value)]
     secured = "" if options.kafka.security_protocol == "PLAINTEXT" else " --command-config FILE"
     return f"{BARE_COMMAND} {shlex.join(words)}{secured}"
 
@@ -43,3 +41,16 @@ def recover_command(options: CommonOptions) -> str:
 def with_command(remedies: Iterable[str], command: str) -> tuple[str, ...]:
     """The remedies with the complete command in place of the bare one; those that have it already stay as they are."""
     return tuple(remedy.replace(command, BARE_COMMAND).replace(BARE_COMMAND, command) for remedy in remedies)
+
+
+def _without_secrets(url: URL) -> str:
+    # A password may be in the query too; of that only the place of the server is kept.
+    place = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    return URL.create(
+        "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=place
+    ).render_as_string()
+
+
+def _as_identifier(name: str) -> str:
+    """As the options read it: in quotes where SQL would read another name without."""
+    return name if name.isidentifier() and name.islower() else quote_identifier(name)

@@ -146,7 +146,7 @@ def test_a_person_decides_about_an_owed_batch(
     owe(job)
     job.write_batch(BATCH, CHANGED)
     assert job.fail().cause == HaltCause.RESEND_DIFFERS
-    report = recover(decision=decision, **_sides(job))
+    report = recover(decision=decision, take_over=True, **_sides(job))
     assert report.settled == (decision is OperatorDecision.DROP)
     in_kafka: Mapping[int, list[Row]] = {BATCH: CHANGED if decision is OperatorDecision.ACCEPT_REPLAY else []}
     job.run()

@@ -47,7 +47,7 @@ class TransactionTool:
         ConfigurationError: a property is unknown or wrong.
     """
 
-    def __init__(self, kafka: Mapping[str, str], *, now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(self, kafka: Mapping[str, str | int], *, now_ms: Callable[[], int] = _now_ms) -> None:
         self._cluster = Cluster(KafkaOptions.parse(kafka))
         self._queries = TransactionQueries(self._cluster, now_ms)
 

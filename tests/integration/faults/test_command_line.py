@@ -160,7 +160,7 @@ def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: M
     running = job.stop_at("step:PREPARE", batch=BATCH)
     before = sides(job)
     both: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
-    with pytest.raises(TakeOverRefusedError, match="pid .* from .*; claim 1 is of ") as refused:
+    with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1 is of ") as refused:
         recover(**both)
     assert "take_over=True" in refused.value.remedies[-1]
     assert refused.value.report.driver.alive

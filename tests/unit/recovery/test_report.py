@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from jdbc_state import StateRow
 from jdbc_state.sessions import DriverSession, Liveness
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
@@ -130,6 +131,14 @@ def test_json_says_where_the_driver_is(driver: Liveness, expected: tuple[object,
 def test_the_next_batch(change: dict[str, Any], next_batch: int | None) -> None:
     """An owed batch is sent again; while one is decided only, its outcome is open."""
     assert replace(REPORT, row=replace(ROW, **change)).next_batch == next_batch
+
+
+def test_it_goes_with_an_error_through_a_pipe() -> None:
+    """The errors of a driver may come from another process."""
+    error = TakeOverRefusedError(transactional_id="orders", driver="it lives", remedies=("wait",), report=REPORT)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert again.report == REPORT
+    assert "RecoveryReport" not in repr(again)
 
 
 def test_the_text_is_for_people() -> None:

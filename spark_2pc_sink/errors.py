@@ -29,7 +29,7 @@
     ├── TakeOverRefusedError      a driver of the sink lives, or may, and nobody has said to take over
     ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
     ├── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
-    └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
+    └── InDoubtError              decided in the database, and not completed in Kafka in time
 
 Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
 Python workers to the driver.
@@ -412,7 +412,7 @@ class HaltCause(str, Enum):
 
 @dataclass(eq=False, kw_only=True)
 class HaltError(DualWriteError):
-    """The two sides disagree in a way that must not be settled by code. Kafka was left as it is.
+    """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
 
     ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is the `RecoveryReport` of where a
     recovery halted; None for a halt of a driver.
@@ -436,7 +436,7 @@ class HaltError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class InDoubtError(DualWriteError):
-    """The database has decided, and Kafka could not be brought to follow within the deadline. A restart settles it."""
+    """The database has decided, and Kafka's side was not completed within the deadline. A restart completes it."""
 
     transactional_id: str
     prepared: str

@@ -1,4 +1,4 @@
-"""``spark-2pc``: what is in doubt, and the command that settles it; the state tables; and a cluster's transactions.
+"""``spark-2pc``: commands for sinks in doubt, for the state tables, and for a cluster's transactions.
 
 Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 4 when the state table has
 no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For

@@ -1,4 +1,4 @@
-"""``spark-2pc status`` and ``recover``: what is in doubt, and the command that settles it."""
+"""``spark-2pc status`` and ``recover``: show the sinks that are in doubt, and settle them."""
 
 from __future__ import annotations
 

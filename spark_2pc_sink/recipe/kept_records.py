@@ -1,4 +1,4 @@
-"""Whether Kafka still has the records of a decided batch: what was written, compared with the logs as they are.
+"""Lost records: a decided batch is compared with the topics and logs as they are now.
 
 A transaction can be committed whose records are gone: EndTxn asks no log. A topic that was deleted and made anew takes
 the old one's name and not its id (KIP-516), and a log may have lost its tail. Such a batch must not be noted as done.

@@ -1,8 +1,8 @@
-"""How a decided transaction ended, asked of the partitions that it wrote, one after the other.
+"""Control markers: they tell how a decided transaction ended, in the log of each partition that it wrote.
 
 Recovery comes here when the coordinator no longer shows the transaction. A transaction ends in the same way in all its
 partitions, so one that tells is enough: topics are deleted, logs compacted, brokers lost and permissions withdrawn,
-and none of that may stand in the way of what another partition still has, nor of what a person decides.
+and none of that may hide the marker that another partition still has, nor stop a person's decision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNREADABLE_REMEDY: Final = (
 
 
 class LogSide(Protocol):
-    """What is needed of Kafka here."""
+    """The coordinator and the logs, as this module asks them."""
 
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""

@@ -1,4 +1,4 @@
-"""A decided batch is done only where Kafka still has its records: its topics and logs are looked at before."""
+"""Kept batches: a decided batch is only noted as done after its topics and logs have shown its records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RecordsSide(Protocol):
-    """What is needed of Kafka here."""
+    """The topics and logs, as this module asks them."""
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
         """Look at the topics and the logs of a batch as they are now; with ``starts`` at where the logs begin, too."""

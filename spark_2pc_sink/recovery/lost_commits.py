@@ -1,4 +1,4 @@
-"""What the database lacks that Kafka has, looked up in the logs that the state row names, and passed over by name.
+"""Lost commits: Kafka has batches that the database lacks. The logs that the state row names show them.
 
 Recovery comes here when Kafka shows a commit that the row does not know, the driver when Spark's next batch does not
 follow the row's. Both end in a halt that says which batches are missing, or in what a person has decided about them.
@@ -38,7 +38,7 @@ _CLOCKS_DIFFER_MS: Final = 600_000
 
 
 class CommitsSide(Protocol):
-    """What is needed of Kafka here."""
+    """The coordinator and the logs, as this module asks them."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -52,7 +52,7 @@ class CommitsSide(Protocol):
 
 
 class LostCommits:
-    """What the database lacks of one sink, as often as it is asked.
+    """The batches of one sink that the database lacks; looked up at each call.
 
     Args:
         kafka: the coordinator and the logs.

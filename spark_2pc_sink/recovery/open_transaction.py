@@ -1,4 +1,4 @@
-"""Where a transaction is open whose decision is lost, and how a person finds out how it has to end."""
+"""Open transactions whose decision is lost: where their records are, for a person who says how they end."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Recovery:
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
             SupersededError: a newer driver has claimed since.
-            HaltError: the two sides disagree in a way that must not be settled by code; Kafka was left as it was.
+            HaltError: the two sides differ, and there is no safe automatic answer; Kafka was left as it was.
             InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.

@@ -5,7 +5,7 @@ The rules are pure (`spark_2pc_sink.recipe`). This module gets them what they de
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.clock import Clock, Deadline
@@ -47,10 +47,11 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 }
 
 
+@dataclass(kw_only=True)
 class Diagnosis:
     """Looks at both sides of one transactional id, as often as it is asked to.
 
-    Args:
+    Attributes:
         transactional_id: the sink's id.
         kafka: the coordinator and the logs.
         store: the state rows.
@@ -62,28 +63,15 @@ class Diagnosis:
         command: ``spark-2pc recover`` with the sink's name and connections, for remedies.
     """
 
-    def __init__(
-        self,
-        *,
-        transactional_id: str,
-        kafka: KafkaSide,
-        store: StateStore,
-        losses: LostCommits,
-        clock: Clock,
-        limit_ms: int,
-        adopt: bool,
-        open_transaction: OpenTransactionEnd | None,
-        command: str,
-    ) -> None:
-        self._transactional_id = transactional_id
-        self._kafka = kafka
-        self._store = store
-        self._losses = losses
-        self._clock = clock
-        self._limit_ms = limit_ms
-        self._adopt = adopt
-        self._open_transaction = open_transaction
-        self._command = command
+    transactional_id: str
+    kafka: KafkaSide
+    store: StateStore
+    losses: LostCommits
+    clock: Clock
+    limit_ms: int
+    adopt: bool
+    open_transaction: OpenTransactionEnd | None
+    command: str
 
     def view_kafka(self) -> KafkaView:
         """Ask the coordinator.
@@ -91,43 +79,43 @@ class Diagnosis:
         Raises:
             RemoteProtocolError: it shows a state that this version does not know.
         """
-        described = self._kafka.describe()
+        described = self.kafka.describe()
         try:
             state = TransactionState(described.state)
         except ValueError as error:
-            unknown = f"{self._transactional_id!r} in state {described.state!r}"
+            unknown = f"{self.transactional_id!r} in state {described.state!r}"
             raise RemoteProtocolError(
                 peer="the transaction coordinator", detail=f"it shows {unknown}, which this version does not know"
             ) from error
         return KafkaView(
             state=state,
             producer=described.producer,
-            transaction_version=self._kafka.transaction_version,
-            cluster_id=self._kafka.cluster_id,
-            keeps_prepared=self._kafka.offers_keep_prepared,
+            transaction_version=self.kafka.transaction_version,
+            cluster_id=self.kafka.cluster_id,
+            keeps_prepared=self.kafka.offers_keep_prepared,
         )
 
     def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """The verdict on both sides, never `Verdict.ASK_THE_LOG`."""
         view = RowView(RowStatus.NONE) if row is None else view_of(row)
-        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self.adopt), self.open_transaction)
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
-            nothing_lost = self._losses.nothing_is_lost(row)
-            resolution = resolve(view, kafka, adopt=self._adopt, nothing_lost=nothing_lost)
+            nothing_lost = self.losses.nothing_is_lost(row)
+            resolution = resolve(view, kafka, adopt=self.adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
             asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
-            return explained(resolution, began_at(self._kafka, self._deadline())) if asks else resolution
+            return explained(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
             pair = PreparedTxnState(row.prepared_transaction_state).producer
-            told = ask_the_log(self._kafka, pair, row.kafka_offsets, self._deadline(), batch_id=row.batch_id)
+            told = ask_the_log(self.kafka, pair, row.kafka_offsets, self._deadline(), batch_id=row.batch_id)
             if isinstance(told, Halt):
-                return explain_outcome_lost(self._kafka, row, told)
+                return explain_outcome_lost(self.kafka, row, told)
             resolution = told
-        if may_hide_commits(view_of(row), kafka, resolution) and self._losses.shows(row):
+        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
             return behind_kafka()
-        return check_kept(self._kafka, row, resolution)
+        return check_kept(self.kafka, row, resolution)
 
     def look(self) -> RecoveryReport:
         """Say what a recovery would do, without claiming and without changing either side.
@@ -136,21 +124,21 @@ class Diagnosis:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
-        self._kafka.refresh()
-        before = self._store.read(self._transactional_id)
-        row = standing_row(self._store, self._transactional_id) if before is None else before
+        self.kafka.refresh()
+        before = self.store.read(self.transactional_id)
+        row = standing_row(self.store, self.transactional_id) if before is None else before
         kafka = self.view_kafka()
         resolution = self.resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
-        passed = self._losses.would_pass(row) if row is not None and behind else None
+        passed = self.losses.would_pass(row) if row is not None and behind else None
         if row is not None and isinstance(resolution, Halt) and behind:
-            resolution = self._losses.explain(row, resolution)
+            resolution = self.losses.explain(row, resolution)
         lost: tuple[Action, ...] = ()
         if row is not None and before is None:
             again = f"would make the lost state row again from {history_line(row, row.decision)}"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             settled=False,
             known=row is not None,
             dry_run=True,
@@ -163,7 +151,7 @@ class Diagnosis:
         if passed is not None:
             return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
         if isinstance(resolution, Halt):
-            remedies = with_command(resolution.remedies, self._command)
+            remedies = with_command(resolution.remedies, self.command)
             return replace(report, remedies=remedies, cause=resolution.cause)
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
@@ -172,7 +160,7 @@ class Diagnosis:
         return replace(report, settled=settled)
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._clock, self._limit_ms)
+        return Deadline(self.clock, self.limit_ms)
 
 
 def history_line(row: StateRow, number: int) -> str:

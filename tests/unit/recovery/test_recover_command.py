@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import recover_command, with_command
+from spark_2pc_sink.recovery.recovery import Recovery
+from tests.harness.halts import halts
+from tests.unit.recovery.test_recovery import Sides
 
 SIDES: dict[str, Any] = {
     "transactional_id": "orders",
@@ -54,3 +60,28 @@ def test_remedies_get_it_once() -> None:
     once = with_command(remedies, complete)
     assert once == ("compare both sides", f"{complete} --drop: give it up")
     assert with_command(once, complete) == once
+
+
+def test_every_halt_of_a_sink_prints_it() -> None:
+    """D3: those of recovery, with the report of what it found; those of the driver; and the plan of a look."""
+    sides = Sides()
+    sides.decide(sides.start())
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.markers.clear()
+    recovery = Recovery.of(
+        RecoveryOptions.parse(**SIDES, settle_deadline_ms=5_000),
+        kafka=sides.kafka,
+        store=sides.store,
+        clock=sides.clock,
+    )
+    drop = f"{command()} --batch 0 --drop: "
+    with halts(HaltCause.OUTCOME_LOST) as halted:
+        recovery.run(query_id=None, run_id=None)
+    assert halted.value.remedies[-1].startswith(drop)
+    report = halted.value.report
+    assert (report.cause, report.row.status, report.settled) == (HaltCause.OUTCOME_LOST, "decided", False)
+    assert report.remedies == halted.value.remedies == recovery.diagnosis.look().remedies
+    assert recovery.explain(halted.value) is halted.value
+    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop: give it up",))
+    assert recovery.explain(bare).remedies == (f"{drop}give it up",)

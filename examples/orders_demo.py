@@ -178,10 +178,12 @@ class Demo:
             database=sides["database"],
             dry_run=True,
         )
+        row = report.row
+        database = "no state row" if row is None else f"batch {row.batch_id} is {row.status}"
         for name, text in (
-            ("PostgreSQL", report.database_before),
-            ("Kafka", report.kafka_before),
-            ("recovery", "; ".join(report.actions) or "has nothing to settle"),
+            ("PostgreSQL", database),
+            ("Kafka", report.kafka),
+            ("recovery", "; ".join(map(str, report.actions)) or "has nothing to settle"),
         ):
             print(f"          {name:10}  {text}", flush=True)
 

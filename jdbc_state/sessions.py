@@ -92,10 +92,12 @@ class Liveness:
     Attributes:
         alive: None where it cannot be told.
         detail: by which session it is seen, or why it is not.
+        session: that session.
     """
 
     alive: bool | None
     detail: str
+    session: DriverSession | None = None
 
 
 @dataclass(frozen=True)

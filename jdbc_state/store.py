@@ -149,7 +149,8 @@ class SqlStateStore(StoreBase):
                 generation=row.generation,
             )
             if found:
-                return Liveness(alive=True, detail=f"{found[0]}; claim {row.generation} is of {row.claimed_at}")
+                detail = f"{found[0]}; claim {row.generation} is of {row.claimed_at}"
+                return Liveness(alive=True, detail=detail, session=found[0])
             if connection.scalar(text("SELECT pg_is_in_recovery()")):
                 return Liveness(alive=None, detail="this is a standby, and its sessions are at the primary")
             if behind_pooler(driver_connection(connection)):

@@ -26,9 +26,10 @@
     ├── BatchAttemptsExhaustedError
     ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
     ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
+    ├── TakeOverRefusedError      a driver of the sink lives, or may, and nobody has said to take over
     ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
     ├── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
-    └── InDoubtError              decided in the database, and Kafka could not be brought to follow in time
+    └── InDoubtError              decided in the database, and not completed in Kafka in time
 
 Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
 Python workers to the driver.
@@ -36,7 +37,7 @@ Python workers to the driver.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -46,10 +47,10 @@ class DualWriteError(Exception):
     """Root of the tree. Never raised itself."""
 
     def __post_init__(self) -> None:
-        super().__init__(*(getattr(self, field.name) for field in fields(self)))
+        super().__init__(*(getattr(self, each.name) for each in fields(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {field.name: getattr(self, field.name) for field in fields(self)})
+        return _rebuild, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
 
 
 def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
@@ -343,6 +344,26 @@ class SupersededError(DualWriteError):
 
 
 @dataclass(eq=False, kw_only=True)
+class TakeOverRefusedError(DualWriteError):
+    """Something is in doubt, and a driver of the sink lives, or may. Nothing was claimed or written.
+
+    ``driver`` says where it is, or why that cannot be told. ``report`` is the `RecoveryReport` of what is in doubt.
+    """
+
+    transactional_id: str
+    driver: str
+    remedies: tuple[str, ...]
+    report: Any = field(repr=False)
+
+    def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
+        return (
+            f"transactional id {self.transactional_id!r} was left alone: {self.driver}. Nothing was claimed or written."
+            f"\nWhat settles it:{steps}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class AbortRefusedError(DualWriteError):
     """An open transaction is not aborted by a marker, because its coordinator can still end it. Nothing was written."""
 
@@ -391,9 +412,10 @@ class HaltCause(str, Enum):
 
 @dataclass(eq=False, kw_only=True)
 class HaltError(DualWriteError):
-    """The two sides disagree in a way that must not be settled by code. Kafka was left as it is.
+    """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
 
-    ``cause`` is for programs, ``reason`` and ``remedies`` are for people.
+    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is the `RecoveryReport` of where a
+    recovery halted; None for a halt of a driver.
     """
 
     transactional_id: str
@@ -402,6 +424,7 @@ class HaltError(DualWriteError):
     kafka_side: str
     reason: str
     remedies: tuple[str, ...]
+    report: Any = field(default=None, repr=False)
 
     def __str__(self) -> str:
         steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
@@ -413,7 +436,7 @@ class HaltError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class InDoubtError(DualWriteError):
-    """The database has decided, and Kafka could not be brought to follow within the deadline. A restart settles it."""
+    """The database has decided, and Kafka's side was not completed within the deadline. A restart completes it."""
 
     transactional_id: str
     prepared: str

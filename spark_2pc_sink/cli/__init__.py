@@ -1,4 +1,4 @@
-"""``spark-2pc``: what is in doubt, and the command that settles it; the state tables; and a cluster's transactions.
+"""``spark-2pc``: commands for sinks in doubt, for the state tables, and for a cluster's transactions.
 
 Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was not settled, 4 when the state table has
 no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For
@@ -14,7 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_USAGE
-from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, DualWriteError, HaltError, InDoubtError
+from spark_2pc_sink.errors import (
+    AbortRefusedError,
+    ConfigurationError,
+    DualWriteError,
+    HaltError,
+    InDoubtError,
+    TakeOverRefusedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = given.run(given)
     except ConfigurationError as error:
         return _fail(error, EXIT_USAGE)
-    except (AbortRefusedError, HaltError, InDoubtError) as error:
+    except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
         return _fail(error, EXIT_IN_DOUBT)
     except DualWriteError as error:
         return _fail(error, EXIT_FAILED)

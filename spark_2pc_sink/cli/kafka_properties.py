@@ -1,4 +1,4 @@
-"""Where a command line says how to reach Kafka: ``--bootstrap-server``, ``--kafka`` and ``--command-config``."""
+"""The connection to Kafka on a command line: ``--bootstrap-server``, ``--kafka`` and ``--command-config``."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""``spark-2pc status`` and ``recover``: what is in doubt, and the command that settles it."""
+"""``spark-2pc status`` and ``recover``: show the sinks that are in doubt, and settle them."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.recovery import OperatorDecision
@@ -24,9 +23,6 @@ _EXITS: Final = (
     "exit codes: 0 nothing is in doubt (any more); 1 a side refused or could not be reached; 2 wrong command line or "
     "option; 3 something is in doubt (a job in mid-batch is, for a moment); 4 the state table has no row of the sink"
 )
-
-
-_LIFE: Final = {True: "lives", False: "none", None: "not known"}
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -116,25 +112,21 @@ def _recover(given: argparse.Namespace) -> int:
             accept_loss=given.accept_loss,
             **_common(given),
         )
-    except HaltError as error:
-        # What is printed for people, on standard error, is the caller's business.
+    except (HaltError, TakeOverRefusedError) as error:
+        # The caller prints the error on standard error, for people.
         if given.json:
-            _show([_halted(error)], as_json=True)
+            _show([_report_of(error)], as_json=True)
         raise
     return _report([report], as_json=given.json)
 
 
-def _halted(error: HaltError) -> RecoveryReport:
+def _report_of(error: HaltError | TakeOverRefusedError) -> RecoveryReport:
+    """The report of an error; of a halt that the database itself has raised, with what the error tells."""
+    if isinstance(error.report, RecoveryReport):
+        return error.report
+    cause, reason = (error.cause, error.reason) if isinstance(error, HaltError) else (None, error.driver)
     return RecoveryReport(
-        transactional_id=error.transactional_id,
-        database_before=error.database_side,
-        kafka_before=error.kafka_side,
-        actions=(),
-        database_after=error.database_side,
-        settled=False,
-        reason=error.reason,
-        remedies=error.remedies,
-        cause=error.cause,
+        transactional_id=error.transactional_id, settled=False, cause=cause, reason=reason, remedies=error.remedies
     )
 
 
@@ -156,31 +148,8 @@ def _common(given: argparse.Namespace) -> dict[str, Any]:
 
 def _show(reports: Sequence[RecoveryReport], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+        sys.stdout.write(json.dumps([report.as_json() for report in reports], indent=2) + "\n")
         return
     if not reports:
         sys.stdout.write("no state row: no sink has run against this database with a state table of this name\n")
-    for report in reports:
-        sys.stdout.write("\n".join(_lines(report)) + "\n")
-
-
-def _lines(report: RecoveryReport) -> list[str]:
-    return [
-        f"{report.transactional_id}: {_headline(report)}: {report.reason}",
-        f"  database: {report.database_before}",
-        f"  Kafka:    {report.kafka_before}",
-        *([f"  touched:  {report.age_s:.0f} s ago"] if report.age_s is not None else []),
-        *([f"  driver:   {_LIFE[report.driver_alive]}: {report.driver}"] if report.driver else []),
-        *([f"  in doubt: for {report.in_doubt_s:.0f} s"] if report.in_doubt_s is not None else []),
-        *(f"  - {action}" for action in report.actions),
-        *([f"  now:      {report.database_after}"] if report.database_after != report.database_before else []),
-        *(f"  to settle: {remedy}" for remedy in report.remedies if not report.settled),
-    ]
-
-
-def _headline(report: RecoveryReport) -> str:
-    if not report.settled:
-        return "IN DOUBT"
-    if not report.known:
-        return "NOT KNOWN, the state table has no row of it"
-    return "settled now" if report.actions else "nothing is in doubt"
+    sys.stdout.write("".join(f"{report}\n" for report in reports))

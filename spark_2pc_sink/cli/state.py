@@ -1,4 +1,4 @@
-"""``spark-2pc state``: the tables in the database, for those who make them, migrate them, or look what is wrong."""
+"""``spark-2pc state``: make, migrate and check the tables in the database."""
 
 from __future__ import annotations
 

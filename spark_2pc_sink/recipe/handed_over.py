@@ -1,7 +1,7 @@
-"""Batches that the job's function did not hand over: no gap where they had no rows, else a halt that says so.
+"""Skipped batches: the job's function did not call the sink. They are no gap if they had no rows, else a halt.
 
-Spark counts every batch, also those without rows, and functions are fond of leaving these out. Whether a batch that
-did not come had rows is a question to Spark; what its answer means is decided here.
+Spark counts every batch, also those without rows, and functions are fond of leaving these out. Spark is asked
+whether such a batch had rows; this module decides by the answer.
 """
 
 from __future__ import annotations

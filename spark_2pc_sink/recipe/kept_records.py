@@ -1,4 +1,4 @@
-"""Whether Kafka still has the records of a decided batch: what was written, compared with the logs as they are.
+"""Lost records: a decided batch is compared with the topics and logs as they are now.
 
 A transaction can be committed whose records are gone: EndTxn asks no log. A topic that was deleted and made anew takes
 the old one's name and not its id (KIP-516), and a log may have lost its tail. Such a batch must not be noted as done.
@@ -56,9 +56,7 @@ class LogsView:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def find_lost_records(
-    written: WrittenRecords, logs: LogsView, *, committed: bool, transactional_id: str
-) -> Halt | None:
+def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: bool) -> Halt | None:
     """Say what Kafka lacks of a decided batch.
 
     Args:
@@ -66,7 +64,6 @@ def find_lost_records(
         logs: its topics now.
         committed: False while its transaction is open. What was deleted from the start of a log until then, no reader
             could ever read; afterwards that is retention, as with any record.
-        transactional_id: of the sink, for the remedies.
 
     Returns:
         None where Kafka has all of it, as far as can be seen.
@@ -83,7 +80,7 @@ def find_lost_records(
         f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
     )
     missing = [topic for topic in damaged if topic not in logs.topic_ids]
-    recover = f"spark-2pc recover --transactional-id {transactional_id} --batch {written.batch_id}"
+    recover = f"spark-2pc recover --batch {written.batch_id}"
     return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(recover, missing, intact if committed else []))
 
 

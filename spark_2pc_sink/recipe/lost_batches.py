@@ -1,12 +1,12 @@
-"""Batches that Kafka has and the database lacks: which ones, how a person finds out, and how they are passed over.
+"""Lost batches: Kafka has them and the database lacks them. A person names them, and the sink goes on without.
 
 A database that was restored from a backup, or that failed over to a standby which lagged, has an old state row. What
 Kafka has committed since shows in the logs: every transaction of this sink's producer that is newer than the row's pair
 was a batch. Their ids are not written there. Spark counts them, so they follow that of the row; but a batch without
 records leaves no transaction, so that a count of transactions is a least number, and each id "this one or a later".
 
-What is passed over has to be named. A flag that says "go on" would be given at night to a database that lacks more than
-the person thinks; a range that does not begin at the row, or is shorter than what the logs show, is refused.
+The person has to name the batches. A flag that says "go on" would be given at night to a database that lacks more than
+the person thinks. A range is refused that does not begin at the row, or is shorter than the logs show.
 """
 
 from __future__ import annotations
@@ -62,14 +62,12 @@ class LostBatches:
     """What the database lacks, as far as it can be known.
 
     Attributes:
-        transactional_id: of the sink.
         first: the batch after that of the row; that of the row where only Kafka was owed it.
         found: in the logs.
         came: the batch that Spark has passed; None before it has passed one.
         bootstrap_servers: for the commands that look at the records.
     """
 
-    transactional_id: str
     first: int
     found: FoundCommits = field(default_factory=FoundCommits)
     came: int | None = None
@@ -152,7 +150,7 @@ class LostBatches:
         )
         by_name = (
             "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
-            f"spark-2pc recover --transactional-id {self.transactional_id} --adopt --accept-loss {shown}; or "
+            f"spark-2pc recover --adopt --accept-loss {shown}; or "
             f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
             "is the next"
         )

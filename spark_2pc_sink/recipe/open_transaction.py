@@ -1,4 +1,4 @@
-"""An open transaction of which nobody knows whether the database has decided it: a person looks, and says how it ends.
+"""Open transactions whose decision is lost: a person looks into the table, and says how the transaction ends.
 
 The state row names the transaction that the database has decided, and its history outlives it. Where both are gone and
 Kafka shows an open transaction, it may be a batch that nobody decided, whose rows are nowhere; or one that was decided,

@@ -1,4 +1,4 @@
-"""What a batch id means beside the state row: run it, skip it, resend its Kafka half, or refuse.
+"""The placement of a batch: its id and the state row decide whether it is run, skipped, sent again, or refused.
 
 Spark calls ``foreachBatch`` with ids 0, 1, 2, … of one query, and after a crash calls again with an id that it has
 not recorded as finished. So the only ids that may come are the row's own (a replay) and the one after it. Any other

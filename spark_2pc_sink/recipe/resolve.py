@@ -1,8 +1,7 @@
-"""What to do about two sides that a crash left apart: one pure function over a table.
+"""The table of recovery: one pure function decides by the state row and by what Kafka's coordinator shows.
 
-``resolve(row, kafka)`` sees the state row that a claim has just returned and what Kafka's transaction coordinator
-says of the transactional id, and answers with one verdict, or that a person has to decide. Carrying it out is the
-business of ``recovery``.
+``resolve(row, kafka)`` takes the state row that a claim has just returned and the coordinator's view of the
+transactional id. It answers with one verdict, or that a person has to decide. The package ``recovery`` carries it out.
 
 Three facts carry the table:
 
@@ -51,7 +50,7 @@ class RowStatus(str, Enum):
 
 
 class Verdict(Enum):
-    """What recovery must do next."""
+    """The next act of recovery."""
 
     COMMIT = "commit the transaction of the row's pair"
     ABORT = "abort the open transaction, which was never decided"

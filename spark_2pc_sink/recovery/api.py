@@ -1,24 +1,25 @@
-"""Recovery for operators: `recover` and `status`, without Spark. The command line is made of them."""
+"""Recovery for operators: `recover` and `status`, without Spark. The command line calls them."""
 
 from __future__ import annotations
 
-import shlex
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT, OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row
+from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command, with_command
+from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.state_row import standing_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -26,115 +27,149 @@ if TYPE_CHECKING:
 #: For so long a driver may be missing from the database and live: it looks after its session every second, and makes it
 #: anew where it broke (the database was started anew, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
+#: The keywords of `recover` that are no options: a person says them for one call.
+WORDS: Final = frozenset({"dry_run", "take_over", "decision", "batch", "open_transaction"})
+_CLOCK: Final = SystemClock()
 
 
-def recover(
+def recover(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, object],
+    kafka: Mapping[str, str | int],
     database: str,
     dry_run: bool = False,
-    take_over: bool = True,
+    take_over: bool = False,
     decision: OperatorDecision | None = None,
-    open_transaction: str | None = None,
     batch: int | None = None,
-    **options: Any,
+    open_transaction: Literal["commit", "abort"] | None = None,
+    adopt: bool = False,
+    accept_loss: str | None = None,
+    state_schema: str = "public",
+    state_table: str = "kafka_transaction_state",
+    history_table: str | None = None,
+    history_batches: int = 1_000,
+    connect_timeout_s: int = 10,
+    connect_deadline_ms: int = 30_000,
+    claim_lock_timeout_ms: int = 2_000,
+    claim_deadline_ms: int = 30_000,
+    lock_timeout_ms: int = 30_000,
+    statement_timeout_ms: int = 600_000,
+    idle_in_transaction_timeout_ms: int = 60_000,
+    commit_timeout_ms: int = 60_000,
+    settle_deadline_ms: int = 120_000,
+    takeover_grace_s: int = 300,
 ) -> RecoveryReport:
-    """Settle what a crashed job left: the same that the sink does before its first batch of a run.
+    """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
-    It claims the sink's row, so a job that still runs with this transactional id is stopped by it (its next batch
-    raises `SupersededError`; restarting it goes on where it was). It is safe to run twice.
+    It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
+    `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
+    unless ``take_over`` is given. The keywords from ``adopt`` on are those of `RecoveryOptions`.
 
     Args:
         transactional_id: of the sink.
         kafka: Kafka client properties, as for the sink.
         database: SQLAlchemy URL, as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
-        take_over: False to leave a row alone whose driver lives, by its database sessions; and, where they do not tell,
-            one that was touched within ``takeover_grace_s``.
-        decision: what a person has decided about a batch that Kafka may lack.
-        open_transaction: 'commit' or 'abort': how the open transaction ends whose state row and history are lost, by
-            whether the table has the rows of its records. Needs ``adopt``.
-        batch: with 'commit', the batch of that transaction: the newest that the checkpoint has begun and not recorded.
-            With ``decision`` the batch that was decided about, as the refusal has named it.
-        **options: the other options of `RecoveryOptions`, such as ``adopt``, ``accept_loss`` or ``state_schema``.
-
-    Returns:
-        What was found and done; ``settled`` is False while something is in doubt, ``known`` where there is no row.
+        take_over: also where the driver lives, by its database sessions; or where they do not tell, and the row was
+            touched within ``takeover_grace_s``.
+        decision: a person's decision about a batch that Kafka may lack.
+        batch: with ``decision`` the batch that was decided about, as the refusal has named it. With
+            ``open_transaction='commit'`` its batch: the newest that the checkpoint has begun and not recorded.
+        open_transaction: how the open transaction ends whose state row and history are lost, by whether the table has
+            the rows of its records. Needs ``adopt``.
 
     Raises:
-        ConfigurationError: an option is unknown or wrong.
-        ClaimRefusedError, HaltError, InDoubtError: see `Recovery.run`.
-        KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
-        RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
+        ConfigurationError: an option is wrong, or contradicts another. Nothing was changed.
+        TakeOverRefusedError: something is in doubt, and the driver lives, or may. Nothing was claimed or written.
+        ClaimRefusedError, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError:
+            see `Recovery.run`.
     """
-    chosen = RecoveryOptions.parse(transactional_id=transactional_id, kafka=kafka, database=database, **options)
-    word = _open_transaction(open_transaction, batch, adopt=chosen.adopt, decision=decision)
-    with (
-        Cluster(chosen.kafka) as cluster,
-        closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
-    ):
-        recovery = Recovery(
-            transactional_id=transactional_id,
-            kafka=TransactionClient(cluster, transactional_id, chosen.kafka),
-            store=store,
-            clock=SystemClock(),
-            settle_deadline_ms=chosen.settle_deadline_ms,
-            adopt=chosen.adopt,
-            accept_loss=chosen.accept_loss,
-            decision=decision,
-            batch_id=batch,
-            open_transaction=word,
-        )
+    options = _parse(locals())
+    word = _open_transaction(open_transaction, batch, adopt=adopt, decision=decision)
+    with _connected(options) as (cluster, store):
+        recovery = _recovery(options, cluster, store, decision=decision, batch_id=batch, open_transaction=word)
         row = standing_row(store, transactional_id)
-        if dry_run or (row is None and not chosen.adopt):
-            return _with_driver(recovery.look(), store, row)
+        if dry_run or (row is None and not adopt):
+            return _with_driver(recovery.diagnosis.look(), store, row)
         if row is not None and not take_over:
             driver = _driver_of(store, row)
-            if driver.alive or (driver.alive is None and row.age_s < chosen.takeover_grace_s):
-                return _left_alone(_told_of(recovery.look(), driver))
+            if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
+                return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
         return recovery.run(query_id=None, run_id=None).report
 
 
-def status(
-    *, kafka: Mapping[str, object], database: str, transactional_id: str | None = None, **options: Any
+def status(  # noqa: D417 - as above
+    *,
+    kafka: Mapping[str, str | int],
+    database: str,
+    transactional_id: str | None = None,
+    state_schema: str = "public",
+    state_table: str = "kafka_transaction_state",
+    history_table: str | None = None,
+    history_batches: int = 1_000,
+    connect_timeout_s: int = 10,
+    connect_deadline_ms: int = 30_000,
+    lock_timeout_ms: int = 30_000,
+    statement_timeout_ms: int = 600_000,
+    settle_deadline_ms: int = 120_000,
 ) -> list[RecoveryReport]:
     """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
+
+    The keywords from ``state_schema`` on are those of `RecoveryOptions`.
 
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
         transactional_id: one sink; None for all.
-        **options: the other options of `RecoveryOptions`.
 
     Raises:
-        ConfigurationError: an option is unknown or wrong.
+        ConfigurationError: an option is wrong.
         KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
         RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
-    any_id = transactional_id or "status"
-    chosen = RecoveryOptions.parse(transactional_id=any_id, kafka=kafka, database=database, **options)
-    with (
-        Cluster(chosen.kafka) as cluster,
-        closing(SqlStateStore(chosen.database, StoreSettings(**chosen.store_settings()))) as store,
-    ):
+    options = _parse({**locals(), "transactional_id": transactional_id or "status"})
+    with _connected(options) as (cluster, store):
         every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
-        ids = [transactional_id] if transactional_id else every
-        return [
-            _with_driver(
-                Recovery(
-                    transactional_id=one,
-                    kafka=TransactionClient(cluster, one, chosen.kafka),
-                    store=store,
-                    clock=SystemClock(),
-                    settle_deadline_ms=chosen.settle_deadline_ms,
-                    adopt=chosen.adopt,
-                ).look(),
-                store,
-                store.read(one),
-            )
-            for one in ids
-        ]
+        found = []
+        for one in [transactional_id] if transactional_id else every:
+            recovery = _recovery(replace(options, transactional_id=one), cluster, store)
+            found.append(_with_driver(recovery.diagnosis.look(), store, store.read(one)))
+        return found
+
+
+def _parse(given: Mapping[str, Any]) -> RecoveryOptions:
+    """The keywords of a call that are options of `RecoveryOptions`, checked."""
+    return RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in WORDS})
+
+
+@contextmanager
+def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStore]]:
+    """Both sides, closed at the end."""
+    with (
+        Cluster(options.kafka) as cluster,
+        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+    ):
+        yield cluster, store
+
+
+def _recovery(
+    options: RecoveryOptions,
+    cluster: Cluster,
+    store: SqlStateStore,
+    *,
+    decision: OperatorDecision | None = None,
+    batch_id: int | None = None,
+    open_transaction: OpenTransactionEnd | None = None,
+) -> Recovery:
+    return Recovery.of(
+        options,
+        kafka=TransactionClient(cluster, options.transactional_id, options.kafka),
+        store=store,
+        clock=_CLOCK,
+        decision=decision,
+        batch_id=batch_id,
+        open_transaction=open_transaction,
+    )
 
 
 def _open_transaction(
@@ -161,7 +196,7 @@ def _open_transaction(
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
     """Whether the row's driver lives. One that is not seen may be making its session anew: it is looked for longer."""
-    deadline = Deadline(SystemClock(), DRIVER_RETURN_MS)
+    deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
     while True:
         driver = store.liveness(row)
         if driver.alive is not False or row.run_id is None or deadline.passed:
@@ -170,33 +205,34 @@ def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
 
 
 def _with_driver(report: RecoveryReport, store: SqlStateStore, row: StateRow | None) -> RecoveryReport:
-    return report if row is None else _told_of(report, store.liveness(row))
+    return report if row is None else replace(report, driver=store.liveness(row))
 
 
-def _told_of(report: RecoveryReport, driver: Liveness) -> RecoveryReport:
-    return replace(report, driver_alive=driver.alive, driver=driver.detail)
+def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:
+    """The report of a row that is not taken over, because its driver lives or may live.
 
-
-def _left_alone(report: RecoveryReport) -> RecoveryReport:
-    """A report of a row that was not taken over, because its driver lives or may live."""
-    if report.settled:
-        return report
-    if report.driver_alive:
-        why = f"its driver lives ({report.driver}), and settles it by itself"
+    Raises:
+        TakeOverRefusedError: something is in doubt.
+    """
+    if found.settled:
+        return found
+    if driver.alive:
+        why = f"its driver lives ({driver.detail}), and settles it by itself"
     else:
         why = (
-            f"whether its driver lives cannot be told ({report.driver}); the state row was touched "
-            f"{report.age_s:.0f} s ago, so it may"
+            f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
+            f"{row.age_s:.0f} s ago, so it may"
         )
-    stop = f"spark-2pc recover --transactional-id {shlex.quote(report.transactional_id)} --take-over"
-    return replace(
-        report,
-        actions=(),
-        reason=f"{report.reason}; {why}",
+    take_over = f"{BARE_COMMAND} --take-over, or take_over=True: stop that driver, if it lives, and settle it now"
+    remedies = (
+        "wait for the job, or stop it, and run the same command again",
+        *found.remedies,
         # Taking over comes last: it stops a job, and where a person has to decide it decides nothing.
-        remedies=(
-            "wait for the job, or stop it, and run the same command again",
-            *report.remedies,
-            f"{stop}: stop that driver, if it lives, and settle it now",
-        ),
+        *with_command((take_over,), recover_command(options)),
+    )
+    raise TakeOverRefusedError(
+        transactional_id=found.transactional_id,
+        driver=why,
+        remedies=remedies,
+        report=replace(found, reason=f"{found.reason}; {why}", remedies=remedies),
     )

@@ -1,8 +1,8 @@
-"""How a decided transaction ended, asked of the partitions that it wrote, one after the other.
+"""Control markers: they tell how a decided transaction ended, in the log of each partition that it wrote.
 
 Recovery comes here when the coordinator no longer shows the transaction. A transaction ends in the same way in all its
 partitions, so one that tells is enough: topics are deleted, logs compacted, brokers lost and permissions withdrawn,
-and none of that may stand in the way of what another partition still has, nor of what a person decides.
+and none of that may hide the marker that another partition still has, nor stop a person's decision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNREADABLE_REMEDY: Final = (
 
 
 class LogSide(Protocol):
-    """What is needed of Kafka here."""
+    """The coordinator and the logs, as this module asks them."""
 
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""
@@ -58,7 +58,7 @@ def ask_the_log(
     offsets: Mapping[str, tuple[int, int]],
     deadline: Deadline,
     *,
-    recover: str,
+    batch_id: int | None,
 ) -> Resolution | Halt:
     """Ask one partition after the other until one tells how the transaction ended.
 
@@ -67,7 +67,7 @@ def ask_the_log(
         producer: the pair of the transaction.
         offsets: its first and its last offset in each ``topic-partition``.
         deadline: after which no further partition is asked; the first one is, whatever it says.
-        recover: the command by which a person decides, without what is decided.
+        batch_id: of the transaction, for the commands by which a person decides.
 
     Returns:
         What the first partition says that has a marker. Else to wait, where the transaction is open in one. Else to
@@ -78,11 +78,12 @@ def ask_the_log(
     """
     if producer is None or not offsets:
         reason = "the decided row names no partition whose log could be read"
-        return Halt(HaltCause.OUTCOME_LOST, reason, _lost_remedies(recover))
-    return _Inquiry(kafka, producer, deadline, recover).ask(offsets)
+        return Halt(HaltCause.OUTCOME_LOST, reason, _lost_remedies(batch_id))
+    return _Inquiry(kafka, producer, deadline, batch_id).ask(offsets)
 
 
-def _lost_remedies(recover: str) -> tuple[str, ...]:
+def _lost_remedies(batch_id: int | None) -> tuple[str, ...]:
+    recover = f"spark-2pc recover --batch {batch_id}"
     return (
         "read the topic and the table, and settle by hand which of them has the batch; then",
         f"{recover} --accept-replay: Kafka lacks it, send what Spark replays now",
@@ -93,8 +94,8 @@ def _lost_remedies(recover: str) -> tuple[str, ...]:
 class _Inquiry:
     """One round of questions."""
 
-    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline, recover: str) -> None:
-        self._recover = recover
+    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline, batch_id: int | None) -> None:
+        self._batch_id = batch_id
         self._kafka = kafka
         self._producer = producer
         self._deadline = deadline
@@ -156,7 +157,7 @@ class _Inquiry:
         shown = self._said[:SHOWN_PARTITIONS_MAX]
         if len(self._said) > len(shown):
             shown.append(f"and {len(self._said) - len(shown)} more like these")
-        remedies = _lost_remedies(self._recover)
+        remedies = _lost_remedies(self._batch_id)
         if self._unreadable:
             remedies = (_UNREADABLE_REMEDY, *remedies)
         reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"

@@ -1,4 +1,4 @@
-"""What is needed of Kafka: the coordinator for recovery and the driver, the logs for the rules beside them."""
+"""Kafka as recovery and the batch driver use it: the coordinator, topics and logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
-    """What recovery and the batch driver need of Kafka; `TransactionClient` is the real one."""
+    """The operations of recovery and the batch driver; `TransactionClient` is the real one."""
 
     @property
     def cluster_id(self) -> str:

@@ -1,4 +1,4 @@
-"""A decided batch is done only where Kafka still has its records: its topics and logs are looked at before."""
+"""Kept batches: a decided batch is only noted as done after its topics and logs have shown its records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RecordsSide(Protocol):
-    """What is needed of Kafka here."""
+    """The topics and logs, as this module asks them."""
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
         """Look at the topics and the logs of a batch as they are now; with ``starts`` at where the logs begin, too."""
@@ -39,7 +39,7 @@ def check_kept(kafka: RecordsSide, row: StateRow, resolution: Resolution) -> Res
         return resolution
     written = _written_by(row)
     logs = kafka.view_logs(written.offsets, starts=not committed)
-    lost = find_lost_records(written, logs, committed=committed, transactional_id=row.transactional_id)
+    lost = find_lost_records(written, logs, committed=committed)
     return lost or resolution
 
 
@@ -58,7 +58,7 @@ def explain_outcome_lost(kafka: RecordsSide, row: StateRow, halt: Halt) -> Halt:
         return halt
     if not was_remade(written, logs):
         return halt
-    return find_lost_records(written, logs, committed=True, transactional_id=row.transactional_id) or halt
+    return find_lost_records(written, logs, committed=True) or halt
 
 
 def _written_by(row: StateRow) -> WrittenRecords:

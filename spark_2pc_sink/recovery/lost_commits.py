@@ -1,4 +1,4 @@
-"""What the database lacks that Kafka has, looked up in the logs that the state row names, and passed over by name.
+"""Lost commits: Kafka has batches that the database lacks. The logs that the state row names show them.
 
 Recovery comes here when Kafka shows a commit that the row does not know, the driver when Spark's next batch does not
 follow the row's. Both end in a halt that says which batches are missing, or in what a person has decided about them.
@@ -17,6 +17,7 @@ from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch,
 from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
 from spark_2pc_sink.recipe.resolve import Halt
+from spark_2pc_sink.recovery.report import Action
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
@@ -37,7 +38,7 @@ _CLOCKS_DIFFER_MS: Final = 600_000
 
 
 class CommitsSide(Protocol):
-    """What is needed of Kafka here."""
+    """The coordinator and the logs, as this module asks them."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -51,7 +52,7 @@ class CommitsSide(Protocol):
 
 
 class LostCommits:
-    """What the database lacks of one sink, as often as it is asked.
+    """The batches of one sink that the database lacks; looked up at each call.
 
     Args:
         kafka: the coordinator and the logs.
@@ -125,7 +126,7 @@ class LostCommits:
             self._look(row).check(self.accepted)
         return self.accepted
 
-    def pass_over(self, row: StateRow, actions: list[str]) -> StateRow | None:
+    def pass_over(self, row: StateRow, actions: list[Action]) -> StateRow | None:
         """Go on behind what a person has named; None where nobody has.
 
         Args:
@@ -137,7 +138,7 @@ class LostCommits:
         """
         return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
 
-    def pass_over_unread(self, row: StateRow, actions: list[str]) -> StateRow:
+    def pass_over_unread(self, row: StateRow, actions: list[Action]) -> StateRow:
         """The same for a loss that only the job sees, as a gap: Kafka shows nothing of it, and the logs are unread.
 
         Where they were read and show nothing, nothing is lost, and a batch named all the same is still to come.
@@ -162,18 +163,18 @@ class LostCommits:
         """
         known = row.batch_id is not None
         # A row without batches has no place in the logs from which they could be counted.
-        lost = self._look(row, batch_id) if known else LostBatches(row.transactional_id, first=0, came=batch_id)
+        lost = self._look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
             # Nothing could be counted, or nothing is lost: Spark has finished these batches without the sink.
             raise error
         if self.accepted is None:
             raise _named(error, lost)
-        actions: list[str] = []
+        actions: list[Action] = []
         row = self._pass_over(row, lost, self.accepted, actions)
-        _log.warning("%s %s", row.transactional_id, "; ".join(actions))
+        _log.warning("%s %s", row.transactional_id, "; ".join(map(str, actions)))
         return row
 
-    def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[str]) -> StateRow:
+    def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:
         lost.check(named)
         transactions = lost.found.transactions
         offsets = dict(row.kafka_offsets)
@@ -193,10 +194,11 @@ class LostCommits:
             ),
         )
         listed = "; ".join(map(str, transactions)) or "nothing"
-        actions.append(
+        went_on = (
             f"went on without batches {named}, which the operator has named as lost to the database; of them the logs "
             f"show {listed}"
         )
+        actions.append(Action("accept_loss", went_on))
         return passed
 
     def _look(
@@ -219,7 +221,6 @@ class LostCommits:
             producer_ids=frozenset(pair.producer_id for pair in (settled, shown) if pair is not None),
         )
         return LostBatches(
-            row.transactional_id,
             first=0 if row.batch_id is None else row.batch_id + (row.status != OWED),
             found=self._find(
                 query,

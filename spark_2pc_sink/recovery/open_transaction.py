@@ -1,4 +1,4 @@
-"""Where a transaction is open whose decision is lost, and how a person finds out how it has to end."""
+"""Open transactions whose decision is lost: where their records are, for a person who says how they end."""
 
 from __future__ import annotations
 
@@ -68,12 +68,11 @@ def note_decision(
     return store.accept_open(row.transactional_id, row.generation, str(producer), batch_id, offsets)
 
 
-def explained(halt: Halt, transactional_id: str, found: Mapping[TopicPartition, int | str]) -> Halt:
+def explained(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
     """The halt with where to look, and with the commands that settle it.
 
     Args:
         halt: of the cause OPEN_TRANSACTION.
-        transactional_id: of the sink.
         found: by :func:`began_at`.
     """
     shown = [
@@ -82,7 +81,7 @@ def explained(halt: Halt, transactional_id: str, found: Mapping[TopicPartition, 
     ]
     if len(found) > len(shown):
         shown.append(f"and {len(found) - len(shown)} more")
-    command = f"spark-2pc recover --transactional-id {transactional_id} --adopt --open-transaction"
+    command = "spark-2pc recover --adopt --open-transaction"
     newest = "the newest batch in the checkpoint's offsets/ that is not in its commits/"
     return replace(
         halt,

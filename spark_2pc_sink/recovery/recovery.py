@@ -1,18 +1,18 @@
-"""One recovery for every case: claim, look at both sides, resolve, act, and take a fresh pair.
+"""Recovery: one procedure for every case: claim, look at both sides, resolve, act, and take a fresh pair.
 
 A start, a driver that was fenced or stuck in mid-run, a COMMIT whose outcome is unknown, a batch that is tried
 again, and the command line all come through here (KIP-939, "Recovery recipe"). The order is fixed:
 
 1. **claim** the state row. From here on no older driver can decide, whatever it still does.
 2. **look** at what Kafka's transaction coordinator says. A look before the claim could be stale.
-3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve`, and act on the verdict, until nothing is
-   in doubt.
+3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve` (`diagnosis`), and act on the verdict, until
+   nothing is in doubt.
 4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
    was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
 
-A state row that was lost is made again by the claim, from the history that the deciding transaction has written. That
-is the one thing for which recovery reads the history. Without it a decided transaction would look like one that nobody
-has decided, and be aborted, while the table has its rows.
+The claim makes a lost state row again from the history that the deciding transaction has written. That is the one
+thing for which recovery reads the history. Without it a decided transaction would look like one that nobody has
+decided, and be aborted, while the table has its rows.
 """
 
 from __future__ import annotations
@@ -23,53 +23,28 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    ConfigurationError,
-    HaltCause,
-    HaltError,
-    InDoubtError,
-    KafkaError,
-    KafkaTimeoutError,
-    RemoteProtocolError,
-)
-from spark_2pc_sink.ids import (
-    NO_TRANSACTION,
-    BatchRange,
-    PreparedTxnState,
-    ProducerIdAndEpoch,
-    TransactionState,
-)
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
-from spark_2pc_sink.recipe.resolve import (
-    Halt,
-    KafkaView,
-    Resolution,
-    RowStatus,
-    RowView,
-    Verdict,
-    behind_kafka,
-    is_next,
-    may_hide_commits,
-    resolve,
-)
-from spark_2pc_sink.recovery.control_marker import ask_the_log
-from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, InDoubtError
+from spark_2pc_sink.ids import NO_TRANSACTION, BatchRange, PreparedTxnState
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
+from spark_2pc_sink.recovery.commit import commit_prepared
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line
+from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.open_transaction import began_at, explained, note_decision
-from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
+from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command, with_command
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
+from spark_2pc_sink.recovery.state_row import shown, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 _log = logging.getLogger(__name__)
-
-#: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal.
-_KEEP_PREPARED_REFUSED = frozenset({Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
 
 class OperatorDecision(Enum):
@@ -99,34 +74,13 @@ class _Findings:
     """What one recovery has seen and done so far."""
 
     before: StateRow
-    kafka_before: KafkaView | None = None
+    kafka_first: KafkaView | None = None
     kafka_last: KafkaView | None = None
-    actions: list[str] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     reason: str = ""
 
-
-def view_of(row: StateRow) -> RowView:
-    """The part of a state row that `resolve` decides by."""
-    return RowView(
-        status=RowStatus(row.status),
-        prepared=PreparedTxnState(row.prepared_transaction_state),
-        settled=PreparedTxnState(row.settled),
-        cluster_id=row.cluster_id,
-    )
-
-
-def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
-    """The state row; or, where it is lost, what the history says that it was; or None where nothing is known."""
-    row = store.read(transactional_id)
-    if row is not None:
-        return row
-    lines = store.read_history(transactional_id, last=1)
-    return lines[0].row if lines else None
-
-
-def _line(row: StateRow, number: int) -> str:
-    batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
-    return f"line {number} of its history ({batch}, {view_of(row)})"
+    def did(self, kind: ActionKind, text: str) -> None:
+        self.actions.append(Action(kind, text))
 
 
 class Recovery:
@@ -146,6 +100,7 @@ class Recovery:
         batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
         open_transaction: how a person says that an open transaction ends whose decision is lost; see
             `spark_2pc_sink.recipe.open_transaction`.
+        command: ``spark-2pc recover`` with the sink's name and connections, for remedies.
     """
 
     def __init__(
@@ -162,6 +117,7 @@ class Recovery:
         decision: OperatorDecision | None = None,
         batch_id: int | None = None,
         open_transaction: OpenTransactionEnd | None = None,
+        command: str = BARE_COMMAND,
     ) -> None:
         self._transactional_id = transactional_id
         self._kafka = kafka
@@ -173,9 +129,62 @@ class Recovery:
         self.losses = LostCommits(
             kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
         )
+        #: What both sides show, without changing either.
+        self.diagnosis = Diagnosis(
+            transactional_id=transactional_id,
+            kafka=kafka,
+            store=store,
+            losses=self.losses,
+            clock=clock,
+            limit_ms=settle_deadline_ms,
+            adopt=adopt,
+            open_transaction=open_transaction,
+            command=command,
+        )
         self._decision = decision
         self._batch_id = batch_id
         self._open_transaction = open_transaction
+        self._command = command
+
+    @classmethod
+    def of(
+        cls,
+        options: CommonOptions,
+        *,
+        kafka: KafkaSide,
+        store: StateStore,
+        clock: Clock,
+        topic: str | None = None,
+        decision: OperatorDecision | None = None,
+        batch_id: int | None = None,
+        open_transaction: OpenTransactionEnd | None = None,
+    ) -> Recovery:
+        """The recovery of one sink, from its options and its connections.
+
+        Args:
+            options: of the sink, or of `recover`.
+            kafka: as for the class, and so are the others.
+            store: the state rows.
+            clock: measures and waits.
+            topic: of the sink, where it has one for all rows.
+            decision: by a person.
+            batch_id: the batch that was decided about.
+            open_transaction: by a person.
+        """
+        return cls(
+            transactional_id=options.transactional_id,
+            kafka=kafka,
+            store=store,
+            clock=clock,
+            settle_deadline_ms=options.settle_deadline_ms,
+            adopt=options.adopt,
+            accept_loss=options.accept_loss,
+            topics=() if topic is None else (topic,),
+            decision=decision,
+            batch_id=batch_id,
+            open_transaction=open_transaction,
+            command=recover_command(options),
+        )
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -188,7 +197,7 @@ class Recovery:
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
             SupersededError: a newer driver has claimed since.
-            HaltError: the two sides disagree in a way that must not be settled by code; Kafka was left as it is.
+            HaltError: the two sides differ, and there is no safe automatic answer; Kafka was left as it was.
             InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
@@ -205,8 +214,8 @@ class Recovery:
         )
         findings = _Findings(before=row)
         if row.rebuilt_from is not None:
-            findings.actions.append(f"made the lost state row again from {_line(row, row.rebuilt_from)}")
-            # Said now too: what follows may be refused.
+            findings.did("rebuild_row", f"made the lost state row again from {history_line(row, row.rebuilt_from)}")
+            # Logged now too: what follows may be refused.
             _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         if query_id is None:
@@ -221,60 +230,24 @@ class Recovery:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
         report = self._report(findings, row)
         if report.actions:
-            _log.warning("recovered %s: %s", self._transactional_id, "; ".join(report.actions))
+            _log.warning("recovered %s: %s", self._transactional_id, "; ".join(map(str, report.actions)))
         return Recovered(row=row, initialized=initialized, report=report)
 
-    def look(self) -> RecoveryReport:
-        """Say what `run` would do, without claiming and without changing either side.
-
-        Raises:
-            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
-            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
-        """
-        self._kafka.refresh()
-        there = self._store.read(self._transactional_id)
-        row = standing_row(self._store, self._transactional_id) if there is None else there
-        kafka = self._view_kafka()
-        resolution = self._resolve(row, kafka)
-        behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
-        passed = self.losses.would_pass(row) if row is not None and behind else None
-        if row is not None and isinstance(resolution, Halt) and behind:
-            resolution = self.losses.explain(row, resolution)
-        database = "no state row" if row is None else str(view_of(row))
-        lost: tuple[str, ...] = ()
-        if row is not None and there is None:
-            lost = (f"would make the lost state row again from {_line(row, row.decision)}",)
-            database = f"no state row; {database}"
-        report = RecoveryReport(
-            transactional_id=self._transactional_id,
-            database_before=database,
-            kafka_before=str(kafka),
-            actions=lost,
-            database_after=database,
-            settled=False,
-            reason=resolution.reason,
-            known=row is not None,
-            age_s=None if row is None else row.age_s,
-            in_doubt_s=None if row is None else row.in_doubt_s,
-        )
-        if passed is not None:
-            return replace(report, actions=(f"would go on without batches {passed}",))
-        if isinstance(resolution, Halt):
-            refusal = (*lost, "would refuse to choose")
-            return replace(report, actions=refusal, remedies=resolution.remedies, cause=resolution.cause)
-        if resolution.verdict is not Verdict.NOTHING:
-            return replace(report, actions=(*lost, f"would {resolution.verdict.value}"))
-        return replace(report, settled=not lost and (row is None or row.status != RowStatus.OWED))
+    def explain(self, error: HaltError) -> HaltError:
+        """A halt of the driver with what the database has lost, and with complete commands in its remedies."""
+        named = self.losses.name(error)
+        remedies = with_command(named.remedies, self._command)
+        return named if remedies == named.remedies else replace(named, remedies=remedies)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
         deadline = Deadline(self._clock, self._settle_deadline_ms)
         while True:
-            kafka = self._view_kafka()
-            if findings.kafka_before is None:
-                findings.kafka_before = kafka
+            kafka = self.diagnosis.view_kafka()
+            if findings.kafka_first is None:
+                findings.kafka_first = kafka
             findings.kafka_last = kafka
-            resolution = self._resolve(row, kafka)
+            resolution = self.diagnosis.resolve(row, kafka)
             findings.reason = resolution.reason
             acted = self._act(row, kafka, resolution, findings)
             # A row that was only just decided is to be committed. And what a log has told of one transaction is not the
@@ -295,31 +268,6 @@ class Recovery:
                 _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
             deadline.pause()
 
-    def _resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
-        """What to do, asked of the log where the coordinator does not tell."""
-        view = RowView(RowStatus.NONE) if row is None else view_of(row)
-        resolution = heed(view, kafka, resolve(view, kafka, adopt=self._adopt), self._open_transaction)
-        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
-            nothing_lost = self.losses.nothing_is_lost(row)
-            resolution = resolve(view, kafka, adopt=self._adopt, nothing_lost=nothing_lost)
-        if isinstance(resolution, Halt):
-            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
-            return self._explained(resolution) if asks else resolution
-        if row is None:
-            return resolution
-        if resolution.verdict is Verdict.ASK_THE_LOG:
-            told = self._ask_the_log(row)
-            if isinstance(told, Halt):
-                return explain_outcome_lost(self._kafka, row, told)
-            resolution = told
-        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
-            return behind_kafka()
-        return check_kept(self._kafka, row, resolution)
-
-    def _explained(self, halt: Halt) -> Halt:
-        deadline = Deadline(self._clock, self._settle_deadline_ms)
-        return explained(halt, self._transactional_id, began_at(self._kafka, deadline))
-
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
     ) -> StateRow | None:
@@ -332,24 +280,24 @@ class Recovery:
         if verdict is Verdict.COMMIT:
             return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.MARK_DONE:
-            findings.actions.append(f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
+            findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)
         if verdict is Verdict.MARK_OWED:
-            findings.actions.append(f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
+            findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
             return self._store.mark_owed(self._transactional_id, row.generation)
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
-            findings.actions.append(f"aborted the open transaction {kafka.producer}: {resolution.reason}")
+            findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
         return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
 
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> StateRow | None:
         """Commit in Kafka, see that the records are there, and note it; None means: look again."""
-        settled = self._commit(row)
+        settled = commit_prepared(self._kafka, self._transactional_id, PreparedTxnState(row.prepared_transaction_state))
         if settled is None:
             return None
-        findings.actions.append(f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+        findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have gone between the look before and the commit, which asks no log.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
@@ -361,7 +309,7 @@ class Recovery:
         if word is None or word.batch_id is None or producer is None:
             message = "an open transaction has a pair, and the person who takes it for decided names its batch"
             raise AssertionError(message)
-        findings.actions.append(f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        findings.did("take_open", f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
         began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
         return note_decision(self._store, row, producer, word.batch_id, began)
 
@@ -372,60 +320,13 @@ class Recovery:
         if halt.cause is HaltCause.DATABASE_BEHIND:
             passed = self.losses.pass_over(row, findings.actions)
             if passed is None:
-                raise self._halt(row, kafka, self.losses.explain(row, halt))
+                raise self._halt(row, kafka, self.losses.explain(row, halt), findings)
             return passed
         # The halt asks to compare first. Who names the batch has read that; a flag from another night has not.
         named = self._batch_id is not None or row.batch_id is None
         if self._decision is None or row.status != RowStatus.DECIDED or not named:
-            raise self._halt(row, kafka, halt)
+            raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
-
-    def _commit(self, row: StateRow) -> PreparedTxnState | None:
-        """End the row's transaction with COMMIT; None when the answer was anything but success."""
-        prepared = PreparedTxnState(row.prepared_transaction_state)
-        producer = prepared.producer
-        if producer is None:
-            message = "a decided row always names a pair"
-            raise AssertionError(message)
-        if self._kafka.offers_keep_prepared:
-            kept = self._keep_prepared(prepared)
-            if kept is None:
-                return None
-            producer = kept
-        try:
-            answer = self._kafka.end(producer, commit=True)
-        except KafkaTimeoutError as error:
-            raise InDoubtError(
-                transactional_id=self._transactional_id, prepared=str(prepared), detail=str(error)
-            ) from error
-        if answer.code != Code.NONE:
-            _log.info("EndTxn(commit, %s) answered %s; looking again", producer, answer.name)
-            return None
-        return PreparedTxnState.of(answer.producer or producer)
-
-    def _keep_prepared(self, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
-        """Take the prepared transaction over (KIP-939); the pair that can end it, or None to look again.
-
-        Only ever called when the coordinator has just shown the transaction as ongoing: with nothing ongoing,
-        InitProducerId would replace the outcome that the coordinator still shows.
-        """
-        try:
-            initialized = self._kafka.init_producer_id(keep_prepared=True)
-        except KafkaError as error:
-            if error.code not in _KEEP_PREPARED_REFUSED:
-                raise
-            return prepared.producer
-        return initialized.producer if initialized.ongoing == prepared else None
-
-    def _ask_the_log(self, row: StateRow) -> Resolution | Halt:
-        """Read how the row's transaction ended from the logs of the partitions that it wrote."""
-        return ask_the_log(
-            self._kafka,
-            PreparedTxnState(row.prepared_transaction_state).producer,
-            row.kafka_offsets,
-            Deadline(self._clock, self._settle_deadline_ms),
-            recover=f"spark-2pc recover --transactional-id {self._transactional_id} --batch {row.batch_id}",
-        )
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about an owed batch."""
@@ -442,9 +343,10 @@ class Recovery:
                 remedy="look again (spark-2pc status), and decide about that one",
             )
         if self._decision is OperatorDecision.DROP:
-            findings.actions.append(f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
+            findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
             return self._store.drop_batch(self._transactional_id, row.generation, row.prepared_transaction_state)
-        findings.actions.append(f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator")
+        sent = f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator"
+        findings.did("accept_replay", sent)
         return self._store.accept_replay(self._transactional_id, row.generation)
 
     def _note_done(self, row: StateRow, settled: PreparedTxnState) -> StateRow:
@@ -452,49 +354,36 @@ class Recovery:
             return row
         return self._store.mark_done(self._transactional_id, row.generation, str(settled))
 
-    def _view_kafka(self) -> KafkaView:
-        described = self._kafka.describe()
-        try:
-            state = TransactionState(described.state)
-        except ValueError as error:
-            shown = f"{self._transactional_id!r} in state {described.state!r}"
-            raise RemoteProtocolError(
-                peer="the transaction coordinator", detail=f"it shows {shown}, which this version does not know"
-            ) from error
-        return KafkaView(
-            state=state,
-            producer=described.producer,
-            transaction_version=self._kafka.transaction_version,
-            cluster_id=self._kafka.cluster_id,
-            keeps_prepared=self._kafka.offers_keep_prepared,
+    def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
+        remedies = with_command(halt.remedies, self._command)
+        report = replace(
+            self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, remedies=remedies
         )
-
-    def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt) -> HaltError:
         return HaltError(
             transactional_id=self._transactional_id,
             cause=halt.cause,
-            database_side=f"batch {row.batch_id}, {view_of(row)}",
+            database_side=shown(row),
             kafka_side=str(kafka),
             reason=halt.reason,
-            remedies=halt.remedies,
+            remedies=remedies,
+            report=report,
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
         owed = row.status == RowStatus.OWED
         return RecoveryReport(
             transactional_id=self._transactional_id,
-            database_before=str(view_of(findings.before)),
-            kafka_before=str(findings.kafka_before),
-            actions=tuple(findings.actions),
-            database_after=str(view_of(row)),
             settled=not owed,
+            before=findings.before,
+            row=row,
+            kafka=findings.kafka_first,
+            actions=tuple(findings.actions),
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
-            remedies=_OWED_REMEDIES if owed else (),
-            in_doubt_s=row.in_doubt_s,
+            remedies=with_command(_OWED_REMEDIES, self._command) if owed else (),
         )
 
 
 _OWED_REMEDIES = (
     "start the job: it sends the Kafka half of the batch again",
-    "spark-2pc recover --drop: give up the Kafka half (its rows stay in the table)",
+    f"{BARE_COMMAND} --drop: give up the Kafka half (its rows stay in the table)",
 )

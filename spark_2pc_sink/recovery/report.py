@@ -1,47 +1,220 @@
-"""What a recovery tells people and programs."""
+"""The recovery report: what a recovery found and did, as fields for programs and as text for people."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from spark_2pc_sink.errors import HaltCause
+from jdbc_state import DECIDED, OWED
+from spark_2pc_sink.recovery.state_row import shown
+
+if TYPE_CHECKING:
+    from jdbc_state import StateRow
+    from jdbc_state.sessions import Liveness
+    from spark_2pc_sink.errors import HaltCause
+    from spark_2pc_sink.recipe.resolve import KafkaView
+
+#: What a recovery can do:
+#: ``rebuild_row`` makes a lost state row again from its history; ``take_open`` notes an open transaction as the
+#: decision of the batch that the operator has named; ``commit`` and ``abort`` end the transaction in Kafka;
+#: ``note_done`` and ``note_owed`` write down how it had ended; ``accept_loss`` goes on without batches that the
+#: operator has named as lost; ``drop`` gives up the Kafka half of a batch; ``accept_replay`` lets Spark's replay of a
+#: batch be sent whatever it is; ``wait`` waits for an end that is under way, and is only ever planned.
+ActionKind = Literal[
+    "rebuild_row",
+    "take_open",
+    "commit",
+    "abort",
+    "note_done",
+    "note_owed",
+    "accept_loss",
+    "drop",
+    "accept_replay",
+    "wait",
+]
+
+_LIFE: Final = {True: "lives", False: "none", None: "not known"}
 
 
 @dataclass(frozen=True)
+class Action:
+    """One thing that a recovery did, or that a dry run says it would do.
+
+    Attributes:
+        kind: for programs.
+        text: for people, with the reason.
+    """
+
+    kind: ActionKind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecoveryReport:
-    """What a recovery found and did, for people and for exit codes.
+    """What a recovery found and did. Programs read the fields; ``str(report)`` is for people.
 
     Attributes:
         transactional_id: the sink's id.
-        database_before: the state row as the claim returned it.
-        kafka_before: what the coordinator said first.
-        actions: what was done, or would be done by a dry run, in order; empty when nothing was in doubt.
-        database_after: the state row afterwards; for a dry run the same as before.
         settled: True when nothing is in doubt any more.
-        reason: why the last verdict was reached.
-        remedies: what a person can do when it is not settled.
         known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
-        cause: why code must not settle it, where that is so; `recover` raises `HaltError` there.
-        age_s: seconds since the state row was touched, by the database's clock, where nothing was claimed. In mid-batch
-            a job that is well may be in doubt for a moment.
-        in_doubt_s: seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it
-            has none. Unlike ``age_s`` it grows while a job starts and fails again and again.
-        driver_alive: whether the driver with the newest claim lives, by its database sessions; None where that cannot
-            be told, or was not asked.
-        driver: where it is, or why that is not known; '' where it was not asked.
+        dry_run: True when nothing was claimed or changed: `actions` would be done.
+        before: the state row as the claim returned it; None where there is none, or it is lost.
+        row: the state row afterwards; of a dry run as it is, or would be made again. It has the batch id, the status,
+            the prepared state, the counts of rows and records, and the offsets of each topic partition.
+        kafka: what the coordinator said first.
+        actions: what was done, in order; empty when nothing was in doubt.
+        cause: why code must not settle it, where that is so.
+        driver: whether the driver with the newest claim lives, by its database sessions; None where it was not asked.
+        reason: for people, why the last verdict was reached.
+        remedies: for people, what they can do when it is not settled.
     """
 
     transactional_id: str
-    database_before: str
-    kafka_before: str
-    actions: tuple[str, ...]
-    database_after: str
     settled: bool
-    reason: str
-    remedies: tuple[str, ...] = ()
-    cause: HaltCause | None = None
     known: bool = True
-    age_s: float | None = None
-    in_doubt_s: float | None = None
-    driver_alive: bool | None = None
-    driver: str = ""
+    dry_run: bool = False
+    before: StateRow | None = None
+    row: StateRow | None = None
+    kafka: KafkaView | None = None
+    actions: tuple[Action, ...] = ()
+    cause: HaltCause | None = None
+    driver: Liveness | None = None
+    reason: str = ""
+    remedies: tuple[str, ...] = ()
+
+    @property
+    def next_batch(self) -> int | None:
+        """The batch that the sink writes next; None where that is not known, as the last one is in doubt."""
+        if self.row is None or self.row.status == DECIDED:
+            return None
+        if self.row.batch_id is None:
+            return 0
+        return self.row.batch_id if self.row.status == OWED else self.row.batch_id + 1
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the state row was touched, by the database's clock, where nothing was claimed.
+
+        In mid-batch a job that is well may be in doubt for a moment.
+        """
+        return self.row.age_s if self.row is not None and self.dry_run else None
+
+    @property
+    def in_doubt_s(self) -> float | None:
+        """Seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it has none.
+
+        Unlike `age_s` it grows while a job starts and fails again and again.
+        """
+        return None if self.row is None else self.row.in_doubt_s
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON has them, the same names whatever was found: null for what is not there.
+
+        =================== ==========================================================================================
+        transactional_id    text
+        settled, known      true or false
+        dry_run             true: nothing was claimed or changed
+        next_batch          number, or null while the last batch is in doubt
+        age_s, in_doubt_s   seconds, or null
+        cause               a value of `HaltCause`, or null
+        actions             list of `ActionKind`
+        before, row         the state row before and after, or null; names as the columns of the state table: status,
+                            batch_id, prepared_transaction_state, settled, row_count, record_count, kafka_offsets (an
+                            object of ``"topic-partition": [first, last]``), topic_ids, digest, decision, generation,
+                            query_id, run_id, cluster_id, claimed_at, decided_at, settled_at (ISO 8601)
+        kafka               state, producer_id, producer_epoch, transaction_version, cluster_id; or null
+        driver              alive (null where sessions do not tell), pid and host of its database session, role, claim
+                            and since (ISO 8601); or null where it was not asked
+        reason, remedies    text and list of texts, for people: not to be parsed
+        =================== ==========================================================================================
+        """
+        return {
+            "transactional_id": self.transactional_id,
+            "settled": self.settled,
+            "known": self.known,
+            "dry_run": self.dry_run,
+            "next_batch": self.next_batch,
+            "age_s": self.age_s,
+            "in_doubt_s": self.in_doubt_s,
+            "cause": None if self.cause is None else self.cause.value,
+            "actions": [action.kind for action in self.actions],
+            "before": _row_fields(self.before),
+            "row": _row_fields(self.row),
+            "kafka": self._kafka_fields(),
+            "driver": self._driver_fields(),
+            "reason": self.reason,
+            "remedies": list(self.remedies),
+        }
+
+    def _kafka_fields(self) -> dict[str, Any] | None:
+        if self.kafka is None:
+            return None
+        producer = self.kafka.producer
+        return {
+            "state": self.kafka.state.value,
+            "producer_id": None if producer is None else producer.producer_id,
+            "producer_epoch": None if producer is None else producer.epoch,
+            "transaction_version": self.kafka.transaction_version,
+            "cluster_id": self.kafka.cluster_id,
+        }
+
+    def _driver_fields(self) -> dict[str, Any] | None:
+        if self.driver is None:
+            return None
+        session = self.driver.session
+        return {
+            "alive": self.driver.alive,
+            "pid": None if session is None else session.pid,
+            "host": None if session is None else session.address or None,
+            "role": None if session is None else session.role,
+            "claim": None if self.row is None else self.row.generation,
+            "since": None if self.row is None else self.row.claimed_at.isoformat(),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        database, kafka = self._database_line(), "not asked" if self.kafka is None else str(self.kafka)
+        now = "no state row" if self.row is None else shown(self.row)
+        return [
+            f"{self.transactional_id}: {self._headline()}: {self.reason}",
+            f"  database: {database}",
+            f"  Kafka:    {kafka}",
+            *([f"  touched:  {self.age_s:.0f} s ago"] if self.age_s is not None else []),
+            *([f"  driver:   {_LIFE[self.driver.alive]}: {self.driver.detail}"] if self.driver is not None else []),
+            *([f"  in doubt: for {self.in_doubt_s:.0f} s"] if self.in_doubt_s is not None else []),
+            *(f"  - {action}" for action in self.actions),
+            *(["  - would refuse to choose"] if self.dry_run and self.cause is not None else []),
+            *([f"  now:      {now}"] if not self.dry_run and now != database else []),
+            *(f"  to settle: {remedy}" for remedy in self.remedies if not self.settled),
+        ]
+
+    def _database_line(self) -> str:
+        if self.before is not None:
+            return shown(self.before)
+        return "no state row" if self.row is None else f"no state row; {shown(self.row)}"
+
+    def _headline(self) -> str:
+        if not self.settled:
+            return "IN DOUBT"
+        if not self.known:
+            return "NOT KNOWN, the state table has no row of it"
+        return "settled now" if self.actions else "nothing is in doubt"
+
+
+def _row_fields(row: StateRow | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    ages = {"transactional_id", "age_s", "decided_age_s", "rebuilt_from"}
+    return {name: _plain(value) for name, value in vars(row).items() if name not in ages}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if value == "" else value

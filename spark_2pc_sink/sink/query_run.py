@@ -92,16 +92,7 @@ class QueryRun:
         self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
-            recovery=Recovery(
-                transactional_id=options.transactional_id,
-                kafka=self._kafka,
-                store=self._store,
-                clock=self._clock,
-                settle_deadline_ms=options.settle_deadline_ms,
-                adopt=options.adopt,
-                accept_loss=options.accept_loss,
-                topics=() if options.topic is None else (options.topic,),
-            ),
+            recovery=Recovery.of(options, kafka=self._kafka, store=self._store, clock=self._clock, topic=options.topic),
             kafka=self._kafka,
             store=self._store,
             clock=self._clock,

@@ -1,6 +1,6 @@
 """Transactions of a whole cluster, for operators: look at them, find those that hang, and end those (KIP-664).
 
-`TransactionTool` is the way in; ``spark-2pc transactions`` is made of it, with the flags of ``kafka-transactions.sh``.
+Call `TransactionTool`; ``spark-2pc transactions`` calls it with the flags of ``kafka-transactions.sh``.
 
 **When readers of committed data stand still.** A partition's last stable offset waits for its oldest open transaction.
 

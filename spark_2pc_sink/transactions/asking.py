@@ -1,4 +1,4 @@
-"""Asking until the answer counts, within a deadline."""
+"""Retries of a question to brokers, until one answers it or the deadline has passed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Found = TypeVar("_Found")
 
 
 class NotYetError(Exception):
-    """What was answered only says "ask again". Never leaves this package."""
+    """The answer only says "ask again". Never leaves this package."""
 
 
 def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Deadline) -> _Found:

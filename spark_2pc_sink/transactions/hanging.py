@@ -1,4 +1,4 @@
-"""Which open transactions nobody will end (KIP-664, "Finding Hanging Transactions").
+"""Hanging transactions: they are open, and nobody will end them (KIP-664, "Finding Hanging Transactions").
 
 A partition leader knows that a transaction is open, and not whose it is; a coordinator knows which partitions it will
 write end markers to. A transaction hangs where the first says "open" and no coordinator has the partition on its list.

@@ -1,4 +1,4 @@
-"""What is asked of brokers: every coordinator, and the leader of every partition.
+"""Queries to brokers: to every coordinator, and to the leader of every partition.
 
 An answer that is not complete is no answer here. "No coordinator knows this producer" is what a transaction is aborted
 by, so it is only said when every partition of ``__transaction_state`` had a leader that answered, none of them moved

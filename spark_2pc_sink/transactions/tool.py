@@ -1,4 +1,4 @@
-"""The way in: one object for everything that an operator does with transactions."""
+"""The transaction tool: one object for everything that an operator does with the transactions of a cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TransactionTool:
         ConfigurationError: a property is unknown or wrong.
     """
 
-    def __init__(self, kafka: Mapping[str, object] | KafkaOptions, *, now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(self, kafka: Mapping[str, str | int], *, now_ms: Callable[[], int] = _now_ms) -> None:
         self._cluster = Cluster(KafkaOptions.parse(kafka))
         self._queries = TransactionQueries(self._cluster, now_ms)
 

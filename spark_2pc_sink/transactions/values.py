@@ -1,4 +1,4 @@
-"""What the tool for transactions finds and does, as small frozen values that print as JSON."""
+"""Results of the tool for transactions, as small frozen values that print as JSON."""
 
 from __future__ import annotations
 

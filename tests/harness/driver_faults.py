@@ -116,9 +116,8 @@ def _timed_recovery(journal: Journal) -> None:
             took_ms=(time.monotonic() - begun_s) * 1000,
             generation=recovered.row.generation,
             two_phase_commit=recovered.initialized.two_phase_commit,
-            actions=recovered.report.actions,
-            database_before=recovered.report.database_before,
-            kafka_before=recovered.report.kafka_before,
+            actions=[str(action) for action in recovered.report.actions],
+            report=str(recovered.report),
         )
         return recovered
 

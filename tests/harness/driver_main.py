@@ -126,16 +126,7 @@ def batch_driver(
     clock = SystemClock()
     return BatchDriver(
         transactional_id=options.transactional_id,
-        recovery=Recovery(
-            transactional_id=options.transactional_id,
-            kafka=kafka,
-            store=store,
-            clock=clock,
-            settle_deadline_ms=options.settle_deadline_ms,
-            adopt=options.adopt,
-            accept_loss=options.accept_loss,
-            topics=(str(options.topic),),
-        ),
+        recovery=Recovery.of(options, kafka=kafka, store=store, clock=clock, topic=options.topic),
         kafka=kafka,
         store=store,
         clock=clock,

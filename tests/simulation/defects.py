@@ -13,7 +13,7 @@ from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, Initialized
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
-from spark_2pc_sink.recovery import recovery
+from spark_2pc_sink.recovery import commit, diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
@@ -185,13 +185,13 @@ def _end_and_drop(self: Any, decided: DecidedBatch) -> None:
 
 def _look_before_the_claim(original: Any) -> Any:
     def run(self: Any, **arguments: Any) -> Any:
-        seen = [self._view_kafka()]
-        look = self._view_kafka
-        self._view_kafka = lambda: seen.pop() if seen else look()
+        seen = [self.diagnosis.view_kafka()]
+        look = self.diagnosis.view_kafka
+        self.diagnosis.view_kafka = lambda: seen.pop() if seen else look()
         try:
             return original(self, **arguments)
         finally:
-            del self._view_kafka
+            del self.diagnosis.view_kafka
 
     return run
 
@@ -260,8 +260,8 @@ def _commit_what_was_never_decided(original: Any) -> Any:
 
 
 def _own_pair_after_keep(_original: Any) -> Any:
-    def keep(self: Any, prepared: Any) -> ProducerIdAndEpoch | None:
-        self._kafka.init_producer_id(keep_prepared=True)
+    def keep(kafka: Any, prepared: Any) -> ProducerIdAndEpoch | None:
+        kafka.init_producer_id(keep_prepared=True)
         return prepared.producer  # type: ignore[no-any-return]
 
     return keep
@@ -352,41 +352,39 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
     Mutant(
         "a decided open transaction is aborted",
-        ((recovery, "resolve", _verdict_replaced(Verdict.COMMIT, Verdict.ABORT)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.COMMIT, Verdict.ABORT)),),
         _ALL_VERSIONS,
     ),
     Mutant("an undecided open transaction is committed", ((Recovery, "_act", _commit_what_was_never_decided),)),
     Mutant(
         "no owed state: an aborted decision is noted as done",
-        ((recovery, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),
     ),
     Mutant(
         "a committed decision is noted as owed",
-        ((recovery, "resolve", _verdict_replaced(Verdict.MARK_DONE, Verdict.MARK_OWED)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.MARK_DONE, Verdict.MARK_OWED)),),
     ),
     Mutant(
         "no log rule: unknown outcomes taken for commits",
-        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_DONE)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_DONE)),),
         _ALL_VERSIONS,
     ),
     Mutant(
         "no log rule: unknown outcomes taken for aborts",
-        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_OWED)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, Verdict.MARK_OWED)),),
         _ALL_VERSIONS,
     ),
     Mutant(
         "no log rule: halts",
-        ((recovery, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, _UNASKED)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.ASK_THE_LOG, _UNASKED)),),
         _ALL_VERSIONS,
     ),
     Mutant(
         "an end that is under way is taken for an abort",
-        ((recovery, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.MARK_OWED)),),
+        ((diagnosis, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.MARK_OWED)),),
         kinds=(faults.LOSE_REPLY, faults.SLOW_MARKERS),
     ),
-    Mutant(
-        "the old pair ends a kept transaction", ((Recovery, "_keep_prepared", _own_pair_after_keep),), ("tv2-keep",)
-    ),
+    Mutant("the old pair ends a kept transaction", ((commit, "keep_prepared", _own_pair_after_keep),), ("tv2-keep",)),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
     Mutant(
         "replay check off by one: the next batch is skipped",
@@ -398,7 +396,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("a row that went back is taken as it is", ((BatchDriver, "_place", _takes_the_row_as_it_is),), _LOSSY),
     Mutant(
         "commits beside an undecided row overlooked",
-        ((recovery, "resolve", _overlooks_commits), (LostCommits, "shows", returning(False))),
+        ((diagnosis, "resolve", _overlooks_commits), (LostCommits, "shows", returning(False))),
         _LOSSY,
     ),
     Mutant("a superseded driver claims again", ((Recovery, "run", _claims_again),)),

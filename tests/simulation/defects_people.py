@@ -8,12 +8,15 @@ from typing import Any, Final
 from jdbc_state import DECIDED, history
 from jdbc_state.memory import MemoryDecidingTransaction, MemoryStateStore
 from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
+from spark_2pc_sink.recovery import diagnosis, recovery
 from spark_2pc_sink.recovery import kept_batches as kept_rule
-from spark_2pc_sink.recovery import recovery
+from spark_2pc_sink.recovery.commit import commit_prepared
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.recovery import Recovery, view_of
+from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.recovery.state_row import view_of
 from spark_2pc_sink.sink.driver import batch_driver
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people
@@ -73,9 +76,14 @@ def _by_offsets_alone(original: Any) -> Any:
     return find
 
 
+def _not_looked_for(_original: Any) -> Any:
+    return lambda _kafka, _row, resolution: resolution
+
+
 def _no_look_after_the_commit(_original: Any) -> Any:
     def complete(self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any) -> Any:
-        settled = self._commit(row)
+        prepared = PreparedTxnState(row.prepared_transaction_state)
+        settled = commit_prepared(self._kafka, self._transactional_id, prepared)
         return None if settled is None else self._note_done(row, settled)
 
     return complete
@@ -135,7 +143,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     Mutant("a lost row is not made again", ((MemoryStateStore, "_standing", _only_the_row),), _PEOPLE),
     Mutant(
         "adopt aborts a transaction whose decision is lost",
-        ((recovery, "resolve", _adopt_ends_it),),
+        ((diagnosis, "resolve", _adopt_ends_it),),
         _PEOPLE,
         kinds=(people.DELETE_STATE, people.ADOPT, people.ADOPT_JOB, people.ADOPT_LEFT_ON),
     ),
@@ -148,7 +156,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     Mutant("a driver does not look for its records", ((BatchDriver, "_check_kept", returning(None)),), _PEOPLE),
     Mutant(
         "a recovery does not look for the records",
-        ((recovery, "check_kept", lambda _original: lambda _kafka, _row, resolution: resolution),),
+        ((diagnosis, "check_kept", _not_looked_for), (recovery, "check_kept", _not_looked_for)),
         _PEOPLE,
         kinds=(faults.CRASH, people.REMAKE_TOPIC),
     ),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery, standing_row
+from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recovery.state_row import standing_row
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults
@@ -282,7 +283,7 @@ class Person(Operator):
     def run(self) -> None:
         """Where there is no row, none is made unless that was asked for."""
         if standing_row(self._store, TRANSACTIONAL_ID) is None and not self.words.adopt:
-            self.recovery().look()
+            self.recovery().diagnosis.look()
         else:
             super().run()
 

@@ -30,6 +30,7 @@ def made(kind: type[DualWriteError]) -> DualWriteError:
         "str | None": None,
         "object": "value",
         "HaltCause": HaltCause.GAP,
+        "Any": None,
         "tuple[str, ...]": ("one", "two"),
     }
     return kind(**{field.name: samples[str(field.type)] for field in fields(kind)})

@@ -185,7 +185,7 @@ class BatchDriver:
         try:
             report = self._write(batch_id, work)
         except HaltError as error:
-            if (named := self._recovery.losses.name(error)) is not error:
+            if (named := self._recovery.explain(error)) is not error:
                 raise named from error
             raise
         self._unfinished = False
@@ -434,12 +434,7 @@ class BatchDriver:
             self._told_of_ids = True
             unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
             _log.warning("%s: Kafka gives topic %s no id: %s", self._transactional_id, ", ".join(without), unseen)
-        lost = find_lost_records(
-            written,
-            self._kafka.view_logs(written.offsets),
-            committed=True,
-            transactional_id=self._transactional_id,
-        )
+        lost = find_lost_records(written, self._kafka.view_logs(written.offsets), committed=True)
         if lost is not None:
             # Recovery asks once more, and is the one that says so: a broker may be behind the others.
             raise BatchRetryError(reason=f"{lost.reason}; looking again")

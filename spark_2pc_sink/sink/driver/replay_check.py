@@ -42,8 +42,8 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
             reason="the replay of the owed batch is not the batch that the database has",
             remedies=(
                 _CHANGED_JOB,
-                "spark-2pc recover --accept-replay: send to Kafka what Spark replays now",
-                "spark-2pc recover --drop: leave Kafka without this batch",
+                f"spark-2pc recover --batch {row.batch_id} --accept-replay: send to Kafka what Spark replays now",
+                f"spark-2pc recover --batch {row.batch_id} --drop: leave Kafka without this batch",
             ),
         )
     _warn(row, replay, f"sends batch {row.batch_id} to Kafka as it is now")

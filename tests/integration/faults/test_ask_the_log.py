@@ -108,7 +108,7 @@ def test_the_log_is_deleted(decision: OperatorDecision, kafka_each_version: Brok
     assert job.describe() == described
     assert job.state("status", "prepared_transaction_state", "settled", "batch_id") == row
     sides: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
-    recover(decision=decision, batch=BATCH, **sides)
+    recover(decision=decision, batch=BATCH, take_over=True, **sides)
     restarted = job.run()
     sent_again = decision is OperatorDecision.ACCEPT_REPLAY
     assert restarted.placements[0] == (BATCH, "RESEND" if sent_again else "SKIP")

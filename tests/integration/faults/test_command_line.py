@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink import cli
+from spark_2pc_sink import cli, recover
 from spark_2pc_sink.cli import exits
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
@@ -98,10 +98,10 @@ def test_json(decided: Job, run: Run) -> None:
     code, text = run(decided, "recover", "--take-over", "--json")
     (report,) = json.loads(text)
     assert (code, report["settled"]) == (0, True)
-    assert report["database_before"].startswith("decided")
-    assert report["database_after"].startswith("done")
-    assert report["kafka_before"].startswith("Ongoing")
-    assert report["actions"]
+    assert (report["before"]["status"], report["row"]["status"]) == ("decided", "done")
+    assert (report["row"]["batch_id"], report["next_batch"]) == (BATCH, BATCH + 1)
+    assert sorted(report["row"]["kafka_offsets"]) == [f"{decided.topic}-{number}" for number in range(3)]
+    assert (report["kafka"]["state"], report["actions"]) == ("Ongoing", ["commit"])
 
 
 def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, run: Run) -> None:
@@ -138,10 +138,34 @@ def test_recover_stops_a_job_that_runs(kafka_each_version: Broker, make_job: Mak
     """A12, D1: with --take-over the running driver is superseded; started again it goes on where it was."""
     job = make_job(kafka_each_version)
     running = job.stop_at("step:PREPARE", batch=BATCH)
-    assert run(job, "recover")[0] == exits.EXIT_IN_DOUBT
+    before = sides(job)
+    code, text = run(job, "recover")
+    assert code == exits.EXIT_IN_DOUBT
+    assert "was left alone: its driver lives (pid " in text
+    code, text = run(job, "recover", "--json")
+    (report,) = json.loads(text[: text.index("\n]\n") + 3])
+    assert (code, report["settled"], report["driver"]["alive"]) == (exits.EXIT_IN_DOUBT, False, True)
+    assert sides(job) == before
     code, text = run(job, "recover", "--take-over")
     assert code == exits.EXIT_SETTLED
     assert "aborted the open transaction" in text
+    job.superseded(running)
+    job.run()
+    job.check()
+
+
+def test_recover_in_python_asks_first_too(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """A12, D10: nothing is claimed under a driver that lives, and the error says where it is and what to pass."""
+    job = make_job(kafka_without_2pc)
+    running = job.stop_at("step:PREPARE", batch=BATCH)
+    before = sides(job)
+    both: dict[str, Any] = {name: job.sink()[name] for name in ("transactional_id", "kafka", "database")}
+    with pytest.raises(TakeOverRefusedError, match=r"pid .* from .*; claim 1 is of ") as refused:
+        recover(**both)
+    assert "take_over=True" in refused.value.remedies[-1]
+    assert refused.value.report.driver.alive
+    assert sides(job) == before
+    assert [action.kind for action in recover(take_over=True, **both).actions] == ["abort"]
     job.superseded(running)
     job.run()
     job.check()

@@ -50,11 +50,12 @@ def remake_topic(job: Job) -> None:
 
 
 def sides_of(job: Job) -> dict[str, Any]:
-    """Arguments of `recover`."""
+    """Arguments of `recover`; nobody waits for a driver that was killed."""
     return {
         "transactional_id": job.transactional_id,
         "kafka": {"bootstrap.servers": job.broker.bootstrap},
         "database": job.database,
+        "take_over": True,
     }
 
 

@@ -121,8 +121,12 @@ def test_a_replay_that_differs_is_refused_until_a_person_decides(kafka_each_vers
     for _ in range(2):
         refused = job.fail()
         assert refused.cause == HaltCause.RESEND_DIFFERS
-        assert "spark-2pc recover --accept-replay" in refused.text
-        assert "spark-2pc recover --drop" in refused.text
+        sides = (
+            f"--transactional-id {job.transactional_id} --bootstrap-server {job.broker.bootstrap} --database postgres"
+        )
+        assert f"spark-2pc recover {sides}" in refused.text
+        assert f" --batch {BATCH} --accept-replay" in refused.text
+        assert f" --batch {BATCH} --drop" in refused.text
         assert job.state("status", "batch_id") == ("owed", BATCH)
         assert job.describe().state != "Ongoing"
     # What the database has is put back: no decision is needed any more.
@@ -142,7 +146,7 @@ def test_a_person_decides_about_an_owed_batch(
     owe(job)
     job.write_batch(BATCH, CHANGED)
     assert job.fail().cause == HaltCause.RESEND_DIFFERS
-    report = recover(decision=decision, **_sides(job))
+    report = recover(decision=decision, take_over=True, **_sides(job))
     assert report.settled == (decision is OperatorDecision.DROP)
     in_kafka: Mapping[int, list[Row]] = {BATCH: CHANGED if decision is OperatorDecision.ACCEPT_REPLAY else []}
     job.run()

@@ -15,26 +15,28 @@ from tests.integration.sink.targets import Target, rows_of
 
 
 def test_a_query_is_seen_while_it_runs(stream: FileStream, target: Target) -> None:
-    """D10: and no longer, although its process goes on; then nobody has to say --take-over."""
+    """D10: and no longer, although its process goes on; then nobody has to say take_over."""
     sides: dict[str, Any] = {
         "transactional_id": target.transactional_id,
         "kafka": {"bootstrap.servers": target.broker.bootstrap},
         "database": target.database,
-        "take_over": False,
     }
     seen = []
 
     def look(_: object) -> None:
         report = recover(dry_run=True, **sides)
-        seen.append((report.driver_alive, report.driver))
+        seen.append(report.driver is not None and report.driver.alive)
 
     stream.add(rows_of(0))
     stream.add(rows_of(1))
     stream.run(target.sink(key="id", on_batch=look))
-    assert [alive for alive, _ in seen] == [True, True]
-    wait_until(
-        lambda: recover(dry_run=True, **sides).driver_alive is False, deadline_s=30, what="the driver to be gone"
-    )
+    assert seen == [True, True]
+
+    def gone() -> bool:
+        driver = recover(dry_run=True, **sides).driver
+        return driver is not None and driver.alive is False
+
+    wait_until(gone, deadline_s=30, what="the driver to be gone")
     assert recover(**sides).settled
     assert target.rows("generation", "kafka_transaction_state") == [(2,)]
 

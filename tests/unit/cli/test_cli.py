@@ -3,42 +3,76 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jdbc_state import StateRow
+from jdbc_state.sessions import Liveness
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
-from spark_2pc_sink.errors import DatabaseUnreachableError, HaltCause, HaltError, RemoteProtocolError
+from spark_2pc_sink.errors import (
+    DatabaseUnreachableError,
+    HaltCause,
+    HaltError,
+    RemoteProtocolError,
+    TakeOverRefusedError,
+)
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.recovery import OperatorDecision
-from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.report import Action, RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
 
 
-HALT = HaltError(
+DECIDED_ROW = StateRow(
     transactional_id="orders",
-    cause=HaltCause.GAP,
-    database_side="batch 1, done",
-    kafka_side="nothing in doubt",
-    reason="batch 3 follows batch 1",
-    remedies=("do this",),
+    prepared_transaction_state="7:3",
+    status="decided",
+    generation=2,
+    batch_id=4,
+    row_count=20,
+    record_count=20,
+    kafka_offsets={"orders-0": (5, 24)},
+    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
+    age_s=2.4,
+    decided_age_s=3601.0,
 )
 
 
 def report(*, settled: bool) -> RecoveryReport:
     return RecoveryReport(
         transactional_id="orders",
-        database_before="decided 7:3",
-        kafka_before="Ongoing 7:3",
-        actions=("committed 7:3 in Kafka",) if settled else (),
-        database_after="done 7:3" if settled else "decided 7:3",
+        before=DECIDED_ROW,
+        row=replace(DECIDED_ROW, status="done") if settled else DECIDED_ROW,
+        kafka=KafkaView(TransactionState.ONGOING, ProducerIdAndEpoch(7, 3), 2, "cluster"),
+        actions=(Action("commit", "committed 7:3 in Kafka"),) if settled else (),
         settled=settled,
         reason="the database has decided",
         remedies=() if settled else ("spark-2pc recover --take-over",),
     )
+
+
+def halted(**fields: Any) -> HaltError:
+    return HaltError(
+        transactional_id="orders",
+        cause=HaltCause.GAP,
+        database_side="batch 1, done",
+        kafka_side="nothing in doubt",
+        reason="batch 3 follows batch 1",
+        remedies=("do this",),
+        **fields,
+    )
+
+
+HALT = halted()
+REFUSED = TakeOverRefusedError(
+    transactional_id="orders", driver="its driver lives (pid 4711)", remedies=("wait",), report=report(settled=False)
+)
 
 
 @pytest.fixture
@@ -82,7 +116,8 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     printed = capsys.readouterr().out
     assert "orders: settled now" in printed
     assert "- committed 7:3 in Kafka" in printed
-    assert "now:      done 7:3" in printed
+    assert "database: batch 4, decided 7:3" in printed
+    assert "now:      batch 4, done 7:3" in printed
 
 
 def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
@@ -119,13 +154,13 @@ def test_whether_the_driver_lives_is_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alive: bool | None, shown: str
 ) -> None:
     """D10: with where it is, or why that is not known."""
-    told = replace(report(settled=True), driver_alive=alive, driver="as it is")
+    told = replace(report(settled=True), driver=Liveness(alive, "as it is"))
     monkeypatch.setattr(sinks, "status", lambda **_: [told])
     cli.main(["status", *SIDES])
     assert f"  driver:   {shown}: as it is\n" in capsys.readouterr().out
     cli.main(["status", *SIDES, "--json"])
     (printed,) = json.loads(capsys.readouterr().out)
-    assert (printed["driver_alive"], printed["driver"]) == (alive, "as it is")
+    assert printed["driver"]["alive"] is alive
 
 
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,22 +171,35 @@ def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.Captur
     assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
 
 
-def test_a_halt_is_printed_for_machines_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "cause", "row"),
+    [
+        (halted(report=replace(report(settled=False), cause=HaltCause.GAP)), "gap", "decided"),
+        (HALT, "gap", None),
+        (REFUSED, None, "decided"),
+    ],
+    ids=["recovery halts", "the database halts", "a driver lives"],
+)
+def test_a_refusal_is_printed_for_machines_too(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: HaltError | TakeOverRefusedError,
+    cause: str | None,
+    row: str | None,
 ) -> None:
     """An object of the same fields as any other, with the cause; the words go where the words of errors go."""
 
     def fail(**_: Any) -> RecoveryReport:
-        raise HALT
+        raise error
 
     monkeypatch.setattr(sinks, "recover", fail)
     assert cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json"]) == 3
     printed = capsys.readouterr()
-    (halted,) = json.loads(printed.out)
-    assert halted.keys() == asdict(report(settled=False)).keys()
-    assert (halted["cause"], halted["settled"], halted["remedies"]) == ("gap", False, ["do this"])
-    assert (halted["database_before"], halted["kafka_before"]) == ("batch 1, done", "nothing in doubt")
-    assert str(HALT) in printed.err
+    (found,) = json.loads(printed.out)
+    assert found.keys() == report(settled=False).as_json().keys()
+    assert (found["cause"], found["settled"]) == (cause, False)
+    assert (found["row"] and found["row"]["status"]) == row
+    assert str(error) in printed.err
 
 
 def test_a_sink_that_nobody_knows_is_exit_code_4(
@@ -162,7 +210,7 @@ def test_a_sink_that_nobody_knows_is_exit_code_4(
     monkeypatch.setattr(sinks, "status", lambda **_: [found])
     assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
     assert "NOT KNOWN" in capsys.readouterr().out
-    old = replace(report(settled=False), age_s=2.4, in_doubt_s=3601.0)
+    old = replace(report(settled=False), dry_run=True)
     monkeypatch.setattr(sinks, "status", lambda **_: [found, old])
     assert cli.main(["status", *SIDES]) == 3
     assert "touched:  2 s ago\n  in doubt: for 3601 s\n" in capsys.readouterr().out
@@ -180,10 +228,8 @@ def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: p
     [
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1),
         (RemoteProtocolError(peer="the transaction coordinator", detail="a state that nobody knows"), 1),
-        (
-            HALT,
-            3,
-        ),
+        (HALT, 3),
+        (REFUSED, 3),
     ],
 )
 def test_errors_have_an_exit_code(

@@ -23,7 +23,7 @@ KEPT = LogsView(dict(WRITTEN.topic_ids), {ORDERS: 20, AUDIT: 4}, {ORDERS: 10, AU
 
 
 def lost(logs: LogsView, written: WrittenRecords = WRITTEN, *, committed: bool = True) -> Halt:
-    found = find_lost_records(written, logs, committed=committed, transactional_id="shop")
+    found = find_lost_records(written, logs, committed=committed)
     assert found is not None
     assert found.cause is HaltCause.TOPIC_REMADE
     return found
@@ -33,7 +33,7 @@ def lost(logs: LogsView, written: WrittenRecords = WRITTEN, *, committed: bool =
 def test_a_batch_that_is_there_is_not_lost(committed: bool) -> None:
     """B18: the same topics, and logs that end behind the batch; it matters to nobody what came behind it."""
     for logs in (KEPT, replace(KEPT, ends={ORDERS: 1000, AUDIT: 5}), replace(KEPT, starts={})):
-        assert find_lost_records(WRITTEN, logs, committed=committed, transactional_id="shop") is None
+        assert find_lost_records(WRITTEN, logs, committed=committed) is None
         assert not was_remade(WRITTEN, logs)
 
 
@@ -68,7 +68,7 @@ def test_what_was_deleted_before_the_commit_was_never_read() -> None:
     """B18: afterwards it is retention, as with any record."""
     logs = replace(KEPT, starts={ORDERS: 11, AUDIT: 3})
     assert "begins at offset 11" in lost(logs, committed=False).reason
-    assert find_lost_records(WRITTEN, logs, committed=True, transactional_id="shop") is None
+    assert find_lost_records(WRITTEN, logs, committed=True) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_without_an_id_a_topic_is_told_by_its_log_alone(was: dict[str, str], now
     """D7: the batch was written, or is looked for, on a broker that has no ids."""
     written = WrittenRecords(5, {ORDERS: (10, 19)}, was)
     logs = LogsView(now, {ORDERS: 20})
-    assert find_lost_records(written, logs, committed=True, transactional_id="shop") is None
+    assert find_lost_records(written, logs, committed=True) is None
     assert "ends at offset 4" in lost(replace(logs, ends={ORDERS: 4}), written).reason
 
 
@@ -87,9 +87,9 @@ def test_the_remedies_come_from_the_safest_to_the_last() -> None:
     logs = replace(KEPT, topic_ids={"orders": "new-orders", "audit": "old-audit"})
     compare, again, drop = lost(logs).remedies
     assert compare.startswith("compare both sides")
-    assert again.startswith("spark-2pc recover --transactional-id shop --batch 5 --accept-replay")
+    assert again.startswith("spark-2pc recover --batch 5 --accept-replay")
     assert "audit will have it twice" in again
-    assert drop.startswith("spark-2pc recover --transactional-id shop --batch 5 --drop")
+    assert drop.startswith("spark-2pc recover --batch 5 --drop")
     assert "twice" not in lost(logs, committed=False).remedies[1]
 
 

@@ -25,7 +25,7 @@ def transaction(number: int, partitions: int = 1) -> CommittedTransaction:
 
 def lost(count: int, *, came: int | None = None, unread: tuple[str, ...] = ()) -> LostBatches:
     found = FoundCommits(tuple(transaction(number) for number in range(1, count + 1)), unread)
-    return LostBatches("shop", 41, found, came, "broker:9092")
+    return LostBatches(41, found, came, "broker:9092")
 
 
 def test_a_halt_names_batches_offsets_and_counts() -> None:
@@ -45,7 +45,7 @@ def test_the_first_remedy_is_to_compare_and_the_last_to_adopt_by_name() -> None:
     assert "up to offset 319" in remedies[0]
     assert remedies[1].startswith("restore the newest backup")
     assert "--accept-loss none" in remedies[2]
-    assert "spark-2pc recover --transactional-id shop --adopt --accept-loss 41..43" in remedies[-1]
+    assert "spark-2pc recover --adopt --accept-loss 41..43" in remedies[-1]
     assert not any("--take-over" in remedy for remedy in remedies)
 
 
@@ -72,7 +72,7 @@ def test_a_gap_keeps_its_own_remedies_behind_the_comparison() -> None:
 
 def test_messages_stay_short() -> None:
     found = FoundCommits(tuple(transaction(each, partitions=50) for each in range(1, 31)))
-    reason = LostBatches("shop", 41, found).explain(HALT).reason
+    reason = LostBatches(41, found).explain(HALT).reason
     assert f"and {30 - SHOWN_TRANSACTIONS_MAX} more" in reason
     assert f"{50 - SHOWN_PARTITIONS_MAX} more partitions" in reason
     assert "batch 41: 1000 records" in reason

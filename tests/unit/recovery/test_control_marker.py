@@ -87,7 +87,7 @@ def test_a_person_decides_where_no_partition_tells(silent: str) -> None:
     assert "--drop" in remedies
     assert "--accept-replay" in remedies
     assert ("make the partitions readable" in remedies) == (silent != "missing")
-    looked = sides.recovery().look()
+    looked = sides.recovery().diagnosis.look()
     assert (looked.settled, looked.remedies) == (False, halted.value.remedies)
     assert looked.cause is HaltCause.OUTCOME_LOST
 

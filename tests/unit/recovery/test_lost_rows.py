@@ -13,7 +13,8 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
-from spark_2pc_sink.recovery.recovery import standing_row
+from spark_2pc_sink.recovery.report import Action
+from spark_2pc_sink.recovery.state_row import standing_row
 from tests.harness.halts import halts
 from tests.unit.fakes.fake_kafka import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
@@ -45,31 +46,34 @@ def test_a_decided_row_that_is_lost_is_made_again_and_followed(
     assert (sides.kafka.committed, sides.kafka.aborted) == ([pair], [])
     assert (sides.row().status, sides.row().batch_id) == (RowStatus.DONE, 4)
     made = f"made the lost state row again from line 1 of its history (batch 4, decided {pair})"
-    assert report.actions[0] == made
+    assert report.actions[0] == Action("rebuild_row", made)
     assert f"{ID}: {made}" in caplog.messages
 
 
 def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
     """D2: `status` and `--dry-run` change nothing, and a lost row is not one that never was."""
     sides, pair = decided_and_lost()
-    report = sides.recovery().look()
+    report = sides.recovery().diagnosis.look()
     assert (report.known, report.settled) == (True, False)
-    assert report.database_before == f"no state row; decided {pair}"
+    assert (report.before, report.row) == (None, standing_row(sides.store, ID))
+    assert f"database: no state row; batch 4, decided {pair}\n" in str(report)
     assert report.actions == (
-        f"would make the lost state row again from line 1 of its history (batch 4, decided {pair})",
-        "would commit the transaction of the row's pair",
+        Action(
+            "rebuild_row", f"would make the lost state row again from line 1 of its history (batch 4, decided {pair})"
+        ),
+        Action("commit", "would commit the transaction of the row's pair"),
     )
     assert sides.store.read(ID) is None
     sides.kafka.end(pair, commit=True)
     sides.start()
     del sides.store._rows[ID]
-    settled = sides.recovery().look()
+    settled = sides.recovery().diagnosis.look()
     assert not settled.settled
-    assert settled.actions[0].startswith("would make the lost state row again")
+    assert [action.kind for action in settled.actions] == ["rebuild_row"]
 
 
 def test_a_look_at_an_id_that_nobody_knows() -> None:
-    report = Sides().recovery().look()
+    report = Sides().recovery().diagnosis.look()
     assert (report.known, report.settled, report.actions) == (False, True, ())
 
 
@@ -82,7 +86,7 @@ def test_a_lost_row_of_no_batch_is_known_too() -> None:
     assert standing_row(sides.store, ID) is not None
     report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
     assert sides.kafka.aborted == [pair]
-    assert "(no batch, none, settled at 0:0)" in report.actions[0]
+    assert "(no batch, none, settled at 0:0)" in str(report.actions[0])
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -97,11 +101,11 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
     with halts(HaltCause.OPEN_TRANSACTION, match=f"has decided {pair}, which Kafka holds open") as halted:
         sides.recovery(adopt=True).run(query_id=None, run_id=None)
     assert "It wrote to orders-0 from offset 5, orders-1 from offset 0, orders-2 (not to be read" in halted.value.reason
-    command = f"spark-2pc recover --transactional-id {ID} --adopt --open-transaction"
+    command = "spark-2pc recover --adopt --open-transaction"
     assert any(f"{command} commit --batch N" in remedy for remedy in halted.value.remedies)
     assert any(f"{command} abort" in remedy for remedy in halted.value.remedies)
     assert (sides.kafka.state, sides.kafka.committed, sides.kafka.aborted) == ("Ongoing", [], [])
-    assert sides.recovery(adopt=True).look().cause is HaltCause.OPEN_TRANSACTION
+    assert sides.recovery(adopt=True).diagnosis.look().cause is HaltCause.OPEN_TRANSACTION
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -112,7 +116,7 @@ def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
     sides.kafka.offers_keep_prepared = keeps_prepared
     word = OpenTransactionEnd(4)
     report = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
-    assert report.actions[0] == f"noted {pair} as the decision of batch 4, as the operator says"
+    assert report.actions[0] == Action("take_open", f"noted {pair} as the decision of batch 4, as the operator says")
     assert report.settled
     assert sides.kafka.committed == [pair]
     row = sides.row()

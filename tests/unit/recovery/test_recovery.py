@@ -13,6 +13,7 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recovery.report import Action
 from tests.harness.halts import halts
 from tests.unit.fakes.fake_kafka import FakeClock, FakeKafka
 
@@ -144,7 +145,8 @@ def test_a_decided_transaction_that_is_still_open_is_committed() -> None:
     assert sides.kafka.calls.index("end") < sides.kafka.calls.index("init")
     assert (sides.row().status, sides.row().settled) == ("done", str(pair.bumped()))
     assert report.settled
-    assert "committed 0:0" in report.actions[0]
+    assert [action.kind for action in report.actions] == ["commit"]
+    assert str(report.actions[0]).startswith("committed 0:0 in Kafka")
 
 
 def test_an_open_transaction_that_no_row_names_is_aborted() -> None:
@@ -155,7 +157,7 @@ def test_an_open_transaction_that_no_row_names_is_aborted() -> None:
     report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
     assert sides.kafka.aborted == [pair]
     assert sides.kafka.committed == []
-    assert "aborted" in report.actions[0]
+    assert [action.kind for action in report.actions] == ["abort"]
 
 
 def test_a_commit_that_kafka_has_already_is_noted() -> None:
@@ -230,7 +232,7 @@ def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision
     assert sides.row().status == "decided"
     report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
     assert sides.row().status == status
-    assert "as decided by the operator" in report.actions[-1]
+    assert report.actions[-1].kind == decision.name.lower()
 
 
 def test_an_operator_decision_does_not_override_a_transaction_that_can_be_committed() -> None:
@@ -364,7 +366,7 @@ def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
     before, sides.kafka.state = sides.row(), "Sleeping"
     sides.kafka.calls.clear()
     with pytest.raises(RemoteProtocolError, match="'orders' in state 'Sleeping'"):
-        sides.recovery().look() if operation == "look" else sides.start()
+        sides.recovery().diagnosis.look() if operation == "look" else sides.start()
     assert sides.kafka.calls == ["refresh", "describe"]
     assert sides.row().status == before.status == "decided"
 
@@ -372,19 +374,19 @@ def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
 def test_a_look_changes_nothing() -> None:
     """status and --dry-run never claim."""
     sides = Sides()
-    nothing = sides.recovery().look()
+    nothing = sides.recovery().diagnosis.look()
     assert (nothing.settled, nothing.known, nothing.age_s) == (True, False, None)
     assert sides.store.read(ID) is None
     pair = sides.start()
     sides.decide(pair)
     before = sides.row()
-    report = sides.recovery().look()
+    report = sides.recovery().diagnosis.look()
     assert (report.settled, report.known) == (False, True)
     assert report.age_s is not None
     assert report.in_doubt_s == pytest.approx(report.age_s, abs=1)
-    assert report.actions == ("would commit the transaction of the row's pair",)
+    assert report.actions == (Action("commit", "would commit the transaction of the row's pair"),)
     assert sides.row() == before
     assert sides.kafka.committed == []
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    assert sides.recovery().look().actions == ("would note that Kafka has committed it",)
+    assert sides.recovery().diagnosis.look().actions == (Action("note_done", "would note that Kafka has committed it"),)

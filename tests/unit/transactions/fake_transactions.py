@@ -270,3 +270,16 @@ def fake_transactions(**arguments: Any) -> Iterator[FakeTransactionCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def properties_for(fake: FakeTransactionCluster, *, max_block_ms: int = 10_000) -> dict[str, str]:
+    """Client properties of the cluster with short pauses, so that nothing waits for long."""
+    return {
+        "bootstrap.servers": fake.bootstrap,
+        "retry.backoff.ms": "2",
+        "retry.backoff.max.ms": "10",
+        "reconnect.backoff.ms": "1",
+        "reconnect.backoff.max.ms": "5",
+        "request.timeout.ms": "5000",
+        "max.block.ms": str(max_block_ms),
+    }

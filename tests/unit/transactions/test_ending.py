@@ -21,13 +21,13 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import Step, answer, hang_up, lose_answer, serve_it
-from tests.unit.producer.support import options_for
 from tests.unit.transactions.fake_transactions import (
     FakeProducer,
     FakeTransaction,
     FakeTransactionCluster,
     Marker,
     fake_transactions,
+    properties_for,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,8 +48,8 @@ def tool(fake: FakeTransactionCluster) -> Iterator[TransactionTool]:
         yield made
 
 
-def tool_on(fake: FakeTransactionCluster, **overrides: Any) -> TransactionTool:
-    return TransactionTool(options_for(fake, **overrides), now_ms=lambda: 10**9)
+def tool_on(fake: FakeTransactionCluster, *, max_block_ms: int = 10_000) -> TransactionTool:
+    return TransactionTool(properties_for(fake, max_block_ms=max_block_ms), now_ms=lambda: 10**9)
 
 
 def change(act: Callable[[], None]) -> Step:

@@ -23,13 +23,13 @@ from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
 from spark_2pc_sink.transactions.values import TransactionDetails
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import answer, hang_up, keep_silent
-from tests.unit.producer.support import options_for
 from tests.unit.transactions.fake_transactions import (
     FakeProducer,
     FakeTransaction,
     FakeTransactionCluster,
     View,
     fake_transactions,
+    properties_for,
 )
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -50,8 +50,8 @@ def tool(fake: FakeTransactionCluster) -> Iterator[TransactionTool]:
         yield made
 
 
-def tool_on(fake: FakeTransactionCluster, **overrides: Any) -> TransactionTool:
-    return TransactionTool(options_for(fake, **overrides), now_ms=lambda: NOW_MS)
+def tool_on(fake: FakeTransactionCluster, *, max_block_ms: int = 10_000) -> TransactionTool:
+    return TransactionTool(properties_for(fake, max_block_ms=max_block_ms), now_ms=lambda: NOW_MS)
 
 
 # --- list and describe -------------------------------------------------------------------------------------------

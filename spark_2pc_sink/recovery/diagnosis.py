@@ -1,0 +1,168 @@
+"""Diagnosis: what both sides show, and the verdict on it; Kafka's logs are asked where its coordinator cannot tell.
+
+The rules are pure (`spark_2pc_sink.recipe`). This module gets them what they decide by, and changes neither side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
+from spark_2pc_sink.ids import PreparedTxnState, TransactionState
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    behind_kafka,
+    may_hide_commits,
+    resolve,
+)
+from spark_2pc_sink.recovery.control_marker import ask_the_log
+from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
+from spark_2pc_sink.recovery.open_transaction import began_at, explained
+from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
+from spark_2pc_sink.recovery.state_row import shown, standing_row, view_of
+
+if TYPE_CHECKING:
+    from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.lost_commits import LostCommits
+
+
+#: What `look` says of a verdict that leads to an action.
+_PLANNED: Final[dict[Verdict, ActionKind]] = {
+    Verdict.COMMIT: "commit",
+    Verdict.ABORT: "abort",
+    Verdict.TAKE_OPEN: "take_open",
+    Verdict.MARK_DONE: "note_done",
+    Verdict.MARK_OWED: "note_owed",
+    Verdict.WAIT: "wait",
+}
+
+
+@dataclass(kw_only=True)
+class Diagnosis:
+    """Looks at both sides of one transactional id, as often as it is asked to.
+
+    Attributes:
+        transactional_id: the sink's id.
+        kafka: the coordinator and the logs.
+        store: the state rows.
+        losses: what the database lacks that Kafka has.
+        clock: measures and waits.
+        limit_ms: for how long the logs of one transaction are read at a time, in milliseconds.
+        adopt: the user has said that the row takes over an id, or a row of another cluster, whatever is there.
+        open_transaction: how a person says that an open transaction ends whose decision is lost.
+        command: ``spark-2pc recover`` with the sink's name and connections, for remedies.
+    """
+
+    transactional_id: str
+    kafka: KafkaSide
+    store: StateStore
+    losses: LostCommits
+    clock: Clock
+    limit_ms: int
+    adopt: bool
+    open_transaction: OpenTransactionEnd | None
+    command: str
+
+    def view_kafka(self) -> KafkaView:
+        """Ask the coordinator.
+
+        Raises:
+            RemoteProtocolError: it shows a state that this version does not know.
+        """
+        described = self.kafka.describe()
+        try:
+            state = TransactionState(described.state)
+        except ValueError as error:
+            unknown = f"{self.transactional_id!r} in state {described.state!r}"
+            raise RemoteProtocolError(
+                peer="the transaction coordinator", detail=f"it shows {unknown}, which this version does not know"
+            ) from error
+        return KafkaView(
+            state=state,
+            producer=described.producer,
+            transaction_version=self.kafka.transaction_version,
+            cluster_id=self.kafka.cluster_id,
+            keeps_prepared=self.kafka.offers_keep_prepared,
+        )
+
+    def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
+        """The verdict on both sides, never `Verdict.ASK_THE_LOG`."""
+        view = RowView(RowStatus.NONE) if row is None else view_of(row)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self.adopt), self.open_transaction)
+        if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
+            nothing_lost = self.losses.nothing_is_lost(row)
+            resolution = resolve(view, kafka, adopt=self.adopt, nothing_lost=nothing_lost)
+        if isinstance(resolution, Halt):
+            asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
+            return explained(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
+        if row is None:
+            return resolution
+        if resolution.verdict is Verdict.ASK_THE_LOG:
+            pair = PreparedTxnState(row.prepared_transaction_state).producer
+            told = ask_the_log(self.kafka, pair, row.kafka_offsets, self._deadline(), batch_id=row.batch_id)
+            if isinstance(told, Halt):
+                return explain_outcome_lost(self.kafka, row, told)
+            resolution = told
+        if may_hide_commits(view_of(row), kafka, resolution) and self.losses.shows(row):
+            return behind_kafka()
+        return check_kept(self.kafka, row, resolution)
+
+    def look(self) -> RecoveryReport:
+        """Say what a recovery would do, without claiming and without changing either side.
+
+        Raises:
+            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
+            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
+        """
+        self.kafka.refresh()
+        before = self.store.read(self.transactional_id)
+        row = standing_row(self.store, self.transactional_id) if before is None else before
+        kafka = self.view_kafka()
+        resolution = self.resolve(row, kafka)
+        behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
+        passed = self.losses.would_pass(row) if row is not None and behind else None
+        if row is not None and isinstance(resolution, Halt) and behind:
+            resolution = self.losses.explain(row, resolution)
+        lost: tuple[Action, ...] = ()
+        if row is not None and before is None:
+            again = f"would make the lost state row again from {history_line(row, row.decision)}"
+            lost = (Action("rebuild_row", again),)
+        report = RecoveryReport(
+            transactional_id=self.transactional_id,
+            settled=False,
+            known=row is not None,
+            dry_run=True,
+            before=before,
+            row=row,
+            kafka=kafka,
+            actions=lost,
+            reason=resolution.reason,
+        )
+        if passed is not None:
+            return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
+        if isinstance(resolution, Halt):
+            remedies = with_command(resolution.remedies, self.command)
+            return replace(report, remedies=remedies, cause=resolution.cause)
+        planned = _PLANNED.get(resolution.verdict)
+        if planned is not None:
+            return replace(report, actions=(*lost, Action(planned, f"would {resolution.verdict.value}")))
+        settled = resolution.verdict is Verdict.NOTHING and not lost and (row is None or row.status != RowStatus.OWED)
+        return replace(report, settled=settled)
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self.clock, self.limit_ms)
+
+
+def history_line(row: StateRow, number: int) -> str:
+    """Where a lost row is made again from."""
+    return f"line {number} of its history ({shown(row)})"

@@ -1,0 +1,174 @@
+"""The recovery report as fields, as JSON, and as text."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from jdbc_state import StateRow
+from jdbc_state.sessions import DriverSession, Liveness
+from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.recipe.resolve import KafkaView
+from spark_2pc_sink.recovery.report import Action, RecoveryReport
+
+ROW = StateRow(
+    transactional_id="orders",
+    prepared_transaction_state="5:1",
+    status="decided",
+    settled="5:0",
+    generation=3,
+    query_id="query",
+    batch_id=7,
+    cluster_id="cluster",
+    row_count=10,
+    record_count=9,
+    digest="ab",
+    kafka_offsets={"orders-0": (5, 13)},
+    topic_ids={"orders": "id"},
+    decision=8,
+    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
+    decided_at=datetime(2026, 11, 24, 10, 1, tzinfo=timezone.utc),
+    age_s=4.0,
+    decided_age_s=60.0,
+)
+REPORT = RecoveryReport(
+    transactional_id="orders",
+    settled=True,
+    before=ROW,
+    row=replace(ROW, status="done", settled="5:2"),
+    kafka=KafkaView(TransactionState.ONGOING, ProducerIdAndEpoch(5, 1), 2, "cluster"),
+    actions=(Action("commit", "committed 5:1 in Kafka: because"),),
+    reason="because",
+)
+SESSION = DriverSession(4711, "app", hidden=False, address="10.0.0.1")
+
+
+def test_json_has_fields_and_no_words_that_a_program_would_have_to_read() -> None:
+    """Numbers, names and nulls; what is empty in the database is null."""
+    printed = json.loads(json.dumps(REPORT.as_json()))
+    state = {
+        "prepared_transaction_state": "5:1",
+        "generation": 3,
+        "query_id": "query",
+        "run_id": None,
+        "batch_id": 7,
+        "cluster_id": "cluster",
+        "row_count": 10,
+        "record_count": 9,
+        "digest": "ab",
+        "kafka_offsets": {"orders-0": [5, 13]},
+        "topic_ids": {"orders": "id"},
+        "decision": 8,
+        "claimed_at": "2026-11-24T10:00:00+00:00",
+        "decided_at": "2026-11-24T10:01:00+00:00",
+        "settled_at": None,
+    }
+    assert printed == {
+        "transactional_id": "orders",
+        "settled": True,
+        "known": True,
+        "dry_run": False,
+        "next_batch": 8,
+        "age_s": None,
+        "in_doubt_s": None,
+        "cause": None,
+        "actions": ["commit"],
+        "before": {**state, "status": "decided", "settled": "5:0"},
+        "row": {**state, "status": "done", "settled": "5:2"},
+        "kafka": {
+            "state": "Ongoing",
+            "producer_id": 5,
+            "producer_epoch": 1,
+            "transaction_version": 2,
+            "cluster_id": "cluster",
+        },
+        "driver": None,
+        "reason": "because",
+        "remedies": [],
+    }
+
+
+def test_json_of_a_sink_that_nobody_knows() -> None:
+    """The same names, with nulls."""
+    printed = RecoveryReport(transactional_id="orders", settled=True, known=False).as_json()
+    assert printed.keys() == REPORT.as_json().keys()
+    assert (printed["row"], printed["kafka"], printed["next_batch"]) == (None, None, None)
+    unused = KafkaView(TransactionState.UNKNOWN, None, 2, "cluster")
+    shown = replace(REPORT, kafka=unused).as_json()["kafka"]
+    assert (shown["state"], shown["producer_id"], shown["producer_epoch"]) == ("Unknown", None, None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (Liveness(True, "as it is", SESSION), (True, 4711, "10.0.0.1", "app")),
+        (Liveness(True, "as it is", replace(SESSION, address="")), (True, 4711, None, "app")),
+        (Liveness(None, "a pooler"), (None, None, None, None)),
+    ],
+)
+def test_json_says_where_the_driver_is(driver: Liveness, expected: tuple[object, ...]) -> None:
+    """D10: its session's place, and its claim with the time."""
+    shown = replace(REPORT, driver=driver).as_json()["driver"]
+    assert (shown["alive"], shown["pid"], shown["host"], shown["role"]) == expected
+    assert (shown["claim"], shown["since"]) == (3, "2026-11-24T10:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("change", "next_batch"),
+    [
+        ({"status": "done"}, 8),
+        ({"status": "owed"}, 7),
+        ({"status": "decided"}, None),
+        ({"status": "none", "batch_id": None}, 0),
+    ],
+)
+def test_the_next_batch(change: dict[str, Any], next_batch: int | None) -> None:
+    """An owed batch is sent again; while one is decided only, its outcome is open."""
+    assert replace(REPORT, row=replace(ROW, **change)).next_batch == next_batch
+
+
+def test_it_goes_with_an_error_through_a_pipe() -> None:
+    """The errors of a driver may come from another process."""
+    error = TakeOverRefusedError(transactional_id="orders", driver="it lives", remedies=("wait",), report=REPORT)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert again.report == REPORT
+    assert "RecoveryReport" not in repr(again)
+
+
+def test_the_text_is_for_people() -> None:
+    text = str(REPORT)
+    assert text.splitlines() == [
+        "orders: settled now: because",
+        "  database: batch 7, decided 5:1, settled at 5:0",
+        "  Kafka:    Ongoing 5:1",
+        "  - committed 5:1 in Kafka: because",
+        "  now:      batch 7, done 5:1, settled at 5:2",
+    ]
+
+
+def test_the_text_of_a_look() -> None:
+    """It has how old the row is, and for how long something has been in doubt; and that code must not choose."""
+    found = replace(
+        REPORT, settled=False, dry_run=True, row=ROW, actions=(), cause=HaltCause.OUTCOME_LOST, remedies=("read",)
+    )
+    assert str(found).splitlines() == [
+        "orders: IN DOUBT: because",
+        "  database: batch 7, decided 5:1, settled at 5:0",
+        "  Kafka:    Ongoing 5:1",
+        "  touched:  4 s ago",
+        "  in doubt: for 60 s",
+        "  - would refuse to choose",
+        "  to settle: read",
+    ]
+    assert (found.age_s, found.in_doubt_s) == (4.0, 60.0)
+    assert "database: no state row; batch 7" in str(replace(found, before=None))
+    unknown = str(RecoveryReport(transactional_id="orders", settled=True, known=False))
+    assert "NOT KNOWN" in unknown
+    assert "database: no state row\n  Kafka:    not asked" in unknown
+    assert "nothing is in doubt" in str(replace(REPORT, actions=()))

@@ -12,13 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
-from jdbc_state.errors import describe, sqlstate_of, translated
+from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move
 from jdbc_state.moves import DECIDE, Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sqlstate import describe, sqlstate_of, translated
 from jdbc_state.watchdog import Watchdog, watched_statements
-from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 
 class SqlDecidingTransaction:

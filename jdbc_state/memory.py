@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from jdbc_state import history
 from jdbc_state.claim import Claimant
+from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 from jdbc_state.model import (
     DECIDED,
     DONE,
@@ -31,7 +32,6 @@ from jdbc_state.model import (
     status_after,
 )
 from jdbc_state.store_base import StoreBase
-from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 _ADMIN_SHUTDOWN = "57P01"
 _UNDEFINED_TABLE = "42P01"

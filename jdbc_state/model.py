@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
+from jdbc_state.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"

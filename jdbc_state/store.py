@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, Executable, Select, select, text
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
+from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import (
     DecidingTransaction,
@@ -33,8 +35,6 @@ from jdbc_state.sessions import (
 )
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
-from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import StateStoreError
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -56,7 +56,13 @@ class SqlStateStore(StoreBase):
         database: opens its connections; others may share the one that is kept.
     """
 
-    def __init__(self, url: str, settings: StoreSettings, *, shown_while: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: StoreSettings = StoreSettings(),  # noqa: B008 - frozen
+        *,
+        shown_while: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._settings = settings
         self.database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
@@ -93,16 +99,16 @@ class SqlStateStore(StoreBase):
             return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
+        end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try_claim(claimant)
             if row is not None:
                 if row.run_id is not None:
                     self._presence.show(presence_name(quoted(self._state), row.transactional_id, row.generation))
-                self._end_older(claimant.transactional_id, deadline, below_generation=row.generation)
+                self._end_older(claimant.transactional_id, end_s, below_generation=row.generation)
                 return row
-            self._clear_the_way(claimant, deadline)
-            if deadline.passed:
+            self._clear_the_way(claimant, end_s)
+            if time.monotonic() >= end_s:
                 break
         raise self._blocked(claimant.transactional_id)
 
@@ -177,7 +183,7 @@ class SqlStateStore(StoreBase):
         keep = self._settings.history_batches
         return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
-    def _clear_the_way(self, claimant: Claimant, deadline: Deadline) -> None:
+    def _clear_the_way(self, claimant: Claimant, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
 
         A healthy driver of another query, or on another cluster, must not notice that we came.
@@ -196,9 +202,9 @@ class SqlStateStore(StoreBase):
         claimant.check(standing)
         if standing is not None:
             below = standing.generation + 1
-            self._end_older(claimant.transactional_id, deadline, below_generation=below)
+            self._end_older(claimant.transactional_id, end_s, below_generation=below)
 
-    def _end_older(self, transactional_id: str, deadline: Deadline, *, below_generation: int) -> None:
+    def _end_older(self, transactional_id: str, end_s: float, *, below_generation: int) -> None:
         """End the deciding transactions of older claims, until none is left.
 
         Raises:
@@ -221,7 +227,7 @@ class SqlStateStore(StoreBase):
                 return
             if any(session.ended is None for session in left):
                 raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
-            if deadline.passed:
+            if time.monotonic() >= end_s:
                 raise self._older_left(operation, left, "that did not end yet")
 
     def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:

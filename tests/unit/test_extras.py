@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
+from spark_2pc_sink.extras import MissingExtraError, extra
 from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
@@ -39,3 +42,11 @@ def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: 
     assert done.stderr == (
         f"spark-2pc coordinator: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
     )
+
+
+def test_the_error_is_an_import_error_with_the_module_s_name() -> None:
+    """So that a program which tries an import, and goes on without it, sees what it expects."""
+    with pytest.raises(ImportError) as caught, extra("metrics"):
+        import_module("no_such_module")
+    assert isinstance(caught.value, MissingExtraError)
+    assert caught.value.name == "no_such_module"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,12 +14,7 @@ from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
-from jdbc_state.model import (
-    DecidingTransaction,
-    HistoryLine,
-    StateRow,
-    explain_refused_move,
-)
+from jdbc_state.model import DecidingTransaction, HistoryLine, Move, StateRow
 from jdbc_state.moves import Moves
 from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
@@ -271,28 +266,10 @@ class SqlStateStore(StoreBase):
                 return []
             raise
 
-    def _move(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        *,
-        expected: str | None = None,
-    ) -> StateRow:
+    def _move(self, move: Move) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement, parameters = self._moves.move(operation, transactional_id, generation, values, expected=expected)
-        with self.database.requests(
-            f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
-        ) as connection:
+        statement, parameters = self._moves.statement(move)
+        operation = f"{move.operation} of {move.transactional_id!r}"
+        with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
             answer = connection.execute(statement, parameters).one_or_none()
-        if answer is not None:
-            return row_of(answer)
-        return explain_refused_move(
-            operation=operation,
-            transactional_id=transactional_id,
-            generation=generation,
-            row=self.read(transactional_id),
-            values=values,
-            expected=expected,
-        )
+        return row_of(answer) if answer is not None else move.refused_by(self.read(move.transactional_id))

@@ -140,14 +140,14 @@ $(KAFKA_TOOLS)/stamp: docker/kafka-tools/pom.xml | $(SPARK_JARS)/stamp
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
 	@rm -f $(KAFKA_HOME)/*.jsa
-	@$(BIN)/python -m spark_2pc_sink.testing.class_archive kafka >/dev/null
+	@$(BIN)/python -m tests.harness.class_archive kafka >/dev/null
 	@touch $@
 
 # Of the virtual environment's Spark, so it is made again with it; what Spark says about it goes into the log.
 $(SPARK_JARS)/classes.stamp: $(SPARK_JARS)/stamp .venv/stamp
 	@echo "setup: an archive of Spark's classes into $(SPARK_JARS)/"
 	@rm -f $(SPARK_JARS)/*.jsa
-	@$(BIN)/python -m spark_2pc_sink.testing.class_archive spark >.cache/spark-classes.log 2>&1 || \
+	@$(BIN)/python -m tests.harness.class_archive spark >.cache/spark-classes.log 2>&1 || \
 	    { cat .cache/spark-classes.log; exit 1; }
 	@touch $@
 

@@ -1,36 +1,59 @@
-"""What a database remembers of a Kafka transaction that belongs to its data: the store of KIP-939's dual-write recipe.
+"""State store of the dual-write recipe (KIP-939): the row that ties a Kafka transaction to data in PostgreSQL.
 
-One row for each transactional id says which transaction (``producerId:epoch``) was decided together with the data,
-and whether Kafka has followed. This package knows the row, who may change it, and what a COMMIT can leave unknown. It
-knows nothing of Kafka's protocol and nothing of Spark, and can serve other writers.
+A writer that sends records to Kafka and rows to a database keeps one state row for each transactional id. The database
+transaction with the rows also writes ``producerId:epoch`` of the Kafka transaction into the state row, so its COMMIT
+decides for both. After a crash the row tells whether Kafka's half has to be committed, or sent again.
+
+::
+
+    store = SqlStateStore("postgresql://job@localhost/shop")
+    store.prepare_schema()
+    row = store.claim(transactional_id="orders", cluster_id="…", query_id=None, run_id="1")
+    # Recovery: row.status says what Kafka still has to do; mark_done, mark_owed or mark_initialized notes it.
+    with store.deciding("orders", row.generation) as transaction:
+        transaction.connection.execute(…)  # the rows
+        transaction.decide(Decision(prepared="7:1", expected=row.prepared_transaction_state, …))
+    # COMMIT was carried out. Now end Kafka's transaction, and note it:
+    store.mark_done("orders", row.generation, settled="7:1")
+
+The package knows the row, who may change it, and what a COMMIT can leave unknown. It has no Kafka client, needs nothing
+of `spark_2pc_sink`, and serves any writer; the commands that its messages name (``spark-2pc``) come with it.
 
 Reading order: ``model`` (the row, its legal moves, the contract of a store), ``claim`` (one statement that takes a row
 over), ``history`` (what is left of a row that is lost), ``store_base`` (what both stores share), ``deciding`` (the
-transaction that writes data and row together), ``sessions`` (ending what an older driver has open), ``store`` (all of
-it on PostgreSQL), ``memory`` (the same contract without a database). ``schema``, ``versions`` and ``preparing`` make
-the tables. ``database``, ``failures`` and ``watchdog`` are the floor under all: connections, errors, waits that end.
+transaction that writes data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store``
+(all of it on PostgreSQL), ``memory`` (the same contract without a database). ``schema``, ``versions`` and ``preparing``
+make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections, error codes,
+poolers, waits that end.
 """
 
-from jdbc_state.memory import MemoryStateStore
-from jdbc_state.model import (
-    DECIDED,
-    DONE,
-    NONE,
-    OWED,
-    TRANSITIONS,
-    AcceptedLoss,
-    DecidingTransaction,
-    Decision,
-    HistoryLine,
-    StateRow,
-    StateStore,
-    Transition,
-)
-from jdbc_state.preparing import SchemaReport
-from jdbc_state.schema import ddl
-from jdbc_state.sessions import application_name
-from jdbc_state.settings import StoreSettings
-from jdbc_state.store import SqlStateStore
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jdbc_state.errors import DualWriteError
+    from jdbc_state.memory import MemoryStateStore
+    from jdbc_state.model import (
+        DECIDED,
+        DONE,
+        NONE,
+        OWED,
+        TRANSITIONS,
+        AcceptedLoss,
+        DecidingTransaction,
+        Decision,
+        HistoryLine,
+        StateRow,
+        StateStore,
+        Transition,
+    )
+    from jdbc_state.preparing import SchemaReport
+    from jdbc_state.schema import ddl
+    from jdbc_state.sessions import application_name
+    from jdbc_state.settings import StoreSettings
+    from jdbc_state.store import SqlStateStore
 
 __all__ = [
     "DECIDED",
@@ -41,6 +64,7 @@ __all__ = [
     "AcceptedLoss",
     "DecidingTransaction",
     "Decision",
+    "DualWriteError",
     "HistoryLine",
     "MemoryStateStore",
     "SchemaReport",
@@ -52,3 +76,25 @@ __all__ = [
     "application_name",
     "ddl",
 ]
+
+# Loaded when first asked for: whoever needs `jdbc_state.errors` alone loads no SQLAlchemy.
+_HOMES = {
+    "DualWriteError": "errors",
+    "MemoryStateStore": "memory",
+    "SchemaReport": "preparing",
+    "ddl": "schema",
+    "application_name": "sessions",
+    "StoreSettings": "settings",
+    "SqlStateStore": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'model')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -22,19 +23,19 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from jdbc_state.errors import describe, translated
+from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sqlstate import describe, translated
 from jdbc_state.watchdog import Watchdog
-from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import ConfigurationError, DatabaseUnreachableError
 
 _log = logging.getLogger(__name__)
 
 #: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
 ANSWER_GRACE_MS = 2_000
-#: The first pause between two attempts; the next ones are longer.
-_RECONNECT_PAUSE_MS = 50
+#: The first pause between two attempts, and the longest: each is twice as long as the one before.
+_RECONNECT_PAUSE_S: Final = 0.05
+_RECONNECT_PAUSE_S_MAX: Final = 1.0
 _HIDDEN = "***"
 _APPLICATION_NAME = "jdbc_state"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
@@ -106,7 +107,8 @@ class Database:
             ConfigurationError: it is reached by a pooler in statement mode.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
-        deadline = Deadline(SystemClock(), wait_ms, backoff_ms=_RECONNECT_PAUSE_MS)
+        end_s = time.monotonic() + wait_ms / 1000
+        pause_s = _RECONNECT_PAUSE_S
         told = False
         while True:
             self._making.let_in = False
@@ -115,14 +117,16 @@ class Database:
                     connection = self._engine.connect()
             except SQLAlchemyError as error:
                 unreachable = self._unreachable(operation, error)
-                if deadline.passed:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
                     if self._making.let_in:
                         self._refuse_statement_mode(operation)
                     raise unreachable from None
                 if not told:
                     told = True
-                    _log.warning("%s; trying again for up to %.0f s", unreachable, deadline.remaining_s)
-                deadline.pause()
+                    _log.warning("%s; trying again for up to %.0f s", unreachable, left_s)
+                time.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, _RECONNECT_PAUSE_S_MAX)
             else:
                 self._answered = True
                 return connection

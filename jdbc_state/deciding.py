@@ -12,13 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
-from jdbc_state.errors import describe, sqlstate_of, translated
-from jdbc_state.model import Decision, StateRow, claim_lost_error, explain_refused_move
-from jdbc_state.moves import DECIDE, Moves
+from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
+from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error
+from jdbc_state.moves import Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sqlstate import describe, sqlstate_of, translated
 from jdbc_state.watchdog import Watchdog, watched_statements
-from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 
 class SqlDecidingTransaction:
@@ -93,21 +93,13 @@ class SqlDecidingTransaction:
         """
         self._check_open(DECIDE)
         self._phase = "failed"
-        statement, parameters = self._moves.move(
-            DECIDE, self._transactional_id, self._generation, decision.columns(), expected=decision.expected
-        )
+        move = Move(DECIDE, self._transactional_id, self._generation, decision.columns(), expected=decision.expected)
+        statement, parameters = self._moves.statement(move)
         # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
         checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
         written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
         if written is None:
-            explain_refused_move(
-                operation=DECIDE,
-                transactional_id=self._transactional_id,
-                generation=self._generation,
-                row=self._read(),
-                values=None,
-                expected=decision.expected,
-            )
+            move.refused_by(self._read())
         self._phase = "decided"
 
     def commit(self) -> None:

@@ -1,87 +1,186 @@
-"""What the driver raises, translated: which errors mean 'again', and what a message may show."""
+"""Errors of the state store, and the root of every error of a writer that works with it.
+
+::
+
+    DualWriteError
+    ├── ConfigurationError        an option, refused before anything was written
+    ├── LocalProtocolError        the caller broke the order of calls
+    ├── StateStoreError           the database of the state row
+    │   ├── DatabaseUnreachableError
+    │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
+    ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
+    ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
+    └── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
+
+A writer derives its own errors from `DualWriteError`, as `spark_2pc_sink` does: one ``except`` then catches everything
+that either raises on purpose. Errors carry fields and build their sentence from them. All of them can be pickled.
+Nothing but the standard library is imported here, so that a program that never opens a database can have the root.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import psycopg2
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
-from spark_2pc_sink.errors import StateStoreError
-
-#: SQLSTATEs, and classes of them, after which the same batch may succeed when it is run again: serialization failure,
-#: deadlock, lock timeout, an idle session ended; connection, resources, operator intervention.
-_RETRIABLE_CODES = frozenset({"40001", "40P01", "55P03", "25P03"})
-_RETRIABLE_CLASSES = ("08", "53")
-#: 57014 (query_canceled: a statement timeout, or a person) is left out of the class: the same statement again would
-#: take as long again.
-_RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
-#: The connection ended without an answer: connection_failure, the code that libpq leaves out.
-CONNECTION_FAILURE = "08006"
-
-#: A right is missing. PostgreSQL names the object and not the right.
-INSUFFICIENT_PRIVILEGE = "42501"
-_GRANT = (
-    ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
-    "history table, and USAGE on their schema. Where a table is missing: CREATE on the schema, or make it with a role "
-    "that has that. README.md lists everything under Permissions"
-)
-#: The server takes no writes: mostly a standby, after a failover that the URL does not follow.
-READ_ONLY = "25006"
-_PRIMARY = (
-    ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
-    "target_session_attrs=read-write, which finds it after a failover too"
-)
-_REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
 
 
-def sqlstate_of(error: BaseException) -> str:
-    """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
+@dataclass(eq=False, kw_only=True)
+class DualWriteError(Exception):
+    """Root of the tree. Never raised itself."""
 
-    A connection that broke has no code of its own; it counts as 08006.
+    def __post_init__(self) -> None:
+        super().__init__(*(getattr(self, each.name) for each in fields(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
+
+
+def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
+    return cls(**values)
+
+
+@dataclass(eq=False, kw_only=True)
+class ConfigurationError(DualWriteError):
+    """An option has a value that breaks a rule. Nothing was written."""
+
+    option: str
+    value: object
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.value!r}: {self.rule}; {self.remedy}"
+
+
+@dataclass(eq=False, kw_only=True)
+class LocalProtocolError(DualWriteError):
+    """The caller called an operation in a state that does not allow it. Nothing happened."""
+
+    operation: str
+    state: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} in state {self.state}: {self.rule}"
+
+
+@dataclass(eq=False, kw_only=True)
+class StateStoreError(DualWriteError):
+    """The database refused or failed an operation of the state store or of the target table.
+
+    ``sqlstate`` is PostgreSQL's code ('' when there was no answer to take it from). ``retriable`` says that the same
+    batch may succeed when it is run again: a deadlock, a serialization failure, a lock or a resource that was not to be
+    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx).
     """
-    original = error.orig if isinstance(error, DBAPIError) else error
-    if not isinstance(original, psycopg2.Error):
-        return ""
-    if original.pgcode:
-        return str(original.pgcode)
-    broken = isinstance(original, (psycopg2.OperationalError, psycopg2.InterfaceError))
-    # libpq reports a reset or a lost SSL link in the middle of a result as a plain DatabaseError.
-    return CONNECTION_FAILURE if broken or type(original) is psycopg2.DatabaseError else ""
+
+    operation: str
+    detail: str
+    sqlstate: str = ""
+    retriable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.detail}"
 
 
-def is_retriable(sqlstate: str) -> bool:
-    """True when the same batch may succeed if it is run again."""
-    return (
-        sqlstate in _RETRIABLE_CODES or sqlstate in _RETRIABLE_INTERVENTIONS or sqlstate.startswith(_RETRIABLE_CLASSES)
-    )
+@dataclass(eq=False, kw_only=True)
+class DatabaseUnreachableError(StateStoreError):
+    """No connection to the database could be made."""
 
 
-def describe(error: BaseException) -> str:
-    """PostgreSQL's own words in one line: code, message, detail and hint. Never the statement or its values."""
-    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    diagnosis = getattr(original, "diag", None)
-    primary = getattr(diagnosis, "message_primary", None) or str(original) or type(original).__name__
-    parts = [primary, getattr(diagnosis, "message_detail", None), getattr(diagnosis, "message_hint", None)]
-    code = getattr(original, "pgcode", None)
-    said = "; ".join(" ".join(part.split()) for part in parts if part)
-    return f"{said} (SQLSTATE {code})" if code else said
+@dataclass(eq=False, kw_only=True)
+class CommitUnknownError(StateStoreError):
+    """COMMIT raised, or its answer was lost. Whatever the SQLSTATE, only a new claim can tell what it did."""
 
 
-def store_error(operation: str, error: BaseException) -> StateStoreError:
-    """The StateStoreError that stands for ``error``."""
-    sqlstate = sqlstate_of(error)
-    remedy = _REMEDIES.get(sqlstate, "")
-    return StateStoreError(
-        operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
-    )
+@dataclass(eq=False, kw_only=True)
+class ClaimRefusedError(DualWriteError):
+    """The state row of this transactional id belongs to someone else. Nothing was changed."""
+
+    transactional_id: str
+    what: str
+    expected: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return (
+            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}, not to "
+            f"{self.expected!r}; nothing was changed. {self.remedy}"
+        )
 
 
-@contextmanager
-def translated(operation: str) -> Iterator[None]:
-    """Turn errors of psycopg2 and SQLAlchemy into StateStoreError; let everything else pass."""
-    try:
-        yield
-    except (psycopg2.Error, SQLAlchemyError) as error:
-        raise store_error(operation, error) from error
+@dataclass(eq=False, kw_only=True)
+class SupersededError(DualWriteError):
+    """This driver's claim is not the state row's any more. It must stop; it has changed nothing since.
+
+    ``found`` is the claim that the row has now, None where there is no row.
+    """
+
+    transactional_id: str
+    generation: int
+    found: str | None
+
+    def __str__(self) -> str:
+        held = f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}"
+        if self.found is None:
+            return (
+                f"{held}, and the state table has no row of it any more: somebody deleted the row, or the table was "
+                "made anew. This driver stops. Restore the row from a backup: without it the next start cannot tell "
+                "which batch both sides have, and asks for a decision"
+            )
+        return f"{held}, the state row now says {self.found}: a newer driver has taken over, and this one stops"
+
+
+class HaltCause(str, Enum):
+    """Why a person has to decide, for programs; equal to the text that the command line prints as JSON."""
+
+    #: The state row belongs to another Kafka cluster.
+    OTHER_CLUSTER = "other_cluster"
+    #: The state row is new, and Kafka has transactions of its id.
+    ID_IN_USE = "id_in_use"
+    #: The state row and its history are lost, and Kafka has a transaction of its id open.
+    OPEN_TRANSACTION = "open_transaction"
+    #: Kafka has committed a transaction that the state row does not know.
+    DATABASE_BEHIND = "database_behind"
+    #: The state row is not what this claim has left: the database lost commits.
+    COMMITS_LOST = "commits_lost"
+    #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
+    OUTCOME_LOST = "outcome_lost"
+    #: Kafka has lost records of a decided batch: a topic was deleted, or deleted and made anew, or a log lost them.
+    TOPIC_REMADE = "topic_remade"
+    #: The state row has no batch, and the batch that came is not the first.
+    NOT_THE_FIRST_BATCH = "not_the_first_batch"
+    #: The batch that came is neither that of the state row nor the one after it.
+    GAP = "gap"
+    #: Kafka is owed another batch than the one that came.
+    OTHER_BATCH_OWED = "other_batch_owed"
+    #: Kafka is owed this batch, and what came under its id is not what the database has.
+    RESEND_DIFFERS = "resend_differs"
+    #: Both sides have a batch of this id, and it is not the one that came.
+    REPLAY_DIFFERS = "replay_differs"
+    #: The job's function did not hand over a batch before the one that came, and it may have had rows.
+    NOT_HANDED_OVER = "not_handed_over"
+
+
+@dataclass(eq=False, kw_only=True)
+class HaltError(DualWriteError):
+    """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
+
+    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is what the recovery of the writer
+    knows of the sink; None for a halt of a driver.
+    """
+
+    transactional_id: str
+    cause: HaltCause
+    database_side: str
+    kafka_side: str
+    reason: str
+    remedies: tuple[str, ...]
+    report: Any = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
+        return (
+            f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
+            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat settles it:{steps}"
+        )

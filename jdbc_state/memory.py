@@ -7,49 +7,37 @@ not, a claim ends older deciding transactions, and a COMMIT that meets such an e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from sqlalchemy import Connection
 
 from jdbc_state import history
 from jdbc_state.claim import Claimant
+from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 from jdbc_state.model import (
-    DECIDED,
+    DECIDE,
     DONE,
     NONE,
     OWED,
     DecidingTransaction,
     Decision,
     HistoryLine,
+    Move,
     StateRow,
-    explain_refused_move,
-    legal_before,
     status_after,
 )
 from jdbc_state.store_base import StoreBase
-from spark_2pc_sink.errors import CommitUnknownError, LocalProtocolError, StateStoreError
 
 _ADMIN_SHUTDOWN = "57P01"
 _UNDEFINED_TABLE = "42P01"
-_DECIDE = "decide"
 
 
 def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def _may_move(row: StateRow | None, operation: str, generation: int, expected: str | None) -> TypeGuard[StateRow]:
-    """The WHERE clause of `SqlStateStore`'s conditional updates."""
-    return (
-        row is not None
-        and row.generation == generation
-        and row.status in legal_before(operation)
-        and expected in (None, row.prepared_transaction_state)
-    )
 
 
 class MemoryConnection:
@@ -90,10 +78,12 @@ class MemoryDecidingTransaction:
 
     def decide(self, decision: Decision) -> None:
         """Keep the row as it will be, for COMMIT."""
-        self._check_open(_DECIDE)
+        self._check_open(DECIDE)
         self._phase = "failed"
-        self.recorded.execute(_DECIDE, decision)
-        self.pending = self._store.decided_row(self.transactional_id, self.generation, decision)
+        self.recorded.execute(DECIDE, decision)
+        self.pending = self._store.moved(
+            Move(DECIDE, self.transactional_id, self.generation, decision.columns(), expected=decision.expected)
+        )
         self._phase = "decided"
 
     def end(self) -> None:
@@ -207,56 +197,24 @@ class MemoryStateStore(StoreBase):
             self._write(transaction.pending, history.RESENT if resent else history.DECIDED)
             self.committed += transaction.recorded.statements
 
-    def decided_row(self, transactional_id: str, generation: int, decision: Decision) -> StateRow:
-        """The row as ``decision`` would leave it; for :class:`MemoryDecidingTransaction`."""
+    def moved(self, move: Move) -> StateRow:
+        """The row as ``move`` would leave it; or as it is, where that is the same already."""
         with self._lock:
-            row = self._rows.get(transactional_id)
-            if not _may_move(row, _DECIDE, generation, decision.expected):
-                return explain_refused_move(
-                    operation=_DECIDE,
-                    transactional_id=transactional_id,
-                    generation=generation,
-                    row=row,
-                    values=None,
-                    expected=decision.expected,
-                )
-            return replace(
-                row,
-                status=DECIDED,
-                decided_at=self._clock(),
-                settled_at=None,
-                decision=row.decision + 1,
-                **decision.columns(),
-            )
-
-    def _move(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, Any],
-        *,
-        expected: str | None = None,
-    ) -> StateRow:
-        with self._lock:
-            row = self._rows.get(transactional_id)
-            if not _may_move(row, operation, generation, expected):
-                return explain_refused_move(
-                    operation=operation,
-                    transactional_id=transactional_id,
-                    generation=generation,
-                    row=row,
-                    values=values,
-                    expected=expected,
-                )
-            now = self._clock()
+            row = self._rows.get(move.transactional_id)
+            if not move.fits(row):
+                return move.refused_by(row)
+            now, operation = self._clock(), move.operation
             times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}
-            if operation == "accept_open":
+            if operation in (DECIDE, "accept_open"):
                 times = {"decided_at": now, "settled_at": None}
-            anew = operation in history.EVENT_OF and row.batch_id != values["batch_id"]
-            number = row.decision + anew
-            row = replace(row, status=status_after(operation), decision=number, **times, **values)
-            self._write(row, history.EVENT_OF.get(operation, history.NOTED))
+            anew = operation == DECIDE or (operation in history.EVENT_OF and row.batch_id != move.values["batch_id"])
+            return replace(row, status=status_after(operation), decision=row.decision + anew, **times, **move.values)
+
+    def _move(self, move: Move) -> StateRow:
+        with self._lock:
+            before, row = self._rows.get(move.transactional_id), self.moved(move)
+            if row is not before:
+                self._write(row, history.EVENT_OF.get(move.operation, history.NOTED))
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str) -> None:

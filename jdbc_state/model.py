@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from sqlalchemy import Connection
 
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
+from jdbc_state.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -35,12 +35,14 @@ class Transition:
     why: str
 
 
+#: The operation of a deciding transaction.
+DECIDE = "decide"
 #: Everything that is not here is refused, and leaves the row as it is.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
-    Transition("decide", NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
-    Transition("decide", DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
-    Transition("decide", OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
+    Transition(DECIDE, NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
+    Transition(DECIDE, DONE, DECIDED, "the next batch, once Kafka has followed the one before"),
+    Transition(DECIDE, OWED, DECIDED, "a resend: the data is here already, only the pair is new"),
     Transition("accept_open", NONE, DECIDED, "a person has found the rows of the open transaction in the table"),
     Transition("mark_done", DECIDED, DONE, "Kafka committed the row's transaction"),
     Transition("mark_owed", DECIDED, OWED, "Kafka aborted the row's transaction; its records must be sent again"),
@@ -430,42 +432,57 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
     )
 
 
-def explain_refused_move(
-    *,
-    operation: str,
-    transactional_id: str,
-    generation: int,
-    row: StateRow | None,
-    values: Mapping[str, object] | None,
-    expected: str | None = None,
-) -> StateRow:
-    """Tell apart why a conditional update met no row.
+@dataclass(frozen=True)
+class Move:
+    """One change of a row under a claim: what the row has to say, and what it says afterwards.
 
     Args:
-        operation: the name in :data:`TRANSITIONS`.
+        operation: the name in :data:`TRANSITIONS`; the row's status must allow it, and becomes what it leads to.
         transactional_id: the row's key.
-        generation: the claim under which it was tried.
-        row: the row as it is.
-        values: what the operation would have written beside the status; None when nothing counts as a repeat.
-        expected: the decision that the row had to name; None where the operation asks for none.
-
-    Returns:
-        ``row``, when it already is what the operation would have made of it: a repeat after a lost answer.
-
-    Raises:
-        SupersededError: the row is gone or at a later generation.
-        HaltError: it is behind this claim.
-        LocalProtocolError: the move is not legal.
+        generation: must be that of the row.
+        values: of its other columns.
+        expected: must be its ``prepared_transaction_state``; None for any.
     """
-    if row is None or row.generation != generation:
-        raise claim_lost_error(transactional_id, generation, row)
-    if expected is not None and row.prepared_transaction_state != expected:
-        raise lost_commits_error(row, f"decision {expected or 'none'}")
-    written = values is not None and all(getattr(row, name) == value for name, value in values.items())
-    if written and row.status == status_after(operation):
-        return row
-    raise LocalProtocolError(
-        operation=operation,
-        state=f"{row.status} (transactional id {transactional_id!r}, settled {row.settled!r})",
-        rule=f"it is allowed from {' or '.join(legal_before(operation))}; the row was left as it is",
-    )
+
+    operation: str
+    transactional_id: str
+    generation: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    expected: str | None = None
+
+    def fits(self, row: StateRow | None) -> TypeGuard[StateRow]:
+        """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
+        return (
+            row is not None
+            and row.generation == self.generation
+            and row.status in legal_before(self.operation)
+            and self.expected in (None, row.prepared_transaction_state)
+        )
+
+    def refused_by(self, row: StateRow | None) -> StateRow:
+        """Tell apart why the move met no row that it fits.
+
+        Args:
+            row: the row as it is.
+
+        Returns:
+            ``row``, when it already is what the move would have made of it: a repeat after a lost answer. A decision is
+            no such repeat, as its transaction wrote rows too.
+
+        Raises:
+            SupersededError: the row is gone or at a later generation.
+            HaltError: it is behind this claim.
+            LocalProtocolError: the move is not legal.
+        """
+        if row is None or row.generation != self.generation:
+            raise claim_lost_error(self.transactional_id, self.generation, row)
+        if self.expected is not None and row.prepared_transaction_state != self.expected:
+            raise lost_commits_error(row, f"decision {self.expected or 'none'}")
+        written = all(getattr(row, name) == value for name, value in self.values.items())
+        if self.operation != DECIDE and written and row.status == status_after(self.operation):
+            return row
+        raise LocalProtocolError(
+            operation=self.operation,
+            state=f"{row.status} (transactional id {self.transactional_id!r}, settled {row.settled!r})",
+            rule=f"it is allowed from {' or '.join(legal_before(self.operation))}; the row was left as it is",
+        )

@@ -13,10 +13,9 @@ from sqlalchemy import ColumnElement, Executable, bindparam, case, func, literal
 
 from jdbc_state.claim import row_columns
 from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
-from jdbc_state.model import OWED, legal_before, status_after
+from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
 from jdbc_state.schema import StateTables
 
-DECIDE = "decide"
 _ACCEPT_OPEN = "accept_open"
 #: A repeat of one of these, after an answer that was lost, takes no number of its own.
 _REPEATED = ("take_empty_batch", "accept_loss")
@@ -39,45 +38,30 @@ class Moves:
         self._keep = keep
         self._made: dict[tuple[str, ...], Executable] = {}
 
-    def move(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        *,
-        expected: str | None = None,
-    ) -> tuple[Executable, dict[str, object]]:
-        """A statement that answers with the row, or with nothing and has then changed nothing; and its parameters.
-
-        Args:
-            operation: the name in ``model.TRANSITIONS``.
-            transactional_id: the row.
-            generation: must be that of the row.
-            values: of its other columns.
-            expected: must be its ``prepared_transaction_state``; None for any.
-        """
-        parameters = {_VALUE + name: value for name, value in values.items()}
-        parameters |= {_ID: transactional_id, _GENERATION: generation}
-        if expected is not None:
-            parameters[_EXPECTED] = expected
-        key = (operation, *parameters)
+    def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
+        """A statement that answers with the row, or with nothing and has then changed nothing; and its parameters."""
+        parameters = {_VALUE + name: value for name, value in move.values.items()}
+        parameters |= {_ID: move.transactional_id, _GENERATION: move.generation}
+        if move.expected is not None:
+            parameters[_EXPECTED] = move.expected
+        key = (move.operation, *parameters)
         if key not in self._made:
-            self._made[key] = self._make(operation, tuple(values), expects=expected is not None)
+            self._made[key] = self._make(move)
         return self._made[key], parameters
 
-    def _make(self, operation: str, names: tuple[str, ...], *, expects: bool) -> Executable:
-        state = self._state
-        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in names}
-        allowed = [
+    def _make(self, move: Move) -> Executable:
+        state, operation = self._state, move.operation
+        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
+        # The same rule as in `Move.fits`.
+        fits = [
             state.c.transactional_id == bindparam(_ID),
             state.c.generation == bindparam(_GENERATION),
             state.c.status.in_(legal_before(operation)),
         ]
-        if expects:
-            allowed.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
+        if move.expected is not None:
+            fits.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
         written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
-        moved = update(state).where(*allowed).values(written).returning(*row_columns(state))
+        moved = update(state).where(*fits).values(written).returning(*row_columns(state))
         if not self._keep:
             return moved
         keep = self._keep if operation in EVENT_OF else None

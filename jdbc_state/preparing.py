@@ -8,11 +8,11 @@ from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
 
-from jdbc_state.errors import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
+from jdbc_state.errors import StateStoreError
 from jdbc_state.schema import StateTables, grant, quoted, sql_of
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.versions import find_table, migrate_command, refusal
-from spark_2pc_sink.errors import StateStoreError
 
 #: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
 CREATE_ATTEMPTS_MAX = 5

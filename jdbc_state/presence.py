@@ -18,10 +18,10 @@ import psycopg2
 import psycopg2.extensions
 
 from jdbc_state.connections import KEPT_S_MAX, Database
-from jdbc_state.errors import describe
+from jdbc_state.errors import DatabaseUnreachableError
 from jdbc_state.pooler import backend_pid, behind_pooler
+from jdbc_state.sqlstate import describe
 from jdbc_state.watchdog import Watchdog
-from spark_2pc_sink.errors import DatabaseUnreachableError
 
 _log = logging.getLogger(__name__)
 

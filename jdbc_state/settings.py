@@ -1,18 +1,24 @@
-"""How a store is set up. No time-out has a default here: whoever opens the store says how long it may wait."""
+"""Settings of a store: names of its tables, lines of its history, and how long it may wait."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+_HISTORY_SUFFIX = "_history"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
     """Names and time-outs of one store.
 
+    The defaults are those of `spark_2pc_sink.DualWriteSink`, whose options say why they are what they are: tools for
+    one then find the rows of the other.
+
     Args:
         state_schema: schema of both tables, as the catalogue spells it.
         state_table: table of state rows.
-        history_table: table of the history; used with ``history_batches`` above 0.
+        history_table: table of the history; used with ``history_batches`` above 0. '': the name of the state table with
+            ``_history`` behind it, so that no two state tables share one.
         history_batches: lines of the history kept for each transactional id, up to a tenth more before they are
             trimmed; 0 keeps none.
         connect_timeout_s: one attempt to connect, in seconds; libpq takes no less than 2.
@@ -25,15 +31,19 @@ class StoreSettings:
         commit_timeout_ms: longest wait for the answer to a COMMIT, or to any other single request of the store.
     """
 
-    state_schema: str
-    state_table: str
-    history_table: str
-    history_batches: int
-    connect_timeout_s: int
-    connect_deadline_ms: int
-    claim_lock_timeout_ms: int
-    claim_deadline_ms: int
-    lock_timeout_ms: int
-    statement_timeout_ms: int
-    idle_in_transaction_timeout_ms: int
-    commit_timeout_ms: int
+    state_schema: str = "public"
+    state_table: str = "kafka_transaction_state"
+    history_table: str = ""
+    history_batches: int = 1_000
+    connect_timeout_s: int = 10
+    connect_deadline_ms: int = 30_000
+    claim_lock_timeout_ms: int = 2_000
+    claim_deadline_ms: int = 30_000
+    lock_timeout_ms: int = 30_000
+    statement_timeout_ms: int = 600_000
+    idle_in_transaction_timeout_ms: int = 60_000
+    commit_timeout_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if not self.history_table:
+            object.__setattr__(self, "history_table", self.state_table + _HISTORY_SUFFIX)

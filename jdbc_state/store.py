@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,13 +12,9 @@ from sqlalchemy import Connection, Executable, Select, select, text
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
+from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
-from jdbc_state.model import (
-    DecidingTransaction,
-    HistoryLine,
-    StateRow,
-    explain_refused_move,
-)
+from jdbc_state.model import DecidingTransaction, HistoryLine, Move, StateRow
 from jdbc_state.moves import Moves
 from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
@@ -33,8 +30,6 @@ from jdbc_state.sessions import (
 )
 from jdbc_state.settings import StoreSettings
 from jdbc_state.store_base import StoreBase
-from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import StateStoreError
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -56,7 +51,13 @@ class SqlStateStore(StoreBase):
         database: opens its connections; others may share the one that is kept.
     """
 
-    def __init__(self, url: str, settings: StoreSettings, *, shown_while: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: StoreSettings = StoreSettings(),  # noqa: B008 - frozen
+        *,
+        shown_while: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._settings = settings
         self.database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
@@ -93,16 +94,16 @@ class SqlStateStore(StoreBase):
             return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        deadline = Deadline(SystemClock(), self._settings.claim_deadline_ms)
+        end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
         for _ in range(CLAIM_ATTEMPTS_MAX):
             row = self._try_claim(claimant)
             if row is not None:
                 if row.run_id is not None:
                     self._presence.show(presence_name(quoted(self._state), row.transactional_id, row.generation))
-                self._end_older(claimant.transactional_id, deadline, below_generation=row.generation)
+                self._end_older(claimant.transactional_id, end_s, below_generation=row.generation)
                 return row
-            self._clear_the_way(claimant, deadline)
-            if deadline.passed:
+            self._clear_the_way(claimant, end_s)
+            if time.monotonic() >= end_s:
                 break
         raise self._blocked(claimant.transactional_id)
 
@@ -178,7 +179,7 @@ class SqlStateStore(StoreBase):
         keep = self._settings.history_batches
         return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
-    def _clear_the_way(self, claimant: Claimant, deadline: Deadline) -> None:
+    def _clear_the_way(self, claimant: Claimant, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
 
         A healthy driver of another query, or on another cluster, must not notice that we came.
@@ -197,9 +198,9 @@ class SqlStateStore(StoreBase):
         claimant.check(standing)
         if standing is not None:
             below = standing.generation + 1
-            self._end_older(claimant.transactional_id, deadline, below_generation=below)
+            self._end_older(claimant.transactional_id, end_s, below_generation=below)
 
-    def _end_older(self, transactional_id: str, deadline: Deadline, *, below_generation: int) -> None:
+    def _end_older(self, transactional_id: str, end_s: float, *, below_generation: int) -> None:
         """End the deciding transactions of older claims, until none is left.
 
         Raises:
@@ -222,7 +223,7 @@ class SqlStateStore(StoreBase):
                 return
             if any(session.ended is None for session in left):
                 raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
-            if deadline.passed:
+            if time.monotonic() >= end_s:
                 raise self._older_left(operation, left, "that did not end yet")
 
     def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
@@ -266,28 +267,10 @@ class SqlStateStore(StoreBase):
                 return []
             raise
 
-    def _move(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        *,
-        expected: str | None = None,
-    ) -> StateRow:
+    def _move(self, move: Move) -> StateRow:
         """One conditional UPDATE: the generation, the statuses that TRANSITIONS allows, and the new values."""
-        statement, parameters = self._moves.move(operation, transactional_id, generation, values, expected=expected)
-        with self.database.requests(
-            f"{operation} of {transactional_id!r}", lock_timeout_ms=self._settings.lock_timeout_ms
-        ) as connection:
+        statement, parameters = self._moves.statement(move)
+        operation = f"{move.operation} of {move.transactional_id!r}"
+        with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
             answer = connection.execute(statement, parameters).one_or_none()
-        if answer is not None:
-            return row_of(answer)
-        return explain_refused_move(
-            operation=operation,
-            transactional_id=transactional_id,
-            generation=generation,
-            row=self.read(transactional_id),
-            values=values,
-            expected=expected,
-        )
+        return row_of(answer) if answer is not None else move.refused_by(self.read(move.transactional_id))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from jdbc_state.claim import Claimant
-from jdbc_state.model import AcceptedLoss, HistoryLine, StateRow, claim_lost_error
+from jdbc_state.model import AcceptedLoss, HistoryLine, Move, StateRow, claim_lost_error
 
 
 class StoreBase(ABC):
@@ -25,24 +25,8 @@ class StoreBase(ABC):
         """Take the row over, and end what older claimants have open."""
 
     @abstractmethod
-    def _move(
-        self,
-        operation: str,
-        transactional_id: str,
-        generation: int,
-        values: Mapping[str, object],
-        *,
-        expected: str | None = None,
-    ) -> StateRow:
-        """Change the row, or raise what `model.explain_refused_move` finds.
-
-        Args:
-            operation: its status must allow it, and becomes what it leads to.
-            transactional_id: the row.
-            generation: must be that of the row.
-            values: of its other columns.
-            expected: must be its ``prepared_transaction_state``; None for any.
-        """
+    def _move(self, move: Move) -> StateRow:
+        """Change the row, or raise what `model.Move.refused_by` finds."""
 
     def claim(
         self,
@@ -83,15 +67,15 @@ class StoreBase(ABC):
 
     def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Note the pair with which a first recovery took the id over."""
-        return self._move("mark_initialized", transactional_id, generation, {"settled": settled})
+        return self._move(Move("mark_initialized", transactional_id, generation, {"settled": settled}))
 
     def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Note that Kafka committed the row's transaction."""
-        return self._move("mark_done", transactional_id, generation, {"settled": settled})
+        return self._move(Move("mark_done", transactional_id, generation, {"settled": settled}))
 
     def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
         """Note that Kafka aborted the row's transaction."""
-        return self._move("mark_owed", transactional_id, generation, {})
+        return self._move(Move("mark_owed", transactional_id, generation))
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done."""
@@ -103,7 +87,7 @@ class StoreBase(ABC):
             "kafka_offsets": {},
             "topic_ids": {},
         }
-        return self._move("take_empty_batch", transactional_id, generation, empty, expected=expected)
+        return self._move(Move("take_empty_batch", transactional_id, generation, empty, expected=expected))
 
     def accept_open(
         self,
@@ -116,16 +100,16 @@ class StoreBase(ABC):
         """Note a decision that was lost with its row and its history."""
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
-        return self._move("accept_open", transactional_id, generation, {**found, **unknown})
+        return self._move(Move("accept_open", transactional_id, generation, {**found, **unknown}))
 
     def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest."""
-        return self._move("accept_replay", transactional_id, generation, {"digest": ""})
+        return self._move(Move("accept_replay", transactional_id, generation, {"digest": ""}))
 
     def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
         """Give the Kafka half of a batch up."""
-        return self._move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""})
+        return self._move(Move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""}))
 
     def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
         """Go on without batches that Kafka has and this database lost."""
-        return self._move("accept_loss", transactional_id, generation, loss.columns())
+        return self._move(Move("accept_loss", transactional_id, generation, loss.columns()))

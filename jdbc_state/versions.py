@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, text
 
+from jdbc_state.errors import StateStoreError
 from jdbc_state.schema import MARK, VERSION, StateTables, quoted
 from jdbc_state.settings import StoreSettings
-from spark_2pc_sink.errors import StateStoreError
 
 #: The columns of the state table that version 2 has added.
 ADDED_BY_2 = ("topic_ids", "decision")

@@ -32,42 +32,59 @@
     └── InDoubtError              decided in the database, and not completed in Kafka in time
 
 Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
-Python workers to the driver.
+Python workers to the driver. The root, and the errors that the state store raises too, are defined in
+`jdbc_state.errors`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import Any
 
+from jdbc_state.errors import (
+    ClaimRefusedError,
+    CommitUnknownError,
+    ConfigurationError,
+    DatabaseUnreachableError,
+    DualWriteError,
+    HaltCause,
+    HaltError,
+    LocalProtocolError,
+    StateStoreError,
+    SupersededError,
+)
 
-@dataclass(eq=False, kw_only=True)
-class DualWriteError(Exception):
-    """Root of the tree. Never raised itself."""
-
-    def __post_init__(self) -> None:
-        super().__init__(*(getattr(self, each.name) for each in fields(self)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
-
-
-def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteError:
-    return cls(**values)
-
-
-@dataclass(eq=False, kw_only=True)
-class ConfigurationError(DualWriteError):
-    """An option has a value that breaks a rule. Nothing was written."""
-
-    option: str
-    value: object
-    rule: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.option}={self.value!r}: {self.rule}; {self.remedy}"
+__all__ = [
+    "AbortRefusedError",
+    "AbortableError",
+    "AuthorizationError",
+    "BatchAttemptsExhaustedError",
+    "BatchRetryError",
+    "ClaimRefusedError",
+    "CommitUnknownError",
+    "ConfigurationError",
+    "ConstraintError",
+    "DataError",
+    "DatabaseUnreachableError",
+    "DualWriteError",
+    "DuplicateKeyError",
+    "FencedError",
+    "HaltCause",
+    "HaltError",
+    "InDoubtError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "LocalProtocolError",
+    "OutcomeUnknownError",
+    "RecordTooLargeError",
+    "RemoteProtocolError",
+    "StateStoreError",
+    "SupersededError",
+    "TakeOverRefusedError",
+    "TransactionExpiredError",
+    "UnknownTopicError",
+    "UnstorableValueError",
+]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -150,18 +167,6 @@ class RecordTooLargeError(DataError):
 
 
 @dataclass(eq=False, kw_only=True)
-class LocalProtocolError(DualWriteError):
-    """The caller called an operation in a state that does not allow it. Nothing happened."""
-
-    operation: str
-    state: str
-    rule: str
-
-    def __str__(self) -> str:
-        return f"{self.operation} in state {self.state}: {self.rule}"
-
-
-@dataclass(eq=False, kw_only=True)
 class RemoteProtocolError(DualWriteError):
     """A peer answered something that its protocol does not allow."""
 
@@ -223,51 +228,6 @@ class OutcomeUnknownError(KafkaTimeoutError):
 
 
 @dataclass(eq=False, kw_only=True)
-class StateStoreError(DualWriteError):
-    """The database refused or failed an operation of the state store or of the target table.
-
-    ``sqlstate`` is PostgreSQL's code ('' when there was no answer to take it from). ``retriable`` says that the same
-    batch may succeed when it is run again: a deadlock, a serialization failure, a lock or a resource that was not to be
-    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx).
-    """
-
-    operation: str
-    detail: str
-    sqlstate: str = ""
-    retriable: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.operation}: {self.detail}"
-
-
-@dataclass(eq=False, kw_only=True)
-class DatabaseUnreachableError(StateStoreError):
-    """No connection to the database could be made."""
-
-
-@dataclass(eq=False, kw_only=True)
-class ClaimRefusedError(DualWriteError):
-    """The state row of this transactional id belongs to someone else. Nothing was changed."""
-
-    transactional_id: str
-    what: str
-    expected: str
-    found: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return (
-            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}, not to "
-            f"{self.expected!r}; nothing was changed. {self.remedy}"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class CommitUnknownError(StateStoreError):
-    """COMMIT raised, or its answer was lost. Whatever the SQLSTATE, only a new claim can tell what it did."""
-
-
-@dataclass(eq=False, kw_only=True)
 class BatchRetryError(DualWriteError):
     """This attempt of the batch cannot be finished; it is aborted and run again in a new transaction."""
 
@@ -322,28 +282,6 @@ class TransactionExpiredError(DualWriteError):
 
 
 @dataclass(eq=False, kw_only=True)
-class SupersededError(DualWriteError):
-    """This driver's claim is not the state row's any more. It must stop; it has changed nothing since.
-
-    ``found`` is the claim that the row has now, None where there is no row.
-    """
-
-    transactional_id: str
-    generation: int
-    found: str | None
-
-    def __str__(self) -> str:
-        held = f"this driver holds generation {self.generation} of transactional id {self.transactional_id!r}"
-        if self.found is None:
-            return (
-                f"{held}, and the state table has no row of it any more: somebody deleted the row, or the table was "
-                "made anew. This driver stops. Restore the row from a backup: without it the next start cannot tell "
-                "which batch both sides have, and asks for a decision"
-            )
-        return f"{held}, the state row now says {self.found}: a newer driver has taken over, and this one stops"
-
-
-@dataclass(eq=False, kw_only=True)
 class TakeOverRefusedError(DualWriteError):
     """Something is in doubt, and a driver of the sink lives, or may. Nothing was claimed or written.
 
@@ -376,61 +314,6 @@ class AbortRefusedError(DualWriteError):
         return (
             f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
             f"{self.reason}. {self.remedy}"
-        )
-
-
-class HaltCause(str, Enum):
-    """Why a person has to decide, for programs; equal to the text that the command line prints as JSON."""
-
-    #: The state row belongs to another Kafka cluster.
-    OTHER_CLUSTER = "other_cluster"
-    #: The state row is new, and Kafka has transactions of its id.
-    ID_IN_USE = "id_in_use"
-    #: The state row and its history are lost, and Kafka has a transaction of its id open.
-    OPEN_TRANSACTION = "open_transaction"
-    #: Kafka has committed a transaction that the state row does not know.
-    DATABASE_BEHIND = "database_behind"
-    #: The state row is not what this claim has left: the database lost commits.
-    COMMITS_LOST = "commits_lost"
-    #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
-    OUTCOME_LOST = "outcome_lost"
-    #: Kafka has lost records of a decided batch: a topic was deleted, or deleted and made anew, or a log lost them.
-    TOPIC_REMADE = "topic_remade"
-    #: The state row has no batch, and the batch that came is not the first.
-    NOT_THE_FIRST_BATCH = "not_the_first_batch"
-    #: The batch that came is neither that of the state row nor the one after it.
-    GAP = "gap"
-    #: Kafka is owed another batch than the one that came.
-    OTHER_BATCH_OWED = "other_batch_owed"
-    #: Kafka is owed this batch, and what came under its id is not what the database has.
-    RESEND_DIFFERS = "resend_differs"
-    #: Both sides have a batch of this id, and it is not the one that came.
-    REPLAY_DIFFERS = "replay_differs"
-    #: The job's function did not hand over a batch before the one that came, and it may have had rows.
-    NOT_HANDED_OVER = "not_handed_over"
-
-
-@dataclass(eq=False, kw_only=True)
-class HaltError(DualWriteError):
-    """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
-
-    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is the `RecoveryReport` of where a
-    recovery halted; None for a halt of a driver.
-    """
-
-    transactional_id: str
-    cause: HaltCause
-    database_side: str
-    kafka_side: str
-    reason: str
-    remedies: tuple[str, ...]
-    report: Any = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return (
-            f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
-            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat settles it:{steps}"
         )
 
 

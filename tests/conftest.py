@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from sqlalchemy import make_url
 
-from spark_2pc_sink.testing import CapabilityError, PgBouncer
+from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness.pgbouncer import PgBouncer
 from tests.harness.providers import (
     PROVIDERS,
     Broker,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.reference.command import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
@@ -49,7 +50,7 @@ def _run(given: argparse.Namespace) -> int:
     metrics = None if given.metrics is None else _address(given.metrics)
     try:
         return serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics)
-    except OSError as error:
+    except (OSError, MissingExtraError) as error:
         sys.stderr.write(f"spark-2pc coordinator: {error}\n")
         return EXIT_FAILED
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.extras import extra
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
@@ -114,9 +115,11 @@ class Broker:
 
         Raises:
             OSError: the address cannot be bound.
+            MissingExtraError: prometheus-client is not installed.
         """
         # Loaded by who wants it: the library takes longer to load than the rest of the start.
-        from spark_2pc_sink.reference.metrics.prometheus import MetricsServer  # noqa: PLC0415
+        with extra("metrics"):
+            from spark_2pc_sink.reference.metrics.prometheus import MetricsServer  # noqa: PLC0415
 
         metrics = MetricsServer(self._snapshot)
         address = await metrics.start(host, port)

@@ -8,8 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-import uvloop
-
+from spark_2pc_sink.extras import extra
 from spark_2pc_sink.reference.broker import Broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 
@@ -27,7 +26,10 @@ def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple
     Raises:
         ConfigurationError, CorruptLogError: as `Broker.start`.
         OSError: an address cannot be bound.
+        MissingExtraError: uvloop is not installed, or prometheus-client where metrics are asked for.
     """
+    with extra("coordinator"):
+        import uvloop  # noqa: PLC0415 - optional
     uvloop.run(_serve(properties, data_dir, metrics))
     return 0
 

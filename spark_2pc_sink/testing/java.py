@@ -50,7 +50,7 @@ def java_version(home: Path) -> int | None:
 
 
 def archive_options(archive: Path) -> list[str]:
-    """Options of a virtual machine that maps an archive of classes (``class_archive.py``); none where there is none.
+    """Options of a virtual machine that maps an archive of classes (JEP 350); none where there is none.
 
     One that does not fit (another Java, other jars) is ignored by the virtual machine, not an error.
     """

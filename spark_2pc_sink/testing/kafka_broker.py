@@ -182,7 +182,7 @@ def find_libs(libs: Path | None = None) -> Path:
 
 
 def class_archive(libs: Path, java_home: Path) -> Path:
-    """Where the archive of loaded classes is kept that halves a broker's start (see ``class_archive.py``)."""
+    """Where the archive of loaded classes is kept that halves a broker's start, where somebody has made one."""
     return libs.parent / f"classes-java{java_version(java_home)}.jsa"
 
 

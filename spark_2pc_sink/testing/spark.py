@@ -69,7 +69,7 @@ def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
 
 
 def class_archive() -> Path:
-    """Where the archive of loaded classes is kept that halves a session's start (see ``class_archive.py``).
+    """Where the archive of loaded classes is kept that halves a session's start, where somebody has made one.
 
     Raises:
         CapabilityError: there is no Java 17.

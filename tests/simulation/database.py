@@ -13,6 +13,7 @@ from typing import Any, Final
 from jdbc_state import Decision, HistoryLine, MemoryStateStore, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryDecidingTransaction
+from jdbc_state.model import Move
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.broker import TRANSACTIONAL_ID
 from tests.simulation.partition import Record
@@ -96,9 +97,9 @@ class SimDatabase(MemoryStateStore):
         self.owned |= claimant.query_id is not None
         return row
 
-    def _move(self, *arguments: Any, **named: Any) -> StateRow:
+    def _move(self, move: Move) -> StateRow:
         before = self._snapshot()
-        row = super()._move(*arguments, **named)
+        row = super()._move(move)
         self._wrote(before)
         return row
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from jdbc_state import memory
+from jdbc_state.model import DECIDE, Move
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator import init_producer_id
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
@@ -47,17 +48,18 @@ def _copy_twice(original: Any) -> Any:
 
 
 def _any_generation(original: Any) -> Any:
-    def decided_row(self: Any, transactional_id: str, _generation: int, decision: Any) -> Any:
-        return original(self, transactional_id, self._rows[transactional_id].generation, decision)
+    def moved(self: Any, move: Any) -> Any:
+        any_claim = replace(move, generation=self._rows[move.transactional_id].generation)
+        return original(self, any_claim if move.operation == DECIDE else move)
 
-    return decided_row
+    return moved
 
 
 def _any_decision(original: Any) -> Any:
-    def may_move(row: Any, operation: str, generation: int, _after: str | None) -> bool:
-        return original(row, operation, generation, None)  # type: ignore[no-any-return]
+    def fits(move: Any, row: Any) -> bool:
+        return original(replace(move, expected=None), row)  # type: ignore[no-any-return]
 
-    return may_move
+    return fits
 
 
 def _checks_nothing(_original: Any) -> Any:
@@ -121,14 +123,14 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant("rows written while tasks ran are written again", ((SimWork, "copy_into", _copy_twice),)),
     Mutant(
         "no generation check in the deciding UPDATE",
-        ((memory.MemoryStateStore, "decided_row", _any_generation),),
+        ((memory.MemoryStateStore, "moved", _any_generation),),
         kinds=TWO_DRIVERS,
     ),
-    Mutant("no check of the decision before", ((memory, "_may_move", _any_decision),), ("tv2-async",)),
+    Mutant("no check of the decision before", ((Move, "fits", _any_decision),), ("tv2-async",)),
     Mutant(
         "no generation check anywhere",
         (
-            (memory.MemoryStateStore, "decided_row", _any_generation),
+            (memory.MemoryStateStore, "moved", _any_generation),
             (memory.MemoryStateStore, "check_generation", _checks_nothing),
         ),
     ),

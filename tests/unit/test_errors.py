@@ -19,7 +19,7 @@ def all_errors() -> list[type[DualWriteError]]:
         kind = waiting.pop()
         found.append(kind)
         waiting += kind.__subclasses__()
-    return [kind for kind in found if kind.__module__ == errors.__name__]
+    return [kind for kind in found if kind.__name__ in errors.__all__]
 
 
 def made(kind: type[DualWriteError]) -> DualWriteError:

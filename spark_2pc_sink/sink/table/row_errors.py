@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg2
 
-from jdbc_state.errors import INSUFFICIENT_PRIVILEGE, is_retriable
+from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, is_retriable
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.identifiers import TableName
 

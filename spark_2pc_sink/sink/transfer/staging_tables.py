@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import DropTable
 
 from jdbc_state.connections import ANSWER_GRACE_MS, UNTIMED, connect_alone
-from jdbc_state.errors import describe, sqlstate_of
+from jdbc_state.sqlstate import describe, sqlstate_of
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.sink.table.catalog import driver_connection

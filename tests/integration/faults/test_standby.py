@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
+from spark_2pc_sink.testing import PostgresServer, wait_until
 from tests.conftest import or_skip
 from tests.harness.driver_config import KILL, STOP, Fault
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.driver_process import DriverProcess
+from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 

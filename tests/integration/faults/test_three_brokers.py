@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from spark_2pc_sink.testing import KafkaBroker, KafkaCluster, TcpProxy, kafka_request, wait_until
-from spark_2pc_sink.testing.kafka_cluster import TRANSACTION_STATE
+from spark_2pc_sink.testing import KafkaBroker, TcpProxy, kafka_request, wait_until
 from tests.conftest import or_skip
 from tests.harness.driver_job import LARGE_INPUT, SMALL_INPUT, Job
 from tests.harness.driver_process import DriverProcess
+from tests.harness.kafka_cluster import TRANSACTION_STATE, KafkaCluster
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
-from jdbc_state.errors import READ_ONLY
+from jdbc_state.sqlstate import READ_ONLY
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan

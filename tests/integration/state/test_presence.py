@@ -20,7 +20,8 @@ from jdbc_state.presence import LOOK_S, Presence
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recovery.api import DRIVER_RETURN_MS
-from spark_2pc_sink.testing import PostgresServer, PostgresStandby, wait_until
+from spark_2pc_sink.testing import PostgresServer, wait_until
+from tests.harness.postgres_standby import PostgresStandby
 from tests.harness.providers import Database as Server
 from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, execute, sql_store
 

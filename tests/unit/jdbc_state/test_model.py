@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
 from datetime import datetime, timezone
 
 import pytest
 
 from jdbc_state import DECIDED, DONE, NONE, OWED, TRANSITIONS, Decision, StateRow, StoreSettings, ddl
-from jdbc_state.model import STATUSES, claim_lost_error, claim_refusal, explain_refused_move, legal_before, status_after
+from jdbc_state.errors import LocalProtocolError, SupersededError
+from jdbc_state.model import DECIDE, STATUSES, Move, claim_lost_error, claim_refusal, legal_before, status_after
 from jdbc_state.schema import StateTables
-from spark_2pc_sink.errors import LocalProtocolError, SupersededError
 
 ROW = StateRow(transactional_id="orders", generation=3, claimed_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
 SETTINGS = StoreSettings(
@@ -58,22 +57,22 @@ def test_a_query_owns_its_row(row_query: str | None, query: str | None, *, refus
 
 def test_a_refused_move_is_explained() -> None:
     """D1: overtaken is one thing, out of order another."""
-
-    def explain(row: StateRow | None, values: Mapping[str, object] | None) -> StateRow:
-        return explain_refused_move(
-            operation="mark_done", transactional_id="orders", generation=3, row=row, values=values
-        )
-
+    move = Move("mark_done", "orders", 3, {"settled": "5:1"})
     done = StateRow(**{**vars(ROW), "status": DONE, "settled": "5:1"})
-    assert explain(done, {"settled": "5:1"}) is done
-    for values in ({"settled": "5:2"}, None):
-        with pytest.raises(
-            LocalProtocolError, match=r"mark_done in state done .*: it is allowed from decided; the row"
-        ):
-            explain(done, values)
+    assert not move.fits(done)
+    assert move.refused_by(done) is done
+    with pytest.raises(LocalProtocolError, match=r"mark_done in state done .*: it is allowed from decided; the row"):
+        move.refused_by(StateRow(**{**vars(done), "settled": "5:2"}))
     for row in (None, StateRow(**{**vars(ROW), "generation": 4, "run_id": "run-9"})):
         with pytest.raises(SupersededError):
-            explain(row, {"settled": "5:1"})
+            move.refused_by(row)
+
+
+def test_a_decision_is_never_taken_for_a_repeat() -> None:
+    """Its transaction wrote rows too, and they are not looked for."""
+    decided = StateRow(**{**vars(ROW), "status": DECIDED, "prepared_transaction_state": "1:2"})
+    with pytest.raises(LocalProtocolError, match="decide in state decided"):
+        Move(DECIDE, "orders", 3, {"prepared_transaction_state": "1:2"}).refused_by(decided)
 
 
 def test_a_deleted_row_is_not_taken_for_a_newer_driver() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.testing import KafkaCluster, ServerError, wait_until
+from spark_2pc_sink.testing import ServerError, wait_until
 from tests.conftest import or_skip
+from tests.harness.kafka_cluster import KafkaCluster
 from tests.integration.testing.test_kafka_broker import produce, values
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

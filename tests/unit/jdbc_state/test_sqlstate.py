@@ -7,7 +7,7 @@ import pytest
 from psycopg2 import errors
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
-from jdbc_state.errors import describe, is_retriable, sqlstate_of, store_error, translated
+from jdbc_state.sqlstate import describe, is_retriable, sqlstate_of, store_error, translated
 from spark_2pc_sink.errors import StateStoreError
 
 

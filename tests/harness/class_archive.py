@@ -1,4 +1,4 @@
-"""``python -m spark_2pc_sink.testing.class_archive kafka|spark``: make an archive that halves the start of a program.
+"""``python -m tests.harness.class_archive kafka|spark``: make an archive that halves the start of a program.
 
 The Java virtual machine can write the classes that a process has loaded to a file, and map that file at the next
 start (application class data sharing, JEP 350). Measured: a broker's start falls from 2.4 to 1.4 s, a Spark session
@@ -89,7 +89,7 @@ def _run_stream(spark: SparkSession, directory: Path) -> None:
 
 def _end(spark: SparkSession) -> None:
     """Stop the session and its virtual machine, which PySpark would leave to the end of this process."""
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to wait for its end
+    gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()

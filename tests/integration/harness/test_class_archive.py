@@ -9,8 +9,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_2pc_sink.testing.class_archive import make_kafka_archive, make_spark_archive
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
+from tests.harness.class_archive import make_kafka_archive, make_spark_archive
 
 
 def test_a_broker_s_is_made_once(brokers: object) -> None:

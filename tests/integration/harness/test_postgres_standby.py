@@ -9,9 +9,11 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from spark_2pc_sink.testing import CapabilityError, PostgresServer, PostgresStandby, ServerError, SmallDisk, wait_until
+from spark_2pc_sink.testing import CapabilityError, PostgresServer, ServerError, wait_until
 from spark_2pc_sink.testing.postgres import run_as
 from tests.conftest import or_skip
+from tests.harness.postgres_standby import PostgresStandby
+from tests.harness.small_disk import SmallDisk
 
 pytestmark = pytest.mark.postgres
 

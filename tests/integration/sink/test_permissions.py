@@ -1,4 +1,4 @@
-"""The rights that docs/permissions.md lists, and no others: a sink whose role and user have just these writes to both sides."""
+"""A role and a user with the rights that docs/permissions.md lists, and no others: the sink writes to both sides."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ def test_calls_into_a_higher_room_are_named() -> None:
 def test_what_is_drawn_is_read_back() -> None:
     page = "before\n<!-- walk: a -->\nold\n<!-- end of walk: a -->\nafter\n"
     page = with_walks(page, {"a": {"A lane": LANE, "Another": Lane(LANE.entries[:1], [])}})
-    assert page.startswith("before\n<!-- walk: a -->\nA lane:\n\n1. `sink`: sink\n")
+    assert page.startswith(
+        "before\n<!-- walk: a -->\n- **A lane:** `sink` (sink) → `sink/job` (shape) → `wire` (codec)."
+    )
     assert page.endswith("\n<!-- end of walk: a -->\nafter\n")
     found = told(section(page, "a"))
     assert found["A lane"].rooms == {"sink": ["sink/sink"], "sink/job": ["sink/job/shape"], "wire": ["wire/codec"]}

@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -48,7 +49,8 @@ ROOMS: Final = (
     "reference/coordinator",
 )
 #: How many modules of a room are named in a lane.
-MODULES_MAX: Final = 4
+MODULES_MAX: Final = 3
+LINE_MAX: Final = 120
 JOB_DEADLINE_S: Final = 240
 EXIT_IN_DOUBT: Final = 3
 #: A walk: its lanes by their titles.
@@ -86,19 +88,22 @@ def calls_up(lane: Lane) -> list[tuple[str, str]]:
 
 
 def draw(title: str, lane: Lane) -> str:
-    """A lane as the page has it."""
-    lines = [f"{title}:", ""]
-    for number, (room, modules) in enumerate(rooms(lane).items(), start=1):
+    """A lane as the page has it: an item of a list."""
+    steps = []
+    for room, modules in rooms(lane).items():
         most = sorted(modules, key=lambda module: -modules[module])[:MODULES_MAX]
         names = ", ".join(module.rpartition("/")[2] for module in modules if module in most)
-        lines.append(f"{number}. `{room}`: {names}")
-    up = [f"- up: `{caller}` calls `{called}`" for caller, called in calls_up(lane)]
-    return "\n".join([*lines, "", *up] if up else lines)
+        steps.append(f"`{room}` ({names})")
+    text = f"- **{title}:** {' → '.join(steps)}."
+    up = [f"`{caller}` calls `{called}`" for caller, called in calls_up(lane)]
+    if up:
+        text += f" *Up:* {', '.join(up)}."
+    return textwrap.fill(text, LINE_MAX, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def drawn(walk: Walk) -> str:
     """All lanes of a walk."""
-    return "\n\n".join(draw(title, lane) for title, lane in walk.items())
+    return "\n".join(draw(title, lane) for title, lane in walk.items())
 
 
 class Told(NamedTuple):
@@ -110,15 +115,14 @@ class Told(NamedTuple):
 
 def told(section: str) -> dict[str, Told]:
     """What a part of the page says, by the titles of its lanes."""
-    lanes: dict[str, Told] = {}
-    current = Told({}, [])
-    for line in section.splitlines():
-        if step := re.fullmatch(r"\d+\. `(.+)`: (.+)", line):
-            current.rooms[step[1]] = [f"{step[1]}/{name}" for name in step[2].split(", ")]
-        elif call := re.fullmatch("- up: `(.+)` calls `(.+)`", line):
-            current.up.append((call[1], call[2]))
-        elif line.endswith(":"):
-            current = lanes[line.removesuffix(":")] = Told({}, [])
+    lanes = {}
+    for item in " ".join(section.split()).split("- **")[1:]:
+        title, text = item.split(":** ", 1)
+        steps = re.findall(r"`([^`]+)` \(([^)]+)\)", text)
+        lanes[title] = Told(
+            {room: [f"{room}/{name}" for name in names.split(", ")] for room, names in steps},
+            re.findall("`([^`]+)` calls `([^`]+)`", text),
+        )
     return lanes
 
 

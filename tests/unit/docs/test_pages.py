@@ -15,7 +15,14 @@ MANUAL = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [
     *(
         ROOT / name
-        for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "examples/README.md", "tests/README.md")
+        for name in (
+            "README.md",
+            "ARCHITECTURE.md",
+            "CHANGELOG.md",
+            "examples/README.md",
+            "tests/README.md",
+            "tests/FAULTS.md",
+        )
     ),
     *MANUAL,
 ]

@@ -43,10 +43,11 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
     *("cli", "sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/table"),
-    *("transactions", "recovery", "producer", "jdbc_state", "wire", "recipe", "options"),
+    *("transactions", "recovery", "producer", "jdbc_state"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
-    *("reference/protocol", "reference/coordinator", "reference/record_schemas", "testing"),
+    *("reference/protocol", "reference/coordinator", "reference/record_schemas"),
+    *("wire", "recipe", "options", "testing"),
 )
 #: How many modules of a room are named in a lane.
 MODULES_MAX: Final = 3

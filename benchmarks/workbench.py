@@ -35,7 +35,7 @@ POSTGRES_SETTINGS = {
 }
 DATABASE = "bench"
 DRIVER_MEMORY = "3g"
-#: As the README advises; nothing of the pair runs in Python.
+#: As docs/performance.md advises; nothing of the pair runs in Python.
 SPARK_SETTINGS = {"spark.driver.memory": DRIVER_MEMORY, "spark.python.unix.domain.socket.enabled": "true"}
 
 

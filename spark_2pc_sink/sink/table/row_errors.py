@@ -30,8 +30,8 @@ _AGAINST_POLICY: Final = "ExecWithCheckOptions"
 # What is wrong is the table or the role, for every row: 0A000 (row-level security was switched on, and COPY has none),
 # 55000 (no replica identity in a publication of updates).
 _TABLE_CODES: Final = {
-    INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. README.md lists what the sink needs under "
-    "Permissions; a trigger, or a table that it writes to, may need more",
+    INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. docs/permissions.md lists what the "
+    "sink needs; a trigger, or a table that it writes to, may need more",
     "0A000": "change the table so that the role may write to it again, or the sink's mode",
     "55000": "change the table as the message says",
 }

@@ -1,6 +1,6 @@
 """What operators do to a job that is well or stopped, and whether what they are told then works as it is written.
 
-Each test does what README.md and the messages say, and nothing else.
+Each test does what docs/planned-work.md, docs/after-a-crash.md and the messages say, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rights that README lists, and no others: a sink whose role and user have just these writes to both sides."""
+"""A role and a user with the rights that docs/permissions.md lists, and no others: the sink writes to both sides."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.integration.postgres.database_tables import rows, run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "permissions.md").read_text()
 SCHEMA = StructType([StructField("order_id", LongType()), StructField("item", StringType())])
 
-#: What README's commands have, as ``CreateAcls`` names it.
+#: What the page's commands have, as ``CreateAcls`` names it.
 RESOURCES = {"--topic": 2, "--cluster": 4, "--transactional-id": 5}
 OPERATIONS = {"Read": 3, "Write": 4, "DescribeConfigs": 10, "TwoPhaseCommit": 15}
 _ALLOW, _LITERAL, _VERSION = 3, 3, 3
@@ -48,15 +48,15 @@ WHERE connamespace = '{}'::regnamespace AND contype IN ('p', 'c') ORDER BY 1
 
 
 def statements() -> list[str]:
-    """README's SQL under Permissions."""
-    block = README.split("### Permissions")[1].split("```sql\n")[1].split("```")[0]
+    """The page's SQL."""
+    block = PAGE.split("```sql\n")[1].split("```")[0]
     return [each.strip() for each in re.sub("--.*", "", block).split(";") if each.strip()]
 
 
 def rights(topic: str) -> list[Any]:
-    """README's ACLs, for this topic and the first user of a server with users."""
+    """The page's ACLs, for this topic and the first user of a server with users."""
     made = []
-    for command in re.findall("--add --allow-principal User:job (.*)", README):
+    for command in re.findall("--add --allow-principal User:job (.*)", PAGE):
         flag, name = re.match(r"(--[\w-]+) (\w*)", command).groups()  # type: ignore[union-attr]
         made += [
             CreateAclsRequest.AclCreation(

@@ -23,7 +23,7 @@ from tests.harness.session import session_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "using.md").read_text()
 
 ROWS = 4_000
 NULLS = 0.2
@@ -133,9 +133,9 @@ def test_the_comparison_sees_a_difference(spark: SparkSession, tmp_path: Path) -
     assert _differing(frame, (JsonField("yes", "BooleanType"), JsonField("n8", "LongType"))) != []
 
 
-def test_readmes_value_has_the_microseconds_and_the_nulls_of_the_table(spark: SparkSession) -> None:
+def test_the_manuals_value_has_the_microseconds_and_the_nulls_of_the_table(spark: SparkSession) -> None:
     """The default, which is Spark's, has neither; and tasks leave this value to Spark."""
-    [value] = re.findall(r'value = """(.*?)"""', README, re.DOTALL)
+    [value] = re.findall(r'value = """(.*?)"""', PAGE, re.DOTALL)
     frame = spark.sql(
         "SELECT timestamp'2024-01-02 03:04:05.123456Z' AS at, timestamp_ntz'2024-01-02 03:04:05.000001' AS local, "
         "CAST(NULL AS INT) AS gone"

@@ -19,7 +19,7 @@ from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
 from tests.integration.state.state_stores import ID, claim, decide, execute, settings, sql_store
 
-#: As README.md of version 1 had it.
+#: As the manual of version 1 had it.
 VERSION_1 = """
 CREATE TABLE public.kafka_transaction_state (
     transactional_id varchar(255) PRIMARY KEY, prepared_transaction_state text NOT NULL,

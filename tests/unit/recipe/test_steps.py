@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spark_2pc_sink.recipe.steps import STEPS, Step
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-it-works.md"
 
 
 def test_the_table_has_every_step_once_in_order() -> None:
@@ -19,7 +19,7 @@ def test_the_decision_is_the_point_of_no_return() -> None:
     assert [rule.step for rule in STEPS if rule.undoable] == [step for step in Step if step < Step.DECIDE]
 
 
-def test_the_readme_has_this_table() -> None:
+def test_the_manual_has_this_table() -> None:
     """A reader of either knows all of it."""
     lines = [f"| {rule.step.name.lower()} | {rule.where} | {rule.does} | {rule.after_crash} |" for rule in STEPS]
-    assert "\n".join(lines) in README.read_text()
+    assert "\n".join(lines) in PAGE.read_text()

@@ -1,4 +1,4 @@
-"""README's example of the writer, on the reference coordinator: run, run again, and crashed on both sides of COMMIT."""
+"""The example of docs/writer.md, on the reference coordinator: run, run again, and crashed on both sides of COMMIT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "writer.md").read_text()
 
 
 class CrashError(Exception):
@@ -18,7 +18,7 @@ class CrashError(Exception):
 
 
 class Database:
-    """What the reader of README brings: one text, and perhaps a crash before or after its COMMIT."""
+    """What the reader of the page brings: one text, and perhaps a crash before or after its COMMIT."""
 
     def __init__(self) -> None:
         self.saved = ""
@@ -42,10 +42,9 @@ def broker() -> Iterator[ReferenceCoordinator]:
         yield running
 
 
-def test_the_writer_of_the_readme(broker: ReferenceCoordinator) -> None:
+def test_the_example_of_the_page(broker: ReferenceCoordinator) -> None:
     """KIP-939, 'Recovery recipe': what the database names is committed by the next start, and nothing else is."""
-    section = README.split("## Without Spark: the writer")[1]
-    (example,) = re.findall("```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
+    (example,) = re.findall("```python\n(.*?)```", PAGE, re.DOTALL)
     example = example.replace("broker:9092", broker.bootstrap)
     database = Database()
     committed = 0
@@ -54,8 +53,8 @@ def test_the_writer_of_the_readme(broker: ReferenceCoordinator) -> None:
         names = {"load": database.load, "save": database.save}
         if crash:
             with pytest.raises(CrashError):
-                exec(example, names)  # noqa: S102 - our own README
+                exec(example, names)  # noqa: S102 - our own page
         else:
-            exec(example, names)  # noqa: S102 - our own README
+            exec(example, names)  # noqa: S102 - our own page
         committed += more
         assert [record.value for record in read_topic(broker.bootstrap, "orders")] == [b"1"] * committed

@@ -1,0 +1,115 @@
+"""README.md, ARCHITECTURE.md and docs/: links lead somewhere, and what a page quotes or names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MANUAL = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [
+    *(
+        ROOT / name
+        for name in (
+            "README.md",
+            "ARCHITECTURE.md",
+            "CHANGELOG.md",
+            "examples/README.md",
+            "tests/README.md",
+            "tests/FAULTS.md",
+        )
+    ),
+    *MANUAL,
+]
+README_LINES_MAX = 150
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_TEST = re.compile(r"`(?:([\w/]+\.py)|…)::(test_\w+)`")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub("```.*?```", "", path.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Those between pages, and to files of the project."""
+    missing = []
+    for link in _LINK.findall(_CODE.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
+    assert missing == []
+
+
+def test_readme_is_read_at_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+def test_the_index_has_every_page() -> None:
+    """Of its folder; the pages of a folder below are in the index there."""
+    for index in ((ROOT / "docs/README.md"), (ROOT / "docs/design/README.md")):
+        linked = {link.partition("#")[0] for link in _LINK.findall(index.read_text())}
+        pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+        assert pages - linked == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_of_a_page_is_python(page: Path) -> None:
+    for block in re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL):
+        ast.parse(block)
+
+
+@cache
+def texts_of_the_code() -> str:
+    """Every text in the source of the packages, a line each; the parts of a formatted text are texts of their own."""
+    sources = (path for package in ("spark_2pc_sink", "jdbc_state") for path in (ROOT / package).rglob("*.py"))
+    nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text())))
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def quotes() -> Iterator[str]:
+    """What docs/after-a-crash.md says that a message says."""
+    page = (ROOT / "docs/after-a-crash.md").read_text()
+    for line in page.splitlines():
+        if line.startswith('| "'):
+            yield from re.findall('"([^"]+)"', line.split(" | ")[0])
+
+
+@pytest.mark.parametrize("quote", list(quotes()))
+def test_messages_are_quoted_as_they_are(quote: str) -> None:
+    """But for what a message has in place of numbers and dots, with its noun."""
+    parts = [part.strip() for part in re.split(r"(?:query|Kafka cluster|batch)? (?:…|\d+)", quote)]
+    assert [part for part in parts if part not in texts_of_the_code()] == []
+
+
+def named_tests() -> list[tuple[str, str]]:
+    """The tests that pages of the manual name: file and function; after dots the file is that of the one before."""
+    found = []
+    for page in MANUAL:
+        module = ""
+        for file, function in _TEST.findall(page.read_text()):
+            module = file or module
+            found.append((module, function))
+    return found
+
+
+@pytest.mark.parametrize(("module", "function"), sorted(set(named_tests())))
+def test_tests_that_a_page_names_exist(module: str, function: str) -> None:
+    assert f"def {function}(" in (ROOT / "tests" / module).read_text()

@@ -17,7 +17,7 @@ def brief(operation: Operation, result: Any) -> Any:
     """The answer in few words; producer ids and places are named already.
 
     - one code, where it is all there is, or where it is the same for everything that was asked for;
-    - ``(0, "P", 8)`` for a pair, ``(0, 12)`` for an offset;
+    - ``(0, "CURRENT", 8)`` for a pair, ``(0, 12)`` for an offset;
     - a line of text for a description.
     """
     function = _BRIEF.get(type(operation))

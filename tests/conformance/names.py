@@ -41,7 +41,7 @@ class Names:
         mark: put in place of the sign in transactional ids and groups; unique on the server.
         topics: for ``@here`` and its like: the topic, and the index of the first partition.
         now_ms: timestamp of what is produced.
-        coordinator_epoch: which answers name ``C``.
+        coordinator_epoch: which answers name ``OWN``.
     """
 
     mark: str
@@ -82,7 +82,7 @@ class Names:
         if isinstance(value, ProducerId):
             return self._producer(int(value)) if value >= 0 else int(value)
         if isinstance(value, CoordinatorEpoch):
-            return "C" if value == self.coordinator_epoch else int(value)
+            return "OWN" if value == self.coordinator_epoch else int(value)
         if _is_partition(value):
             for sign, (topic, first) in self.topics.items():
                 if topic == value[0] and value[1] >= first:

@@ -66,7 +66,7 @@ def check(step: Step, case: Case, index: int, answer: Any) -> None:
 
 def given_ids(index: int) -> dict[str, int]:
     """The producer ids of the transaction that a case is given."""
-    return {"P": _FIRST_GIVEN_ID + 10 * index, "Q": _FIRST_GIVEN_ID + 10 * index + 1}
+    return {"CURRENT": _FIRST_GIVEN_ID + 10 * index, "PREVIOUS": _FIRST_GIVEN_ID + 10 * index + 1}
 
 
 def places_of(case: Case) -> int:
@@ -89,7 +89,7 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
     places = frozenset(TopicPartition(*names.partition(each)) for each in wanted) if running else frozenset()
     return TransactionMetadata(
         transactional_id=tid,
-        producer_id=names.producer_ids["P"],
+        producer_id=names.producer_ids["CURRENT"],
         producer_epoch=given.epoch,
         timeout_ms=given.timeout_ms,
         state=state,
@@ -217,7 +217,7 @@ class WireSubject:
 def _block_markers(client: RawClient, names: Names) -> None:
     """Leave the producer with an epoch so high that its partition refuses every later marker."""
     partition = names.partition(STUCK)
-    high = Marker(pair=(names.producer_ids["P"], BROKEN_EPOCH), commit=False, partitions=(partition,))
+    high = Marker(pair=(names.producer_ids["CURRENT"], BROKEN_EPOCH), commit=False, partitions=(partition,))
     assert set(ask(client, Markers(markers=(high,))).values()) == {0}
 
 

@@ -252,6 +252,13 @@ def _gates() -> list[Case]:
             (describe(), "Empty NEW 0 timeout=900000 unstarted []"),
             levels=ALL_LEVELS,
         ),
+        *_gates_of_two_phase_commit(),
+        *_gates_by_version(),
+    ]
+
+
+def _gates_of_two_phase_commit() -> list[Case]:
+    return [
         case(
             "2.1/two-phase-has-no-timeout",
             (init(timeout_ms=0, two_phase=True, version=6), granted(NEW.at(0))),
@@ -279,6 +286,11 @@ def _gates() -> list[Case]:
             levels=ALL_LEVELS,
         ),
         case("2.1/keep-with-empty-id", (init(tid="", keep=True, version=6), Code.INVALID_REQUEST), levels=ALL_LEVELS),
+    ]
+
+
+def _gates_by_version() -> list[Case]:
+    return [
         case(
             "2.1/fenced-v3",
             (init(CURRENT.at(6), version=3), Code.INVALID_PRODUCER_EPOCH),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from spark_2pc_sink.codes import Code
@@ -213,48 +214,23 @@ def _asked() -> list[Case]:
     for version, (absent, pending) in _ANSWERS_BY_VERSION.items():
         # At level 0 the log cannot hold what an adding client does.
         levels = (1, 2) if version == ADDING else ALL_LEVELS
-        empty, word = Given(state="EMPTY"), f"v{version}"
+        empty, prefix = Given(state="EMPTY"), f"v{version}"
+        sent = partial(produce, sequence=0, version=version)
         rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            (
-                "stale",
-                Given(state="EMPTY"),
-                [(produce(CURRENT.at(6), sequence=0, version=version), Code.INVALID_PRODUCER_EPOCH)],
-            ),
-            (
-                "ahead",
-                Given(state="EMPTY"),
-                [(produce(CURRENT.at(8), sequence=0, version=version), Code.INVALID_PRODUCER_EPOCH)],
-            ),
-            (
-                "unknown-producer-id",
-                empty,
-                [(produce(UNKNOWN.at(7), sequence=0, version=version), Code.INVALID_PRODUCER_ID_MAPPING)],
-            ),
-            (
-                "unknown-id",
-                None,
-                [(produce(UNKNOWN.at(7), sequence=0, version=version), Code.INVALID_PRODUCER_ID_MAPPING)],
-            ),
+            ("stale", empty, [(sent(CURRENT.at(6)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("ahead", empty, [(sent(CURRENT.at(8)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("unknown-producer-id", empty, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            ("unknown-id", None, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
         ]
         rows += [
-            (
-                f"decided-{state[8:].lower()}",
-                Given(state=state, stuck=True),
-                [(produce(CURRENT.at(7), sequence=0, version=version), pending)],
-            )
+            (f"decided-{state[8:].lower()}", Given(state=state, stuck=True), [(sent(CURRENT.at(7)), pending)])
             for state in ("PREPARE_COMMIT", "PREPARE_ABORT")
         ]
         for state in ("EMPTY", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
             name = f"not-added-{state.lower().replace('_', '-')}"
             held = "here0, shared0" if state == "ONGOING" else "here0"
-            added = [
-                (produce(CURRENT.at(7), sequence=0, version=version), written(0)),
-                (describe(), f"Ongoing CURRENT 7 [{held}]"),
-            ]
-            refused = [
-                (produce(CURRENT.at(7), sequence=0, version=version), absent),
-                (latest("uncommitted"), offset(0)),
-            ]
+            added = [(sent(CURRENT.at(7)), written(0)), (describe(), f"Ongoing CURRENT 7 [{held}]")]
+            refused = [(sent(CURRENT.at(7)), absent), (latest("uncommitted"), offset(0))]
             rows.append((name, Given(state=state), added if absent is None else refused))
         rows.append(
             (
@@ -262,7 +238,7 @@ def _asked() -> list[Case]:
                 empty,
                 [
                     (add(CURRENT.at(7), HERE[0]), OK),
-                    (produce(CURRENT.at(7), sequence=0, version=version), written(0)),
+                    (sent(CURRENT.at(7)), written(0)),
                     (producers(), ["CURRENT 7 sequence=0 coordinator=-1 open=0"]),
                 ],
             )
@@ -276,7 +252,7 @@ def _asked() -> list[Case]:
                 [(add(CURRENT.at(7), HERE[0]), OK), (produce_all(*both, version=version), same)],
             )
         )
-        cases += [case(f"3.2/{word}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
+        cases += [case(f"3.2/{prefix}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
         cases.append(_passed_by(version))
     return cases
 

@@ -15,7 +15,6 @@ from spark_2pc_sink.recovery import recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery, view_of
 from spark_2pc_sink.sink.driver import batch_driver as batch
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
 from tests.simulation.mutants import Mutant
@@ -145,7 +144,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
     ),
-    Mutant("a driver does not look for its records", ((BatchDriver, "_check_kept", returning(None)),), _PEOPLE),
+    Mutant("a driver does not look for its records", ((batch, "find_lost_records", returning(None)),), _PEOPLE),
     Mutant(
         "a recovery does not look for the records",
         ((recovery, "check_kept", lambda _original: lambda _kafka, _row, resolution: resolution),),

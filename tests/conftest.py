@@ -183,7 +183,7 @@ def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broke
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(0, id="tv0"),
+        pytest.param(0, id="tv0", marks=pytest.mark.slow),
         pytest.param(1, id="tv1", marks=pytest.mark.thorough),
         pytest.param(2, id="tv2"),
     ],

@@ -15,8 +15,8 @@ from tests.conformance.cases import OK, init
 from tests.conformance.cases_access import CASES, AccessCase
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import HungUpError, RawClient
-from tests.conformance.selection import WIRE_SUBJECTS
 from tests.conformance.servers import find_coordinators
+from tests.conformance.subjects import WIRE_SUBJECTS
 from tests.conftest import StartKafka, _skip
 
 Starter: TypeAlias = Callable[[Mapping[str, str]], str]

@@ -1,4 +1,5 @@
 # The one entry to everything: `make demo` shows the main job, `make test` runs the tests; both set up what they need.
+# `make test-fast` is for every change, `make test` for every commit, `make test-all` for every merge (.ci/run).
 # Everything that is made is in .venv/ and .cache/.
 
 SHELL := /bin/bash
@@ -27,6 +28,8 @@ export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 # Every branch of these is reached by these tests, or `make coverage` fails.
 PURE := spark_2pc_sink/reference/coordinator/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
 PURE_TESTS := tests/unit tests/integration/state
+# These need no server.
+FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
 
 # Tests of the writer, the sink and recovery, whoever provides the broker.
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
@@ -34,10 +37,10 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo test reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## Make .venv/ with the package and its command, and fetch the servers under test
 	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp
@@ -47,11 +50,18 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
+test-fast: setup ## Run the tests that need no server, in less than a minute
+	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
+
+# `make test TESTS=…` runs what it is told, slow or not.
+test: MARKED := $(if $(TESTS),,-m 'not slow')
+test: test-all ## Run the tests but for the slow ones; those of the pure packages must reach every branch
+
 ifeq ($(TESTS),)
-test: coverage ## Run the tests, the fast ones first; those of the pure packages must reach every branch
-	@$(BIN)/python -m $(PYTEST) tests $(addprefix --ignore=,$(PURE_TESTS)) $(ARGS)
+test-all: coverage ## Run all tests, those that need no server first
+	@$(BIN)/python -m $(PYTEST) $(MARKED) tests $(addprefix --ignore=,$(PURE_TESTS)) $(ARGS)
 else
-test: setup
+test-all: setup
 	@$(BIN)/python -m $(PYTEST) $(TESTS) $(ARGS)
 endif
 
@@ -77,7 +87,7 @@ bench: setup ## Measure every target, and write benchmarks/RESULTS.md (ARGS=--qu
 coverage: setup ## Check that tests reach every branch of the pure packages
 	@mkdir -p .cache/coverage
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m $(PYTEST) -q $(PURE_TESTS) $(ARGS)
+	@$(BIN)/coverage run -m $(PYTEST) -q $(MARKED) $(PURE_TESTS) $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=100 --include='$(PURE)'
 

@@ -40,6 +40,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis"),
 )
+# For every change: a slip in the code shows in the first few examples, a rare one in the other profiles.
+settings.register_profile("fast", settings.get_profile("dev"), max_examples=10)
 # Each run draws others; a hundred of them, the default, would take half a minute more.
 settings.register_profile("ci", settings.get_profile("dev"), print_blob=True, max_examples=60)
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_000)
@@ -182,7 +184,7 @@ def kafka_without_2pc(pytestconfig: pytest.Config, brokers: BrokerPool) -> Broke
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(0, id="tv0"),
+        pytest.param(0, id="tv0", marks=pytest.mark.slow),
         pytest.param(1, id="tv1", marks=pytest.mark.thorough),
         pytest.param(2, id="tv2"),
     ],

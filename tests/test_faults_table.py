@@ -45,13 +45,14 @@ def rows() -> list[Row]:
 
 @cache
 def docstrings_of(path: Path) -> dict[str, str]:
-    """The test functions of a module, with their docstrings."""
+    """The test functions of a module, with their docstrings; the module's own has no name."""
     found = ast.parse(path.read_text(), filename=str(path))
-    return {
+    functions = {
         node.name: ast.get_docstring(node) or ""
         for node in ast.walk(found)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
+    return {"": ast.get_docstring(found) or "", **functions}
 
 
 def mentions() -> Iterator[tuple[str, str]]:
@@ -60,8 +61,7 @@ def mentions() -> Iterator[tuple[str, str]]:
         if path == Path(__file__):
             continue
         where = str(path.relative_to(TESTS))
-        module = ast.get_docstring(ast.parse(path.read_text())) or ""
-        for name, text in {"": module, **docstrings_of(path)}.items():
+        for name, text in docstrings_of(path).items():
             for found in _ID.findall(text):
                 yield f"{where}::{name}", found
 

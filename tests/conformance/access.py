@@ -12,10 +12,9 @@ from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
-from tests.conformance.brief import brief
+from tests.conformance.answers import Names, brief
 from tests.conformance.cases import Exchange
 from tests.conformance.cases_access import MINE, YOURS, AccessCase
-from tests.conformance.names import Names
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import KAFKA_PROPERTIES, READY_DEADLINE_S, find_coordinators, make_topics

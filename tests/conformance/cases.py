@@ -1,9 +1,13 @@
 """What a case is: a state that is given, requests, and the answers that Apache Kafka 4.4.0 gives to them.
 
-Cases are data. Producer ids and places are written by names, which each subject fills with its own: ``P`` is the
-producer id of the transactional id that is given and ``Q`` the one that it had before, ``N``, ``M`` and ``L`` are the
-first, second and third that the subject hands out, ``X`` nobody has. `HERE` are partitions of the case alone, `SHARED`
-are partitions where only the coordinator's view matters.
+Cases are data. Producer ids and places are written by names, which each subject fills with its own: `CURRENT` is the
+producer id of the transactional id that is given and `PREVIOUS` the one that it had before; `NEW`, `NEWER` and `NEWEST`
+are the first, second and third that the subject hands out; nobody has `UNKNOWN`. ``CURRENT.at(7)`` is a pair: that
+producer id at epoch 7. `HERE` are partitions of the case alone, `SHARED` are partitions where only the coordinator's
+view matters.
+
+A step is a request and its answer: ``(init(CURRENT.at(7)), granted(CURRENT.at(8)))``,
+``(add(CURRENT.at(6)), Code.PRODUCER_FENCED)``, ``(produce(NEW.at(0), sequence=0), written(0))``.
 
 The first part of a case's name is the section of the specification whose row it shows.
 """
@@ -14,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.leader_operations import (
     Fetch,
     FetchOffsets,
@@ -67,15 +72,22 @@ class Name(int):
 
     name: str
 
-    def __new__(cls, name: str) -> Name:
-        made = super().__new__(cls, -1000 - ord(name))
+    def __new__(cls, name: str, number: int) -> Name:
+        made = super().__new__(cls, number)
         made.name = name
         return made
 
+    def at(self, epoch: int) -> Pair:
+        """The pair of this producer id and an epoch."""
+        return self, epoch
 
-P, Q, N, M, L, X = (Name(name) for name in "PQNMLX")
+
+#: Numbers that no server hands out.
+CURRENT, PREVIOUS, NEW, NEWER, NEWEST, UNKNOWN = (
+    Name(name, -1001 - index) for index, name in enumerate(("CURRENT", "PREVIOUS", "NEW", "NEWER", "NEWEST", "UNKNOWN"))
+)
 #: In the order in which a subject hands them out.
-NEW_NAMES: Final = "NML"
+NEW_NAMES: Final = ("NEW", "NEWER", "NEWEST")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +95,14 @@ class Given:
     """A transactional id as the coordinator has loaded it from its log.
 
     Args:
-        previous: the producer id before, `P` or `Q`.
+        previous: the producer id before, `CURRENT` or `PREVIOUS`.
         following: the producer id that it gets when it is completed, for a decided one whose epoch is used up.
         stuck: a decided transaction whose partition refuses the end marker, so that it stays as it is.
     """
 
     state: str
     epoch: int = 7
-    previous: Name = P
+    previous: Name = CURRENT
     timeout_ms: int = TIMEOUT_MS
     partitions: tuple[Partition, ...] = (SHARED[0],)
     start_age_ms: int = 0
@@ -129,6 +141,11 @@ class Case:
         return self.name
 
 
+def word_of(state: str) -> str:
+    """A state as names of cases have it."""
+    return state.lower().replace("_", "-")
+
+
 #: A request and its answer.
 Exchange: TypeAlias = tuple[Any, Any]
 
@@ -142,6 +159,33 @@ def case(name: str, *steps: Exchange | Step, given: Given | None = None, levels:
 def until(operation: Operation, expected: Any) -> Step:
     """A step that is repeated until the answer comes."""
     return Step(operation, expected, until=True)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+OK: Final = Code.NONE
+
+
+def granted(pair: Pair) -> tuple[int, str, int]:
+    """InitProducerId or EndTxn hands out this pair."""
+    producer, epoch = pair
+    assert isinstance(producer, Name)
+    return OK, producer.name, epoch
+
+
+def written(offset: int) -> tuple[int, int]:
+    """The batch of a Produce request begins at this offset."""
+    return OK, offset
+
+
+def written_before(offset: int) -> tuple[int, int, str]:
+    """The batch is a duplicate of the one at this offset."""
+    return OK, offset, "again"
+
+
+def offset(value: int) -> tuple[int, int]:
+    """ListOffsets answers this offset."""
+    return OK, value
 
 
 # --- requests, with the usual values ---------------------------------------------------------------------------------

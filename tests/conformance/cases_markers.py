@@ -4,36 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
+    CURRENT,
     DAY_MS,
     HERE,
+    NEW,
     NO_TOPIC,
+    OK,
+    PREVIOUS,
     SHARED,
     Case,
     Given,
-    N,
-    P,
-    Q,
     abort,
     add,
     case,
     commit,
     describe,
+    granted,
     idempotent,
     init,
     latest,
     marker,
+    offset,
     produce,
     producers,
     read,
     until,
+    written,
 )
 from tests.conformance.leader_operations import Marker, Markers
 
 _OLD = 11
-#: A transaction of P at epoch 7 that the coordinator knows nothing of: it hangs until somebody writes its marker.
-_OPEN = [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, version=_OLD), (0, 0))]
+#: A transaction of CURRENT at epoch 7 that the coordinator knows nothing of: it hangs until somebody writes its marker.
+_OPEN = [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, version=_OLD), written(0))]
 _EMPTY = Given(state="EMPTY")
 
 
@@ -45,15 +50,15 @@ def _epochs() -> list[Case]:
             how: dict[str, Any] = {"level": level, "version": version}
             word = f"v{version}-of-{level}"
             rows = [
-                ("older", (P, 6), 47, "P 7 sequence=0 coordinator=-1 open=0"),
+                ("older", CURRENT.at(6), Code.INVALID_PRODUCER_EPOCH, "CURRENT 7 sequence=0 coordinator=-1 open=0"),
                 (
                     "same",
-                    (P, 7),
-                    47 if strict else 0,
-                    f"P 7 sequence=0 coordinator={-1 if strict else 0} open={0 if strict else -1}",
+                    CURRENT.at(7),
+                    Code.INVALID_PRODUCER_EPOCH if strict else OK,
+                    f"CURRENT 7 sequence=0 coordinator={-1 if strict else 0} open={0 if strict else -1}",
                 ),
-                ("newer", (P, 8), 0, "P 8 sequence=-1 coordinator=0 open=-1"),
-                ("much-newer", (P, 32767), 0, "P 32767 sequence=-1 coordinator=0 open=-1"),
+                ("newer", CURRENT.at(8), OK, "CURRENT 8 sequence=-1 coordinator=0 open=-1"),
+                ("much-newer", CURRENT.at(32767), OK, "CURRENT 32767 sequence=-1 coordinator=0 open=-1"),
             ]
             cases += [
                 case(
@@ -66,34 +71,34 @@ def _epochs() -> list[Case]:
                 )
                 for name, pair, code, left in rows
             ]
-            again = [(marker((P, 7), "COMMIT", **how), 0), (marker((P, 7), "COMMIT", **how), 0)]
+            again = [(marker(CURRENT.at(7), "COMMIT", **how), OK), (marker(CURRENT.at(7), "COMMIT", **how), OK)]
             cases += [
                 case(
                     f"3.4/{word}-unknown-producer",
                     *again,
-                    (producers(), ["P 7 sequence=-1 coordinator=0 open=-1"]),
-                    (latest("committed"), (0, 2)),
+                    (producers(), ["CURRENT 7 sequence=-1 coordinator=0 open=-1"]),
+                    (latest("committed"), offset(2)),
                     levels=ALL_LEVELS,
                 ),
                 case(
                     f"3.4/{word}-older-than-a-marker",
                     again[0],
-                    (marker((P, 6), "COMMIT", **how), 47),
-                    (marker((P, 8), "ABORT", **how), 0),
+                    (marker(CURRENT.at(6), "COMMIT", **how), Code.INVALID_PRODUCER_EPOCH),
+                    (marker(CURRENT.at(8), "ABORT", **how), OK),
                     levels=ALL_LEVELS,
                 ),
                 case(
                     f"3.4/{word}-highest-epoch-again",
-                    (marker((P, 32767), "ABORT", **how), 0),
-                    (marker((P, 32767), "ABORT", **how), 0),
+                    (marker(CURRENT.at(32767), "ABORT", **how), OK),
+                    (marker(CURRENT.at(32767), "ABORT", **how), OK),
                     levels=ALL_LEVELS,
                 ),
                 case(
                     f"3.4/{word}-idempotent-producer",
-                    (idempotent((P, 7), 0), (0, 0)),
-                    (marker((P, 7), "ABORT", **how), 0),
-                    (producers(), ["P 7 sequence=0 coordinator=0 open=-1"]),
-                    (idempotent((P, 7), 1), (0, 2)),
+                    (idempotent(CURRENT.at(7), sequence=0), written(0)),
+                    (marker(CURRENT.at(7), "ABORT", **how), OK),
+                    (producers(), ["CURRENT 7 sequence=0 coordinator=0 open=-1"]),
+                    (idempotent(CURRENT.at(7), sequence=1), written(2)),
                     levels=ALL_LEVELS,
                 ),
             ]
@@ -101,73 +106,88 @@ def _epochs() -> list[Case]:
 
 
 def _coordinators() -> list[Case]:
-    first = (marker((P, 7), "COMMIT", coordinator=3), 0)
+    first = (marker(CURRENT.at(7), "COMMIT", coordinator=3), OK)
     return [
         case(
             "3.4/older-coordinator",
             first,
-            (marker((P, 7), "COMMIT", coordinator=2), 52),
-            (marker((P, 8), "COMMIT", coordinator=2), 52),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=2), Code.TRANSACTION_COORDINATOR_FENCED),
+            (marker(CURRENT.at(8), "COMMIT", coordinator=2), Code.TRANSACTION_COORDINATOR_FENCED),
             levels=ALL_LEVELS,
         ),
-        case("3.4/same-coordinator", first, (marker((P, 7), "ABORT", coordinator=3), 0), levels=ALL_LEVELS),
+        case("3.4/same-coordinator", first, (marker(CURRENT.at(7), "ABORT", coordinator=3), OK), levels=ALL_LEVELS),
         case(
             "3.4/newer-coordinator",
             first,
-            (marker((P, 7), "ABORT", coordinator=4), 0),
-            (producers(), ["P 7 sequence=-1 coordinator=4 open=-1"]),
+            (marker(CURRENT.at(7), "ABORT", coordinator=4), OK),
+            (producers(), ["CURRENT 7 sequence=-1 coordinator=4 open=-1"]),
             levels=ALL_LEVELS,
         ),
-        case("3.4/epoch-before-coordinator", first, (marker((P, 6), "COMMIT", coordinator=2), 47), levels=ALL_LEVELS),
+        case(
+            "3.4/epoch-before-coordinator",
+            first,
+            (marker(CURRENT.at(6), "COMMIT", coordinator=2), Code.INVALID_PRODUCER_EPOCH),
+            levels=ALL_LEVELS,
+        ),
         case(
             "2.6/no-coordinator-at-first",
-            (marker((P, 7), "COMMIT", coordinator=-1), 0),
-            (marker((P, 7), "COMMIT", coordinator=-1), 0),
-            (marker((P, 7), "COMMIT", coordinator=0), 0),
-            (marker((P, 7), "COMMIT", coordinator=-1), 52),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=-1), OK),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=-1), OK),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=0), OK),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=-1), Code.TRANSACTION_COORDINATOR_FENCED),
             levels=ALL_LEVELS,
         ),
     ]
 
 
 def _requests() -> list[Case]:
-    pair = Marker(pair=(P, 7), commit=True, partitions=HERE[:2])
-    other = Marker(pair=(Q, 3), commit=False, partitions=HERE[1:2])
+    pair = Marker(pair=CURRENT.at(7), commit=True, partitions=HERE[:2])
+    other = Marker(pair=PREVIOUS.at(3), commit=False, partitions=HERE[1:2])
     return [
-        case("2.6/unknown-partition", (marker((P, 7), "COMMIT", NO_TOPIC), 3), levels=ALL_LEVELS),
+        case(
+            "2.6/unknown-partition",
+            (marker(CURRENT.at(7), "COMMIT", NO_TOPIC), Code.UNKNOWN_TOPIC_OR_PARTITION),
+            levels=ALL_LEVELS,
+        ),
         case(
             "2.6/known-beside-unknown",
-            (marker((P, 7), "COMMIT", HERE[0], NO_TOPIC), {("P", "here0"): 0, ("P", NO_TOPIC): 3}),
-            (latest("uncommitted"), (0, 1)),
+            (
+                marker(CURRENT.at(7), "COMMIT", HERE[0], NO_TOPIC),
+                {("CURRENT", "here0"): OK, ("CURRENT", NO_TOPIC): Code.UNKNOWN_TOPIC_OR_PARTITION},
+            ),
+            (latest("uncommitted"), offset(1)),
             levels=ALL_LEVELS,
         ),
         case("2.6/no-markers", (Markers(markers=()), {}), (Markers(markers=(), version=1), {}), levels=ALL_LEVELS),
         case(
             "2.6/two-producers",
-            (Markers(markers=(pair, other)), 0),
-            (producers(HERE[1]), ["P 7 sequence=-1 coordinator=0 open=-1", "Q 3 sequence=-1 coordinator=0 open=-1"]),
+            (Markers(markers=(pair, other)), OK),
+            (
+                producers(HERE[1]),
+                ["CURRENT 7 sequence=-1 coordinator=0 open=-1", "PREVIOUS 3 sequence=-1 coordinator=0 open=-1"],
+            ),
             levels=ALL_LEVELS,
         ),
         case(
             "2.6/hanging-transaction-is-ended",
             *_OPEN,
-            (latest("committed"), (0, 0)),
-            (marker((P, 7), "ABORT"), 0),
-            (latest("committed"), (0, 2)),
-            (describe(), "Ongoing P 7 [here0]"),
-            (produce((P, 7), 1, version=_OLD), (0, 2)),
-            (abort((P, 7), version=4), 0),
-            (describe(), "CompleteAbort P 7 []"),
-            (latest("committed"), (0, 4)),
+            (latest("committed"), offset(0)),
+            (marker(CURRENT.at(7), "ABORT"), OK),
+            (latest("committed"), offset(2)),
+            (describe(), "Ongoing CURRENT 7 [here0]"),
+            (produce(CURRENT.at(7), sequence=1, version=_OLD), written(2)),
+            (abort(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteAbort CURRENT 7 []"),
+            (latest("committed"), offset(4)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "2.6/marker-ahead-of-the-coordinator",
             *_OPEN,
-            (marker((P, 9), "ABORT"), 0),
-            (commit((P, 7), version=4), 0),
-            (latest("committed"), (0, 2)),
+            (marker(CURRENT.at(9), "ABORT"), OK),
+            (commit(CURRENT.at(7), version=4), OK),
+            (latest("committed"), offset(2)),
             given=Given(state="EMPTY", stuck=True),
             levels=ALL_LEVELS,
         ),
@@ -175,42 +195,42 @@ def _requests() -> list[Case]:
 
 
 def _effects() -> list[Case]:
-    new = (init(), (0, "N", 0))
+    new = (init(), granted(NEW.at(0)))
     return [
         case(
             "3.4/new-end-bumps-at-the-leader",
             new,
-            (produce((N, 0), 0), (0, 0)),
-            (commit((N, 0)), (0, "N", 1)),
-            (describe(), "CompleteCommit N 1 []"),
-            (producers(), ["N 1 sequence=-1 coordinator=C open=-1"]),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (commit(NEW.at(0)), granted(NEW.at(1))),
+            (describe(), "CompleteCommit NEW 1 []"),
+            (producers(), ["NEW 1 sequence=-1 coordinator=OWN open=-1"]),
             levels=(1, 2),
         ),
         case(
             "3.4/old-end-keeps-the-epoch-at-the-leader",
             *_OPEN,
-            (abort((P, 7), version=4), 0),
-            (describe(), "CompleteAbort P 7 []"),
-            (producers(), ["P 7 sequence=0 coordinator=C open=-1"]),
+            (abort(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteAbort CURRENT 7 []"),
+            (producers(), ["CURRENT 7 sequence=0 coordinator=OWN open=-1"]),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "3.4/fence-bumps-at-the-leader",
             *_OPEN,
-            (init(), 51),
-            (describe(), "CompleteAbort P 8 []"),
-            (producers(), ["P 8 sequence=-1 coordinator=C open=-1"]),
+            (init(), Code.CONCURRENT_TRANSACTIONS),
+            (describe(), "CompleteAbort CURRENT 8 []"),
+            (producers(), ["CURRENT 8 sequence=-1 coordinator=OWN open=-1"]),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "1.3/marker-of-the-last-epoch",
-            (produce((P, 32766), 0), (0, 0)),
-            (commit((P, 32766)), (0, "N", 0)),
-            (describe(), "CompleteCommit N 0 []"),
-            (producers(), ["P 32767 sequence=-1 coordinator=C open=-1"]),
-            (produce((N, 0), 0), (0, 2)),
+            (produce(CURRENT.at(32766), sequence=0), written(0)),
+            (commit(CURRENT.at(32766)), granted(NEW.at(0))),
+            (describe(), "CompleteCommit NEW 0 []"),
+            (producers(), ["CURRENT 32767 sequence=-1 coordinator=OWN open=-1"]),
+            (produce(NEW.at(0), sequence=0), written(2)),
             given=Given(state="EMPTY", epoch=32766),
             levels=(1, 2),
         ),
@@ -220,43 +240,43 @@ def _effects() -> list[Case]:
 
 def _effects_at_the_edge() -> list[Case]:
     """The last epoch, the guard, and partitions without data."""
-    (init(), (0, "N", 0))
+    (init(), granted(NEW.at(0)))
     return [
         case(
             "1.3/marker-of-the-fence-of-the-last-epoch",
-            (add((P, 32766), HERE[0]), 0),
-            (produce((P, 32766), 0, version=_OLD), (0, 0)),
-            (init(), 51),
-            (describe(), "CompleteAbort N 0 []"),
-            (producers(), ["P 32767 sequence=-1 coordinator=C open=-1"]),
+            (add(CURRENT.at(32766), HERE[0]), OK),
+            (produce(CURRENT.at(32766), sequence=0, version=_OLD), written(0)),
+            (init(), Code.CONCURRENT_TRANSACTIONS),
+            (describe(), "CompleteAbort NEW 0 []"),
+            (producers(), ["CURRENT 32767 sequence=-1 coordinator=OWN open=-1"]),
             given=Given(state="EMPTY", epoch=32766),
         ),
         case(
             "1.3/marker-of-the-fence-of-the-last-epoch",
-            (add((P, 32766), HERE[0]), 0),
-            (produce((P, 32766), 0, version=_OLD), (0, 0)),
-            (init(), 51),
-            (describe(), "CompleteAbort P 32767 []"),
-            (producers(), ["P 32767 sequence=-1 coordinator=C open=-1"]),
+            (add(CURRENT.at(32766), HERE[0]), OK),
+            (produce(CURRENT.at(32766), sequence=0, version=_OLD), written(0)),
+            (init(), Code.CONCURRENT_TRANSACTIONS),
+            (describe(), "CompleteAbort CURRENT 32767 []"),
+            (producers(), ["CURRENT 32767 sequence=-1 coordinator=OWN open=-1"]),
             given=Given(state="EMPTY", epoch=32766),
             levels=(0, 1),
         ),
         case(
             "3.4/marker-removes-the-guard",
-            (produce((P, 7), 5, version=_OLD), 120),
-            (marker((P, 7), "ABORT"), 0),
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 6, version=_OLD), 45),
-            (produce((P, 7), 0, version=_OLD), (0, 1)),
+            (produce(CURRENT.at(7), sequence=5, version=_OLD), Code.TRANSACTION_ABORTABLE),
+            (marker(CURRENT.at(7), "ABORT"), OK),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=6, version=_OLD), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (produce(CURRENT.at(7), sequence=0, version=_OLD), written(1)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "3.4/marker-without-data-is-written",
-            (add((P, 7), HERE[0]), 0),
-            (commit((P, 7), version=4), 0),
-            (describe(), "CompleteCommit P 7 []"),
-            (read("committed"), ("high=1 stable=1 aborted=[]", ["P 7 COMMIT/C@0"])),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (commit(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteCommit CURRENT 7 []"),
+            (read("committed"), ("high=1 stable=1 aborted=[]", ["CURRENT 7 COMMIT/OWN@0"])),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
@@ -266,38 +286,45 @@ def _effects_at_the_edge() -> list[Case]:
 def _described() -> list[Case]:
     bad = ("not a topic?", 0)
     return [
-        case("2.9/bad-name", (producers(bad), 17), levels=ALL_LEVELS),
-        case("2.9/unknown-topic", (producers(NO_TOPIC), 3), levels=ALL_LEVELS),
-        case("2.9/unknown-partition", (producers((SHARED[0][0], 1000)), 3), levels=ALL_LEVELS),
+        case("2.9/bad-name", (producers(bad), Code.INVALID_TOPIC_EXCEPTION), levels=ALL_LEVELS),
+        case("2.9/unknown-topic", (producers(NO_TOPIC), Code.UNKNOWN_TOPIC_OR_PARTITION), levels=ALL_LEVELS),
+        case(
+            "2.9/unknown-partition",
+            (producers((SHARED[0][0], 1000)), Code.UNKNOWN_TOPIC_OR_PARTITION),
+            levels=ALL_LEVELS,
+        ),
         case("2.9/nobody", (producers(), []), levels=ALL_LEVELS),
         case(
             "2.9/open",
             *_OPEN,
-            (produce((P, 7), 1, count=3, version=_OLD), (0, 1)),
-            (producers(), ["P 7 sequence=3 coordinator=-1 open=0"]),
+            (produce(CURRENT.at(7), sequence=1, count=3, version=_OLD), written(1)),
+            (producers(), ["CURRENT 7 sequence=3 coordinator=-1 open=0"]),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "2.9/several",
-            (idempotent((P, 1), 0), (0, 0)),
-            (idempotent((Q, 2), 4), (0, 1)),
-            (producers(), ["P 1 sequence=0 coordinator=-1 open=-1", "Q 2 sequence=4 coordinator=-1 open=-1"]),
+            (idempotent(CURRENT.at(1), sequence=0), written(0)),
+            (idempotent(PREVIOUS.at(2), sequence=4), written(1)),
+            (
+                producers(),
+                ["CURRENT 1 sequence=0 coordinator=-1 open=-1", "PREVIOUS 2 sequence=4 coordinator=-1 open=-1"],
+            ),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/idle-producer-is-forgotten",
-            (idempotent((P, 1), 0, now_ms=-2 * DAY_MS), (0, 0)),
+            (idempotent(CURRENT.at(1), sequence=0, now_ms=-2 * DAY_MS), written(0)),
             until(producers(), []),
-            (idempotent((P, 1), 9), (0, 1)),
+            (idempotent(CURRENT.at(1), sequence=9), written(1)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/open-transaction-is-not-forgotten",
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 0, version=_OLD), (0, 0)),
-            (idempotent((Q, 1), 0, now_ms=-2 * DAY_MS), (0, 1)),
-            until(producers(), ["P 7 sequence=0 coordinator=-1 open=0"]),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=0, version=_OLD), written(0)),
+            (idempotent(PREVIOUS.at(1), sequence=0, now_ms=-2 * DAY_MS), written(1)),
+            until(producers(), ["CURRENT 7 sequence=0 coordinator=-1 open=0"]),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
+    CURRENT,
+    NEW,
     NO_TOPIC,
+    OK,
+    UNKNOWN,
     Case,
     Exchange,
     Given,
-    N,
-    P,
-    X,
     abort,
     add_offsets,
     case,
@@ -20,6 +22,7 @@ from tests.conformance.cases import (
     commit_offset,
     committed_offset,
     describe,
+    granted,
     init,
 )
 
@@ -28,31 +31,50 @@ _LONG = "m" * 5000
 _INTERNAL = "[(__consumer_offsets, 0)]"
 
 
+#: Version: answer for a group that was not added; none: it is added.
+_ABSENT_BY_VERSION: dict[int, Code | None] = {
+    5: None,
+    4: Code.TRANSACTION_ABORTABLE,
+    3: Code.INVALID_TXN_STATE,
+    0: Code.INVALID_TXN_STATE,
+}
+
+
 def _versions() -> list[Case]:
     cases = []
-    for version, absent, pending in ((5, None, 51), (4, 120, 51), (3, 48, 51), (0, 48, 51)):
+    for version, absent in _ABSENT_BY_VERSION.items():
         levels = (1, 2) if version == 5 else ALL_LEVELS
         how: dict[str, Any] = {"version": version}
         word = f"v{version}"
-        added = [(commit_offset((P, 7), **how), 0), (describe(), f"Ongoing P 7 {_INTERNAL}")]
+        added = [(commit_offset(CURRENT.at(7), **how), OK), (describe(), f"Ongoing CURRENT 7 {_INTERNAL}")]
         rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            ("not-added", _EMPTY, added if absent is None else [(commit_offset((P, 7), **how), absent)]),
-            ("added", _EMPTY, [(add_offsets((P, 7)), 0), (commit_offset((P, 7), **how), 0)]),
-            ("stale", _EMPTY, [(commit_offset((P, 6), **how), 47)]),
-            ("ahead", _EMPTY, [(commit_offset((P, 8), **how), 47)]),
-            ("unknown-producer-id", _EMPTY, [(commit_offset((X, 7), **how), 49)]),
-            ("unknown-id", None, [(commit_offset((X, 7), **how), 49)]),
-            ("decided", Given(state="PREPARE_ABORT", stuck=True), [(commit_offset((P, 7), **how), pending)]),
+            ("not-added", _EMPTY, added if absent is None else [(commit_offset(CURRENT.at(7), **how), absent)]),
+            ("added", _EMPTY, [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), **how), OK)]),
+            ("stale", _EMPTY, [(commit_offset(CURRENT.at(6), **how), Code.INVALID_PRODUCER_EPOCH)]),
+            ("ahead", _EMPTY, [(commit_offset(CURRENT.at(8), **how), Code.INVALID_PRODUCER_EPOCH)]),
+            ("unknown-producer-id", _EMPTY, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            ("unknown-id", None, [(commit_offset(UNKNOWN.at(7), **how), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            (
+                "decided",
+                Given(state="PREPARE_ABORT", stuck=True),
+                [(commit_offset(CURRENT.at(7), **how), Code.CONCURRENT_TRANSACTIONS)],
+            ),
             (
                 "unknown-topic",
                 _EMPTY,
-                [(add_offsets((P, 7)), 0), (commit_offset((P, 7), partition=NO_TOPIC, **how), 3)],
+                [
+                    (add_offsets(CURRENT.at(7)), OK),
+                    (commit_offset(CURRENT.at(7), partition=NO_TOPIC, **how), Code.UNKNOWN_TOPIC_OR_PARTITION),
+                ],
             ),
-            ("no-group", _EMPTY, [(commit_offset((P, 7), group="", **how), 24)]),
+            ("no-group", _EMPTY, [(commit_offset(CURRENT.at(7), group="", **how), Code.INVALID_GROUP_ID)]),
             (
                 "metadata-too-long",
                 _EMPTY,
-                [(add_offsets((P, 7)), 0), (commit_offset((P, 7), metadata=_LONG, **how), 12)],
+                [
+                    (add_offsets(CURRENT.at(7)), OK),
+                    (commit_offset(CURRENT.at(7), metadata=_LONG, **how), Code.OFFSET_METADATA_TOO_LARGE),
+                ],
             ),
         ]
         if version >= 3:
@@ -60,17 +82,23 @@ def _versions() -> list[Case]:
                 (
                     "unknown-group-with-a-generation",
                     _EMPTY,
-                    [(add_offsets((P, 7)), 0), (commit_offset((P, 7), generation=1, **how), 22)],
+                    [
+                        (add_offsets(CURRENT.at(7)), OK),
+                        (commit_offset(CURRENT.at(7), generation=1, **how), Code.ILLEGAL_GENERATION),
+                    ],
                 ),
                 (
                     "unknown-member",
                     _EMPTY,
-                    [(add_offsets((P, 7)), 0), (commit_offset((P, 7), generation=1, member="who", **how), 22)],
+                    [
+                        (add_offsets(CURRENT.at(7)), OK),
+                        (commit_offset(CURRENT.at(7), generation=1, member="who", **how), Code.ILLEGAL_GENERATION),
+                    ],
                 ),
                 (
                     "unknown-member-without-generation",
                     _EMPTY,
-                    [(add_offsets((P, 7)), 0), (commit_offset((P, 7), member="who", **how), 0)],
+                    [(add_offsets(CURRENT.at(7)), OK), (commit_offset(CURRENT.at(7), member="who", **how), OK)],
                 ),
             ]
         cases += [case(f"2.5/{word}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
@@ -78,46 +106,46 @@ def _versions() -> list[Case]:
 
 
 def _outcomes() -> list[Case]:
-    nothing = (0, -1)
+    nothing = (OK, -1)
     return [
         case(
             "2.5/pending",
-            (add_offsets((P, 7)), 0),
-            (commit_offset((P, 7), version=4), 0),
+            (add_offsets(CURRENT.at(7)), OK),
+            (commit_offset(CURRENT.at(7), version=4), OK),
             (committed_offset(), nothing),
-            (committed_offset(stable=True), (88, -1)),
+            (committed_offset(stable=True), (Code.UNSTABLE_OFFSET_COMMIT, -1)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "2.5/committed",
-            (add_offsets((P, 7)), 0),
-            (commit_offset((P, 7), version=4), 0),
-            (commit((P, 7), version=4), 0),
-            (describe(), "CompleteCommit P 7 []"),
-            (committed_offset(), (0, 5)),
-            (committed_offset(stable=True), (0, 5)),
+            (add_offsets(CURRENT.at(7)), OK),
+            (commit_offset(CURRENT.at(7), version=4), OK),
+            (commit(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteCommit CURRENT 7 []"),
+            (committed_offset(), (OK, 5)),
+            (committed_offset(stable=True), (OK, 5)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "2.5/aborted",
-            (add_offsets((P, 7)), 0),
-            (commit_offset((P, 7), version=4), 0),
-            (abort((P, 7), version=4), 0),
-            (describe(), "CompleteAbort P 7 []"),
+            (add_offsets(CURRENT.at(7)), OK),
+            (commit_offset(CURRENT.at(7), version=4), OK),
+            (abort(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteAbort CURRENT 7 []"),
             (committed_offset(stable=True), nothing),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "2.5/last-one-counts",
-            (add_offsets((P, 7)), 0),
-            (commit_offset((P, 7), 5, version=4), 0),
-            (commit_offset((P, 7), 3, version=4), 0),
-            (commit((P, 7), version=4), 0),
-            (describe(), "CompleteCommit P 7 []"),
-            (committed_offset(stable=True), (0, 3)),
+            (add_offsets(CURRENT.at(7)), OK),
+            (commit_offset(CURRENT.at(7), offset=5, version=4), OK),
+            (commit_offset(CURRENT.at(7), offset=3, version=4), OK),
+            (commit(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteCommit CURRENT 7 []"),
+            (committed_offset(stable=True), (OK, 3)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
@@ -127,43 +155,48 @@ def _outcomes() -> list[Case]:
 
 def _outcomes_for_new_clients() -> list[Case]:
     """The same with the implicit add."""
-    nothing, new = (0, -1), (init(), (0, "N", 0))
+    nothing, new = (OK, -1), (init(), granted(NEW.at(0)))
     return [
         case(
             "2.5/abort-leaves-what-was",
             new,
-            (commit_offset((N, 0), 5), 0),
-            (commit((N, 0)), (0, "N", 1)),
-            (commit_offset((N, 1), 9), 0),
-            (committed_offset(stable=True), (88, -1)),
-            (committed_offset(), (0, 5)),
-            (abort((N, 1)), (0, "N", 2)),
-            (describe(), "CompleteAbort N 2 []"),
-            (committed_offset(stable=True), (0, 5)),
+            (commit_offset(NEW.at(0), offset=5), OK),
+            (commit(NEW.at(0)), granted(NEW.at(1))),
+            (commit_offset(NEW.at(1), offset=9), OK),
+            (committed_offset(stable=True), (Code.UNSTABLE_OFFSET_COMMIT, -1)),
+            (committed_offset(), (OK, 5)),
+            (abort(NEW.at(1)), granted(NEW.at(2))),
+            (describe(), "CompleteAbort NEW 2 []"),
+            (committed_offset(stable=True), (OK, 5)),
             levels=(1, 2),
         ),
         case(
             "2.5/stale-at-the-leader",
             new,
-            (commit_offset((N, 0), 5), 0),
-            (commit((N, 0)), (0, "N", 1)),
-            (describe(), "CompleteCommit N 1 []"),
-            (commit_offset((N, 0), 6), 47),
-            (commit_offset((N, 0), 6, version=4), 47),
-            (commit_offset((N, 0), 6, version=3), 47),
+            (commit_offset(NEW.at(0), offset=5), OK),
+            (commit(NEW.at(0)), granted(NEW.at(1))),
+            (describe(), "CompleteCommit NEW 1 []"),
+            (commit_offset(NEW.at(0), offset=6), Code.INVALID_PRODUCER_EPOCH),
+            (commit_offset(NEW.at(0), offset=6, version=4), Code.INVALID_PRODUCER_EPOCH),
+            (commit_offset(NEW.at(0), offset=6, version=3), Code.INVALID_PRODUCER_EPOCH),
             levels=(1, 2),
         ),
         case(
             "2.5/fenced",
             new,
-            (commit_offset((N, 0), 5), 0),
-            (init(), 51),
-            (commit_offset((N, 0), 6), 47),
-            (init(), (0, "N", 2)),
+            (commit_offset(NEW.at(0), offset=5), OK),
+            (init(), Code.CONCURRENT_TRANSACTIONS),
+            (commit_offset(NEW.at(0), offset=6), Code.INVALID_PRODUCER_EPOCH),
+            (init(), granted(NEW.at(2))),
             (committed_offset(stable=True), nothing),
             levels=(1, 2),
         ),
-        case("2.5/implicit-add-on-an-old-log", new, (commit_offset((N, 0), 5), 35), levels=(0,)),
+        case(
+            "2.5/implicit-add-on-an-old-log",
+            new,
+            (commit_offset(NEW.at(0), offset=5), Code.UNSUPPORTED_VERSION),
+            levels=(0,),
+        ),
     ]
 
 

@@ -2,98 +2,111 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.batches import batch
 from tests.conformance.cases import (
     ALL_LEVELS,
     COMPACTED,
+    CURRENT,
     HERE,
+    NEW,
     NO_TOPIC,
+    OK,
+    UNKNOWN,
     Case,
     Exchange,
     Given,
-    N,
-    P,
-    X,
     abort,
     add,
     case,
     commit,
     describe,
+    granted,
     idempotent,
     init,
     latest,
+    offset,
     produce,
     produce_all,
     producers,
+    written,
+    written_before,
 )
 from tests.conformance.leader_operations import DeleteRecords, Write
+from tests.conformance.operations import NO_PAIR
 
 #: Versions of Produce by what they make the leader do: add, verify, verify for old clients.
 ADDING, VERIFYING, OLD = 12, 11, 9
 SEQUENCE_MAX = 2_147_483_647
-_NEW = (init(), (0, "N", 0))
-KEYLESS = (87, (0, "Compacted topic cannot accept message without key in topic partition compacted-0"))
+_NEW = (init(), granted(NEW.at(0)))
+#: Version: answer for a partition that was not added (none: it is added), and while the transaction is being ended.
+_ANSWERS_BY_VERSION: dict[int, tuple[Code | None, Code]] = {
+    ADDING: (None, Code.CONCURRENT_TRANSACTIONS),
+    VERIFYING: (Code.TRANSACTION_ABORTABLE, Code.NOT_ENOUGH_REPLICAS),
+    OLD: (Code.INVALID_TXN_STATE, Code.NOT_ENOUGH_REPLICAS),
+    10: (Code.INVALID_TXN_STATE, Code.NOT_ENOUGH_REPLICAS),
+}
+KEYLESS = (Code.INVALID_RECORD, (0, "Compacted topic cannot accept message without key in topic partition compacted-0"))
 
 
 def _front_door() -> list[Case]:
     """3.1 for transactions. Most faults of a batch are found when it is appended: after the coordinator was asked."""
-    one: dict[str, Any] = {"partition": HERE[0], "pair": (N, 0), "sequence": 0}
-    batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
-    batch([b"x"], now_ms=0)
+    one: dict[str, Any] = {"partition": HERE[0], "pair": NEW.at(0), "sequence": 0}
     return [
         case(
             "3.1/transactional-without-id",
             _NEW,
-            (produce_all(Write(**one), tid=None), 53),
-            (produce_all(Write(**one, broken=True), tid=None), 53),
-            (produce_all(Write(**one), tid=None, version=9), 53),
+            (produce_all(Write(**one), tid=None), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (produce_all(Write(**one, broken=True), tid=None), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (produce_all(Write(**one), tid=None, version=9), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
             levels=ALL_LEVELS,
         ),
         # The coordinator is asked before the batch is looked at.
         case(
             "3.1/control-batch",
             _NEW,
-            (produce((N, 0), 0, control=True), 87),
-            (produce((N, 0), -1, control=True), 87),
-            (describe(), "Ongoing N 0 [here0]"),
+            (produce(NEW.at(0), sequence=0, control=True), Code.INVALID_RECORD),
+            (produce(NEW.at(0), sequence=-1, control=True), Code.INVALID_RECORD),
+            (describe(), "Ongoing NEW 0 [here0]"),
             levels=(1, 2),
         ),
         case(
             "3.1/broken-checksum-in-a-transaction",
             _NEW,
-            (produce((N, 0), 0, broken=True), 2),
-            (describe(), "Ongoing N 0 [here0]"),
+            (produce(NEW.at(0), sequence=0, broken=True), Code.CORRUPT_MESSAGE),
+            (describe(), "Ongoing NEW 0 [here0]"),
             (producers(), []),
-            (produce((N, 0), 0), (0, 0)),
+            (produce(NEW.at(0), sequence=0), written(0)),
             levels=(1, 2),
         ),
         case(
             "3.1/broken-checksum-after-the-coordinator",
             _NEW,
-            (produce((N, 0), 0, broken=True, version=OLD), 48),
-            (produce((N, 1), 0, broken=True, version=OLD), 47),
+            (produce(NEW.at(0), sequence=0, broken=True, version=OLD), Code.INVALID_TXN_STATE),
+            (produce(NEW.at(1), sequence=0, broken=True, version=OLD), Code.INVALID_PRODUCER_EPOCH),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/negative-sequence-after-the-coordinator",
             _NEW,
-            (produce((N, 0), -1, version=OLD), 48),
-            (add((N, 0), HERE[0]), 0),
-            (produce((N, 0), -1, version=OLD), 87),
+            (produce(NEW.at(0), sequence=-1, version=OLD), Code.INVALID_TXN_STATE),
+            (add(NEW.at(0), HERE[0]), OK),
+            (produce(NEW.at(0), sequence=-1, version=OLD), Code.INVALID_RECORD),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/negative-epoch",
             _NEW,
-            (produce((N, -1), 0, version=OLD), 47),
+            (produce(NEW.at(-1), sequence=0, version=OLD), Code.INVALID_PRODUCER_EPOCH),
             # Taken for a producer without an epoch, whose sequences nobody counts.
-            (idempotent((P, -1), 0), (0, 0)),
-            (idempotent((P, -1), 2), (0, 1)),
-            (idempotent((P, 0), 5), (0, 2)),
-            (idempotent((P, 0), 7), 45),
-            (idempotent((P, -1), 3), 47),
+            (idempotent(CURRENT.at(-1), sequence=0), written(0)),
+            (idempotent(CURRENT.at(-1), sequence=2), written(1)),
+            (idempotent(CURRENT.at(0), sequence=5), written(2)),
+            (idempotent(CURRENT.at(0), sequence=7), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(-1), sequence=3), Code.INVALID_PRODUCER_EPOCH),
             levels=ALL_LEVELS,
         ),
         *_front_door_of_plain_batches(),
@@ -103,55 +116,69 @@ def _front_door() -> list[Case]:
 
 def _front_door_of_plain_batches() -> list[Case]:
     """3.1 without transactions, and with more than one producer."""
-    one: dict[str, Any] = {"partition": HERE[0], "pair": (N, 0), "sequence": 0}
+    one: dict[str, Any] = {"partition": HERE[0], "pair": NEW.at(0), "sequence": 0}
     two = batch([b"x"], now_ms=0, producer=(5, 0), sequence=0) + batch([b"x"], now_ms=0, producer=(5, 0), sequence=1)
     plain = batch([b"x"], now_ms=0)
     return [
         case(
             "3.1/control-batch-after-the-coordinator",
             _NEW,
-            (produce((N, 0), 0, control=True, version=OLD), 48),
-            (add((N, 0), HERE[0]), 0),
-            (produce((N, 0), 0, control=True, version=OLD), 87),
+            (produce(NEW.at(0), sequence=0, control=True, version=OLD), Code.INVALID_TXN_STATE),
+            (add(NEW.at(0), HERE[0]), OK),
+            (produce(NEW.at(0), sequence=0, control=True, version=OLD), Code.INVALID_RECORD),
             levels=ALL_LEVELS,
         ),
-        case("3.1/negative-sequence", (idempotent((P, 0), -1), 87), levels=ALL_LEVELS),
+        case("3.1/negative-sequence", (idempotent(CURRENT.at(0), sequence=-1), Code.INVALID_RECORD), levels=ALL_LEVELS),
         case(
             "3.1/two-batches",
-            (produce_all(Write(partition=HERE[0], records=two, transactional=False), tid=None), 87),
+            (produce_all(Write(partition=HERE[0], records=two, transactional=False), tid=None), Code.INVALID_RECORD),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/broken-checksum",
-            (produce_all(Write(partition=HERE[0], records=plain[:-1] + b"?", transactional=False), tid=None), 2),
+            (
+                produce_all(Write(partition=HERE[0], records=plain[:-1] + b"?", transactional=False), tid=None),
+                Code.CORRUPT_MESSAGE,
+            ),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/two-pairs",
             _NEW,
-            (produce_all(Write(**one), Write(partition=HERE[1], pair=(N, 1), sequence=0)), 49),
-            (describe(), "Empty N 0 unstarted []"),
+            (
+                produce_all(Write(**one), Write(partition=HERE[1], pair=NEW.at(1), sequence=0)),
+                Code.INVALID_PRODUCER_ID_MAPPING,
+            ),
+            (describe(), "Empty NEW 0 unstarted []"),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/two-ids",
             _NEW,
-            (produce_all(Write(**one), Write(partition=HERE[1], pair=(X, 0), sequence=0)), 49),
+            (
+                produce_all(Write(**one), Write(partition=HERE[1], pair=UNKNOWN.at(0), sequence=0)),
+                Code.INVALID_PRODUCER_ID_MAPPING,
+            ),
             levels=ALL_LEVELS,
         ),
-        case("3.1/unknown-topic", _NEW, (produce((N, 0), 0, partition=NO_TOPIC, version=OLD), 3), levels=ALL_LEVELS),
+        case(
+            "3.1/unknown-topic",
+            _NEW,
+            (produce(NEW.at(0), sequence=0, partition=NO_TOPIC, version=OLD), Code.UNKNOWN_TOPIC_OR_PARTITION),
+            levels=ALL_LEVELS,
+        ),
         case(
             "3.1/no-producer-id",
-            (idempotent((-1, -1), -1), (0, 0)),
-            (idempotent((-1, -1), -1, count=3), (0, 1)),
+            (idempotent(NO_PAIR, sequence=-1), written(0)),
+            (idempotent(NO_PAIR, sequence=-1, count=3), written(1)),
             (producers(), []),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/plain-batch-with-an-id",
             _NEW,
-            (produce_all(Write(partition=HERE[0], transactional=False)), (0, 0)),
-            (describe(), "Empty N 0 unstarted []"),
+            (produce_all(Write(partition=HERE[0], transactional=False)), written(0)),
+            (describe(), "Empty NEW 0 unstarted []"),
             levels=ALL_LEVELS,
         ),
     ]
@@ -164,19 +191,19 @@ def _front_door_of_compacted_topics() -> list[Case]:
         case(
             "3.1/compacted-without-a-key",
             (produce_all(Write(partition=COMPACTED, records=plain, transactional=False), tid=None), KEYLESS),
-            (idempotent((P, 0), 5, partition=COMPACTED), KEYLESS),
-            (idempotent((P, -1), 5, partition=COMPACTED), KEYLESS),
-            (DeleteRecords(partition=COMPACTED, offset=-1), (44, -1)),
-            (DeleteRecords(partition=COMPACTED, offset=9), (44, -1)),
+            (idempotent(CURRENT.at(0), sequence=5, partition=COMPACTED), KEYLESS),
+            (idempotent(CURRENT.at(-1), sequence=5, partition=COMPACTED), KEYLESS),
+            (DeleteRecords(partition=COMPACTED, offset=-1), (Code.POLICY_VIOLATION, -1)),
+            (DeleteRecords(partition=COMPACTED, offset=9), (Code.POLICY_VIOLATION, -1)),
             levels=ALL_LEVELS,
         ),
         # The coordinator is asked before the batch is looked at.
         case(
             "3.1/compacted-without-a-key-in-a-transaction",
             _NEW,
-            (produce((N, 0), 0, partition=COMPACTED), KEYLESS),
-            (describe(), "Ongoing N 0 [compacted0]"),
-            (abort((N, 0)), (0, "N", 1)),
+            (produce(NEW.at(0), sequence=0, partition=COMPACTED), KEYLESS),
+            (describe(), "Ongoing NEW 0 [compacted0]"),
+            (abort(NEW.at(0)), granted(NEW.at(1))),
         ),
     ]
 
@@ -184,48 +211,48 @@ def _front_door_of_compacted_topics() -> list[Case]:
 def _asked() -> list[Case]:
     """3.2: the answer of the coordinator, as each version of Produce passes it on."""
     cases = []
-    for version, absent, pending in ((ADDING, None, 51), (VERIFYING, 120, 19), (OLD, 48, 19), (10, 48, 19)):
+    for version, (absent, pending) in _ANSWERS_BY_VERSION.items():
         # At level 0 the log cannot hold what an adding client does.
         levels = (1, 2) if version == ADDING else ALL_LEVELS
-        empty, word = Given(state="EMPTY"), f"v{version}"
+        empty, prefix = Given(state="EMPTY"), f"v{version}"
+        sent = partial(produce, sequence=0, version=version)
         rows: list[tuple[str, Given | None, list[Exchange]]] = [
-            ("stale", Given(state="EMPTY"), [(produce((P, 6), 0, version=version), 47)]),
-            ("ahead", Given(state="EMPTY"), [(produce((P, 8), 0, version=version), 47)]),
-            ("unknown-producer-id", empty, [(produce((X, 7), 0, version=version), 49)]),
-            ("unknown-id", None, [(produce((X, 7), 0, version=version), 49)]),
+            ("stale", empty, [(sent(CURRENT.at(6)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("ahead", empty, [(sent(CURRENT.at(8)), Code.INVALID_PRODUCER_EPOCH)]),
+            ("unknown-producer-id", empty, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
+            ("unknown-id", None, [(sent(UNKNOWN.at(7)), Code.INVALID_PRODUCER_ID_MAPPING)]),
         ]
         rows += [
-            (
-                f"decided-{state[8:].lower()}",
-                Given(state=state, stuck=True),
-                [(produce((P, 7), 0, version=version), pending)],
-            )
+            (f"decided-{state[8:].lower()}", Given(state=state, stuck=True), [(sent(CURRENT.at(7)), pending)])
             for state in ("PREPARE_COMMIT", "PREPARE_ABORT")
         ]
         for state in ("EMPTY", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
             name = f"not-added-{state.lower().replace('_', '-')}"
             held = "here0, shared0" if state == "ONGOING" else "here0"
-            added = [(produce((P, 7), 0, version=version), (0, 0)), (describe(), f"Ongoing P 7 [{held}]")]
-            refused = [(produce((P, 7), 0, version=version), absent), (latest("uncommitted"), (0, 0))]
+            added = [(sent(CURRENT.at(7)), written(0)), (describe(), f"Ongoing CURRENT 7 [{held}]")]
+            refused = [(sent(CURRENT.at(7)), absent), (latest("uncommitted"), offset(0))]
             rows.append((name, Given(state=state), added if absent is None else refused))
         rows.append(
             (
                 "added",
                 empty,
                 [
-                    (add((P, 7), HERE[0]), 0),
-                    (produce((P, 7), 0, version=version), (0, 0)),
-                    (producers(), ["P 7 sequence=0 coordinator=-1 open=0"]),
+                    (add(CURRENT.at(7), HERE[0]), OK),
+                    (sent(CURRENT.at(7)), written(0)),
+                    (producers(), ["CURRENT 7 sequence=0 coordinator=-1 open=0"]),
                 ],
             )
         )
-        both = [Write(partition=place, pair=(P, 7), sequence=0) for place in HERE[:2]]
-        mixed = {"here0": (0, 0), "here1": (0, 0)} if absent is None else {"here0": (0, 0), "here1": absent}
-        same = (0, 0) if absent is None else mixed
+        both = [Write(partition=place, pair=CURRENT.at(7), sequence=0) for place in HERE[:2]]
+        same = written(0) if absent is None else {"here0": written(0), "here1": absent}
         rows.append(
-            ("one-of-two-added", empty, [(add((P, 7), HERE[0]), 0), (produce_all(*both, version=version), same)])
+            (
+                "one-of-two-added",
+                empty,
+                [(add(CURRENT.at(7), HERE[0]), OK), (produce_all(*both, version=version), same)],
+            )
         )
-        cases += [case(f"3.2/{word}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
+        cases += [case(f"3.2/{prefix}-{name}", *steps, given=given, levels=levels) for name, given, steps in rows]
         cases.append(_passed_by(version))
     return cases
 
@@ -235,54 +262,59 @@ def _passed_by(version: int) -> Case:
     return case(
         f"3.2/v{version}-known-to-the-leader",
         _NEW,
-        (add((N, 0), HERE[0]), 0),
-        (produce((N, 0), 0, version=version), (0, 0)),
-        (produce((N, 0), 1, version=version), (0, 1)),
-        (abort((N, 0)), (0, "N", 1)),
-        (produce((N, 0), 2, version=version), 47),
-        (produce((N, 0), 0, version=version), 47),
+        (add(NEW.at(0), HERE[0]), OK),
+        (produce(NEW.at(0), sequence=0, version=version), written(0)),
+        (produce(NEW.at(0), sequence=1, version=version), written(1)),
+        (abort(NEW.at(0)), granted(NEW.at(1))),
+        (produce(NEW.at(0), sequence=2, version=version), Code.INVALID_PRODUCER_EPOCH),
+        (produce(NEW.at(0), sequence=0, version=version), Code.INVALID_PRODUCER_EPOCH),
         levels=(1, 2),
     )
 
 
 def _implicit() -> list[Case]:
-    both = [Write(partition=place, pair=(N, 0), sequence=0) for place in (HERE[0], NO_TOPIC)]
+    both = [Write(partition=place, pair=NEW.at(0), sequence=0) for place in (HERE[0], NO_TOPIC)]
     return [
         case(
             "3.2/implicit-add-to-open",
             _NEW,
-            (produce((N, 0), 0), (0, 0)),
-            (produce((N, 0), 0, partition=HERE[1]), (0, 0)),
-            (describe(), "Ongoing N 0 [here0, here1]"),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (produce(NEW.at(0), sequence=0, partition=HERE[1]), written(0)),
+            (describe(), "Ongoing NEW 0 [here0, here1]"),
             levels=(1, 2),
         ),
         case(
             "3.2/unknown-topic-beside-a-known-one",
             _NEW,
-            (produce_all(*both), {"here0": (0, 0), NO_TOPIC: 3}),
-            (describe(), "Ongoing N 0 [here0]"),
+            (produce_all(*both), {"here0": written(0), NO_TOPIC: Code.UNKNOWN_TOPIC_OR_PARTITION}),
+            (describe(), "Ongoing NEW 0 [here0]"),
             levels=(1, 2),
         ),
         case(
             "3.2/implicit-add-after-the-end",
             _NEW,
-            (produce((N, 0), 0), (0, 0)),
-            (commit((N, 0)), (0, "N", 1)),
-            (produce((N, 1), 0), (0, 2)),
-            (describe(), "Ongoing N 1 [here0]"),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (commit(NEW.at(0)), granted(NEW.at(1))),
+            (produce(NEW.at(1), sequence=0), written(2)),
+            (describe(), "Ongoing NEW 1 [here0]"),
             levels=(1, 2),
         ),
-        case("3.2/implicit-add-on-an-old-log", _NEW, (produce((N, 0), 0), 35), levels=(0,)),
+        case(
+            "3.2/implicit-add-on-an-old-log",
+            _NEW,
+            (produce(NEW.at(0), sequence=0), Code.UNSUPPORTED_VERSION),
+            levels=(0,),
+        ),
         case(
             "3.2/fenced-by-a-second-producer",
             _NEW,
-            (produce((N, 0), 0), (0, 0)),
-            (init(), 51),
-            (produce((N, 0), 1), 47),
-            (init(), (0, "N", 2)),
-            (produce((N, 0), 1), 47),
-            (produce((N, 1), 0), 47),
-            (produce((N, 2), 0), (0, 2)),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (init(), Code.CONCURRENT_TRANSACTIONS),
+            (produce(NEW.at(0), sequence=1), Code.INVALID_PRODUCER_EPOCH),
+            (init(), granted(NEW.at(2))),
+            (produce(NEW.at(0), sequence=1), Code.INVALID_PRODUCER_EPOCH),
+            (produce(NEW.at(1), sequence=0), Code.INVALID_PRODUCER_EPOCH),
+            (produce(NEW.at(2), sequence=0), written(2)),
             levels=(1, 2),
         ),
     ]
@@ -290,44 +322,49 @@ def _implicit() -> list[Case]:
 
 def _idempotent_sequences() -> list[Case]:
     """3.3 for producers without transactions."""
-    five = [(idempotent((P, 0), each), (0, each)) for each in range(6)]
+    five = [(idempotent(CURRENT.at(0), sequence=each), written(each)) for each in range(6)]
     return [
         case(
             "3.3/duplicate",
-            (idempotent((P, 0), 0, count=2), (0, 0)),
-            (idempotent((P, 0), 2), (0, 2)),
-            (idempotent((P, 0), 0, count=2), (0, 0, "again")),
-            (latest("uncommitted"), (0, 3)),
+            (idempotent(CURRENT.at(0), sequence=0, count=2), written(0)),
+            (idempotent(CURRENT.at(0), sequence=2), written(2)),
+            (idempotent(CURRENT.at(0), sequence=0, count=2), written_before(0)),
+            (latest("uncommitted"), offset(3)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-of-the-fifth-last",
             *five,
-            (idempotent((P, 0), 1), (0, 1, "again")),
-            (idempotent((P, 0), 5), (0, 5, "again")),
+            (idempotent(CURRENT.at(0), sequence=1), written_before(1)),
+            (idempotent(CURRENT.at(0), sequence=5), written_before(5)),
             levels=ALL_LEVELS,
         ),
-        case("3.3/duplicate-of-the-sixth-last", *five, (idempotent((P, 0), 0), 45), levels=ALL_LEVELS),
+        case(
+            "3.3/duplicate-of-the-sixth-last",
+            *five,
+            (idempotent(CURRENT.at(0), sequence=0), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            levels=ALL_LEVELS,
+        ),
         case(
             "3.3/overlap",
-            (idempotent((P, 0), 0, count=3), (0, 0)),
-            (idempotent((P, 0), 1, count=2), 45),
-            (idempotent((P, 0), 2, count=3), 45),
-            (idempotent((P, 0), 0, count=4), 45),
+            (idempotent(CURRENT.at(0), sequence=0, count=3), written(0)),
+            (idempotent(CURRENT.at(0), sequence=1, count=2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(0), sequence=2, count=3), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(0), sequence=0, count=4), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/gap",
-            (idempotent((P, 0), 0), (0, 0)),
-            (idempotent((P, 0), 2), 45),
-            (idempotent((P, 0), 1), (0, 1)),
+            (idempotent(CURRENT.at(0), sequence=0), written(0)),
+            (idempotent(CURRENT.at(0), sequence=2), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(0), sequence=1), written(1)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/any-first-sequence",
-            (idempotent((P, 3), 17), (0, 0)),
-            (idempotent((P, 3), 18), (0, 1)),
-            (producers(), ["P 3 sequence=18 coordinator=-1 open=-1"]),
+            (idempotent(CURRENT.at(3), sequence=17), written(0)),
+            (idempotent(CURRENT.at(3), sequence=18), written(1)),
+            (producers(), ["CURRENT 3 sequence=18 coordinator=-1 open=-1"]),
             levels=ALL_LEVELS,
         ),
         *_idempotent_epochs(),
@@ -336,52 +373,54 @@ def _idempotent_sequences() -> list[Case]:
 
 def _idempotent_epochs() -> list[Case]:
     """Epochs, and sequences that begin again."""
-    [(idempotent((P, 0), each), (0, each)) for each in range(6)]
     return [
         case(
             "3.3/older-epoch",
-            (idempotent((P, 3), 0), (0, 0)),
-            (idempotent((P, 2), 0), 47),
-            (idempotent((P, 2), 1), 47),
+            (idempotent(CURRENT.at(3), sequence=0), written(0)),
+            (idempotent(CURRENT.at(2), sequence=0), Code.INVALID_PRODUCER_EPOCH),
+            (idempotent(CURRENT.at(2), sequence=1), Code.INVALID_PRODUCER_EPOCH),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/newer-epoch-from-zero",
-            (idempotent((P, 3), 0), (0, 0)),
-            (idempotent((P, 4), 0), (0, 1)),
-            (idempotent((P, 4), 1), (0, 2)),
-            (producers(), ["P 4 sequence=1 coordinator=-1 open=-1"]),
+            (idempotent(CURRENT.at(3), sequence=0), written(0)),
+            (idempotent(CURRENT.at(4), sequence=0), written(1)),
+            (idempotent(CURRENT.at(4), sequence=1), written(2)),
+            (producers(), ["CURRENT 4 sequence=1 coordinator=-1 open=-1"]),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/newer-epoch-not-from-zero",
-            (idempotent((P, 3), 0), (0, 0)),
-            (idempotent((P, 4), 1), 45),
-            (idempotent((P, 3), 1), (0, 1)),
+            (idempotent(CURRENT.at(3), sequence=0), written(0)),
+            (idempotent(CURRENT.at(4), sequence=1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(3), sequence=1), written(1)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/sequences-begin-again",
-            (idempotent((P, 0), SEQUENCE_MAX), (0, 0)),
-            (idempotent((P, 0), 0), (0, 1)),
+            (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX), written(0)),
+            (idempotent(CURRENT.at(0), sequence=0), written(1)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/sequences-begin-again-in-a-batch",
-            (idempotent((P, 0), SEQUENCE_MAX, count=2), (0, 0)),
-            (idempotent((P, 0), 1), (0, 2)),
-            (producers(), ["P 0 sequence=1 coordinator=-1 open=-1"]),
+            (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX, count=2), written(0)),
+            (idempotent(CURRENT.at(0), sequence=1), written(2)),
+            (producers(), ["CURRENT 0 sequence=1 coordinator=-1 open=-1"]),
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/zero-only-after-the-last",
-            (idempotent((P, 0), SEQUENCE_MAX - 1), (0, 0)),
-            (idempotent((P, 0), 0), 45),
-            (idempotent((P, 0), SEQUENCE_MAX), (0, 1)),
+            (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX - 1), written(0)),
+            (idempotent(CURRENT.at(0), sequence=0), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (idempotent(CURRENT.at(0), sequence=SEQUENCE_MAX), written(1)),
             levels=ALL_LEVELS,
         ),
         case(
-            "3.3/highest-epoch", (idempotent((P, 32767), 0), (0, 0)), (idempotent((P, 32766), 0), 47), levels=ALL_LEVELS
+            "3.3/highest-epoch",
+            (idempotent(CURRENT.at(32767), sequence=0), written(0)),
+            (idempotent(CURRENT.at(32766), sequence=0), Code.INVALID_PRODUCER_EPOCH),
+            levels=ALL_LEVELS,
         ),
     ]
 
@@ -389,58 +428,58 @@ def _idempotent_epochs() -> list[Case]:
 def _transactional_sequences() -> list[Case]:
     """3.3 for transactions."""
     old: dict[str, Any] = {"version": VERIFYING}
-    opened = [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, **old), (0, 0))]
+    opened = [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, **old), written(0))]
     empty = Given(state="EMPTY")
     return [
         case(
             "3.3/new-client-begins-at-zero",
             _NEW,
-            (produce((N, 0), 1), 45),
-            (describe(), "Ongoing N 0 [here0]"),
-            (produce((N, 0), 0), (0, 0)),
+            (produce(NEW.at(0), sequence=1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (describe(), "Ongoing NEW 0 [here0]"),
+            (produce(NEW.at(0), sequence=0), written(0)),
             levels=(1, 2),
         ),
         case(
             "3.3/new-client-begins-at-zero-each-time",
             _NEW,
-            (produce((N, 0), 0), (0, 0)),
-            (abort((N, 0)), (0, "N", 1)),
-            (produce((N, 1), 1), 45),
-            (produce((N, 1), 0), (0, 2)),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (abort(NEW.at(0)), granted(NEW.at(1))),
+            (produce(NEW.at(1), sequence=1), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (produce(NEW.at(1), sequence=0), written(2)),
             levels=(1, 2),
         ),
         case(
             "3.3/old-client-begins-anywhere",
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 5, **old), (0, 0)),
-            (produce((P, 7), 6, **old), (0, 1)),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=5, **old), written(0)),
+            (produce(CURRENT.at(7), sequence=6, **old), written(1)),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/first-attempt-bounds-the-first-sequence",
-            (produce((P, 7), 5, **old), 120),
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 6, **old), 45),
-            (produce((P, 7), 5, **old), (0, 0)),
+            (produce(CURRENT.at(7), sequence=5, **old), Code.TRANSACTION_ABORTABLE),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=6, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (produce(CURRENT.at(7), sequence=5, **old), written(0)),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/first-attempt-bounds-from-above-only",
-            (produce((P, 7), 5, **old), 120),
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 4, **old), (0, 0)),
+            (produce(CURRENT.at(7), sequence=5, **old), Code.TRANSACTION_ABORTABLE),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=4, **old), written(0)),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-in-a-transaction",
             *opened,
-            (produce((P, 7), 1, count=2, **old), (0, 1)),
-            (produce((P, 7), 1, count=2, **old), (0, 1, "again")),
-            (produce((P, 7), 0, **old), (0, 0, "again")),
-            (latest("uncommitted"), (0, 3)),
+            (produce(CURRENT.at(7), sequence=1, count=2, **old), written(1)),
+            (produce(CURRENT.at(7), sequence=1, count=2, **old), written_before(1)),
+            (produce(CURRENT.at(7), sequence=0, **old), written_before(0)),
+            (latest("uncommitted"), offset(3)),
             given=empty,
             levels=ALL_LEVELS,
         ),
@@ -451,53 +490,59 @@ def _transactional_sequences() -> list[Case]:
 def _sequences_across_transactions() -> list[Case]:
     """Gaps, and what is left of a transaction when the next one comes."""
     old: dict[str, Any] = {"version": VERIFYING}
-    opened = [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, **old), (0, 0))]
+    opened = [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, **old), written(0))]
     empty = Given(state="EMPTY")
     return [
-        case("3.3/gap-in-a-transaction", *opened, (produce((P, 7), 2, **old), 45), given=empty, levels=ALL_LEVELS),
+        case(
+            "3.3/gap-in-a-transaction",
+            *opened,
+            (produce(CURRENT.at(7), sequence=2, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            given=empty,
+            levels=ALL_LEVELS,
+        ),
         case(
             "3.3/old-client-goes-on-counting",
             *opened,
-            (commit((P, 7), version=4), 0),
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 2, **old), 45),
-            (produce((P, 7), 1, **old), (0, 2)),
+            (commit(CURRENT.at(7), version=4), OK),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=2, **old), Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (produce(CURRENT.at(7), sequence=1, **old), written(2)),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-of-the-transaction-before",
             *opened,
-            (commit((P, 7), version=4), 0),
-            (add((P, 7), HERE[0]), 0),
-            (produce((P, 7), 0, **old), (0, 0, "again")),
-            (producers(), ["P 7 sequence=0 coordinator=C open=-1"]),
+            (commit(CURRENT.at(7), version=4), OK),
+            (add(CURRENT.at(7), HERE[0]), OK),
+            (produce(CURRENT.at(7), sequence=0, **old), written_before(0)),
+            (producers(), ["CURRENT 7 sequence=0 coordinator=OWN open=-1"]),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/plain-batch-in-a-transaction",
             *opened,
-            (idempotent((P, 7), 1), 48),
-            (commit((P, 7), version=4), 0),
-            (describe(), "CompleteCommit P 7 []"),
-            (idempotent((P, 7), 1), (0, 2)),
+            (idempotent(CURRENT.at(7), sequence=1), Code.INVALID_TXN_STATE),
+            (commit(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteCommit CURRENT 7 []"),
+            (idempotent(CURRENT.at(7), sequence=1), written(2)),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/newer-epoch-in-an-open-transaction",
             *opened,
-            (idempotent((P, 8), 0), 48),
+            (idempotent(CURRENT.at(8), sequence=0), Code.INVALID_TXN_STATE),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "3.3/duplicate-after-the-end-of-a-new-client",
             _NEW,
-            (produce((N, 0), 0), (0, 0)),
-            (commit((N, 0)), (0, "N", 1)),
-            (produce((N, 0), 0), 47),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (commit(NEW.at(0)), granted(NEW.at(1))),
+            (produce(NEW.at(0), sequence=0), Code.INVALID_PRODUCER_EPOCH),
             levels=(1, 2),
         ),
     ]

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
+    CURRENT,
     NEVER_MS,
+    NEW,
+    NEWER,
+    OK,
     OTHER_TID,
     TIMEOUT_MS,
+    UNKNOWN,
     Case,
     Given,
-    N,
-    P,
-    X,
     add,
     case,
     commit,
     describe,
+    granted,
     init,
     listed,
+    word_of,
 )
 
 _LABELS = {
@@ -40,26 +45,26 @@ def _states() -> list[Case]:
     for state, label in _LABELS.items():
         stuck = state.startswith("PREPARE")
         given = Given(state=state, stuck=stuck, start_age_ms=_MINUTE_MS, timeout_ms=TIMEOUT_MS)
-        word = state.lower().replace("_", "-")
+        word = word_of(state)
         partitions = "[stuck0]" if stuck else "[shared0]" if state == "ONGOING" else "[]"
         started = " unstarted" if state == "EMPTY" else ""
-        row: Row = (0, [], [("@T", "P", label)])
+        row: Row = (OK, [], [("@T", "CURRENT", label)])
         others = tuple(each for each in _LABELS.values() if each != label)
         steps = [
-            (describe(), f"{label} P 7{started} {partitions}"),
+            (describe(), f"{label} CURRENT 7{started} {partitions}"),
             (listed(), row),
             (listed(version=0), row),
             (listed(states=(label,)), row),
-            (listed(states=others), (0, [], [])),
+            (listed(states=others), (OK, [], [])),
             (listed(states=(label, "Dead")), row),
-            (listed(states=(label, "Nonsense")), (0, ["Nonsense"], [("@T", "P", label)])),
-            (listed(producer_ids=(P,)), row),
-            (listed(producer_ids=(X, P)), row),
-            (listed(producer_ids=(X,)), (0, [], [])),
-            (listed(states=(label,), producer_ids=(X,)), (0, [], [])),
+            (listed(states=(label, "Nonsense")), (OK, ["Nonsense"], [("@T", "CURRENT", label)])),
+            (listed(producer_ids=(CURRENT,)), row),
+            (listed(producer_ids=(UNKNOWN, CURRENT)), row),
+            (listed(producer_ids=(UNKNOWN,)), (OK, [], [])),
+            (listed(states=(label,), producer_ids=(UNKNOWN,)), (OK, [], [])),
             (listed(duration_ms=0), row),
             (listed(duration_ms=_MINUTE_MS // 2, version=1), row),
-            (listed(duration_ms=60 * _MINUTE_MS), row if state == "EMPTY" else (0, [], [])),
+            (listed(duration_ms=60 * _MINUTE_MS), row if state == "EMPTY" else (OK, [], [])),
         ]
         cases.append(case(f"2.7/{word}", *steps, given=given, levels=ALL_LEVELS))
     return cases
@@ -67,8 +72,8 @@ def _states() -> list[Case]:
 
 def _others() -> list[Case]:
     empty = Given(state="EMPTY")
-    nothing: Row = (0, [], [])
-    row: Row = (0, [], [("@T", "P", "Empty")])
+    nothing: Row = (OK, [], [])
+    row: Row = (OK, [], [("@T", "CURRENT", "Empty")])
     return [
         case(
             "2.7/state-nobody-has",
@@ -79,7 +84,7 @@ def _others() -> list[Case]:
         ),
         case(
             "2.7/unknown-states-alone",
-            (listed(states=("Nonsense", "empty")), (0, ["Nonsense", "empty"], [])),
+            (listed(states=("Nonsense", "empty")), (OK, ["Nonsense", "empty"], [])),
             given=empty,
             levels=ALL_LEVELS,
         ),
@@ -101,8 +106,8 @@ def _others() -> list[Case]:
         ),
         case(
             "2.7/pattern-that-is-none",
-            (listed(pattern="("), (128, [], [])),
-            (listed(pattern="a**"), (128, [], [])),
+            (listed(pattern="("), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
+            (listed(pattern="a**"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
             given=empty,
             levels=ALL_LEVELS,
         ),
@@ -113,38 +118,38 @@ def _others() -> list[Case]:
 def _other_ids() -> list[Case]:
     """Patterns that only RE2 refuses, several ids, unknown ids, and what stays after a transaction."""
     empty = Given(state="EMPTY")
-    both: Row = (0, [], [("@T", "N", "Empty"), ("@U", "M", "Empty")])
+    both: Row = (OK, [], [("@T", "NEW", "Empty"), ("@U", "NEWER", "Empty")])
     return [
         case(
             "2.7/pattern-of-re2",
-            (listed(pattern="(?=x)"), (128, [], [])),
-            (listed(pattern="(a)\\1"), (128, [], [])),
+            (listed(pattern="(?=x)"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
+            (listed(pattern="(a)\\1"), (Code.INVALID_REGULAR_EXPRESSION, [], [])),
             given=empty,
             levels=ALL_LEVELS,
         ),
         case(
             "2.7/several-ids",
-            (init(), (0, "N", 0)),
-            (init(tid=OTHER_TID), (0, "M", 0)),
+            (init(), granted(NEW.at(0))),
+            (init(tid=OTHER_TID), granted(NEWER.at(0))),
             (listed(), both),
-            (listed(producer_ids=(N,)), (0, [], both[2][:1])),
+            (listed(producer_ids=(NEW,)), (OK, [], both[2][:1])),
             levels=ALL_LEVELS,
         ),
-        case("2.8/unknown-id", (describe(), 105), levels=ALL_LEVELS),
-        case("2.8/empty-id", (describe(""), 42), levels=ALL_LEVELS),
+        case("2.8/unknown-id", (describe(), Code.TRANSACTIONAL_ID_NOT_FOUND), levels=ALL_LEVELS),
+        case("2.8/empty-id", (describe(""), Code.INVALID_REQUEST), levels=ALL_LEVELS),
         case(
             "2.8/two-phase",
-            (describe(), f"Ongoing P 7 timeout={NEVER_MS} [shared0]"),
+            (describe(), f"Ongoing CURRENT 7 timeout={NEVER_MS} [shared0]"),
             given=Given(state="ONGOING", timeout_ms=NEVER_MS),
             levels=ALL_LEVELS,
         ),
         case(
             "2.8/start-stays-after-the-end",
-            (add((P, 7)), 0),
-            (commit((P, 7), version=4), 0),
-            (describe(), "CompleteCommit P 7 []"),
-            (init(), (0, "P", 8)),
-            (describe(), "Empty P 8 unstarted []"),
+            (add(CURRENT.at(7)), OK),
+            (commit(CURRENT.at(7), version=4), OK),
+            (describe(), "CompleteCommit CURRENT 7 []"),
+            (init(), granted(CURRENT.at(8))),
+            (describe(), "Empty CURRENT 8 unstarted []"),
             given=empty,
             levels=ALL_LEVELS,
         ),

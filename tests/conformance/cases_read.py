@@ -4,53 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from tests.conformance.cases import (
     ALL_LEVELS,
+    CURRENT,
     HERE,
+    NEW,
+    NEWER,
+    OK,
     OTHER_TID,
     Case,
     Exchange,
     Given,
-    M,
-    N,
-    P,
     abort,
     add,
     case,
     commit,
     describe,
+    granted,
     idempotent,
     init,
     latest,
     marker,
+    offset,
     produce,
     read,
+    written,
 )
 from tests.conformance.leader_operations import ListOffsets
+from tests.conformance.operations import NO_PAIR
 
 _OLD = 11
 _EMPTY = Given(state="EMPTY")
-_NOBODY = (-1, -1)
-_PLAIN = (idempotent(_NOBODY, -1), (0, 0))
-_TWO_IDS = [(init(), (0, "N", 0)), (init(tid=OTHER_TID), (0, "M", 0))]
+_PLAIN = (idempotent(NO_PAIR, sequence=-1), written(0))
+_TWO_IDS = [(init(), granted(NEW.at(0))), (init(tid=OTHER_TID), granted(NEWER.at(0)))]
 _SETTLED = describe()
 
 
 def _one() -> list[Case]:
-    opened = [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, count=2, version=_OLD), (0, 1))]
-    plain, data = "-1 -1 #-1 plain@0", "P 7 #0@1-2"
+    opened = [
+        (add(CURRENT.at(7), HERE[0]), OK),
+        (produce(CURRENT.at(7), sequence=0, count=2, version=_OLD), written(1)),
+    ]
+    plain, data = "-1 -1 #-1 plain@0", "CURRENT 7 #0@1-2"
     return [
         case(
             "3.5/open",
             _PLAIN,
             *opened,
-            (latest("uncommitted"), (0, 3)),
-            (latest("committed"), (0, 1)),
+            (latest("uncommitted"), offset(3)),
+            (latest("committed"), offset(1)),
             (read("uncommitted"), ("high=3 stable=1 aborted=None", [plain, data])),
             (read("committed"), ("high=3 stable=1 aborted=[]", [plain])),
-            (read("committed", 1), ("high=3 stable=1 aborted=[]", [])),
-            (read("committed", 2), ("high=3 stable=1 aborted=[]", [])),
-            (read("uncommitted", 2), ("high=3 stable=1 aborted=None", [data])),
+            (read("committed", offset=1), ("high=3 stable=1 aborted=[]", [])),
+            (read("committed", offset=2), ("high=3 stable=1 aborted=[]", [])),
+            (read("uncommitted", offset=2), ("high=3 stable=1 aborted=None", [data])),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
@@ -59,28 +67,28 @@ def _one() -> list[Case]:
                 f"3.5/{end.__name__}",
                 _PLAIN,
                 *opened,
-                (end((P, 7), version=4), 0),
-                (_SETTLED, f"Complete{end.__name__.capitalize()} P 7 []"),
-                (latest("committed"), (0, 4)),
+                (end(CURRENT.at(7), version=4), OK),
+                (_SETTLED, f"Complete{end.__name__.capitalize()} CURRENT 7 []"),
+                (latest("committed"), offset(4)),
                 (
                     read("uncommitted"),
-                    ("high=4 stable=4 aborted=None", [plain, data, f"P 7 {end.__name__.upper()}/C@3"]),
+                    ("high=4 stable=4 aborted=None", [plain, data, f"CURRENT 7 {end.__name__.upper()}/OWN@3"]),
                 ),
                 (
                     read("committed"),
                     (
-                        f"high=4 stable=4 aborted={'[P@1]' if end is abort else '[]'}",
-                        [plain, data, f"P 7 {end.__name__.upper()}/C@3"],
+                        f"high=4 stable=4 aborted={'[CURRENT@1]' if end is abort else '[]'}",
+                        [plain, data, f"CURRENT 7 {end.__name__.upper()}/OWN@3"],
                     ),
                 ),
                 (
-                    read("committed", 3),
+                    read("committed", offset=3),
                     (
-                        f"high=4 stable=4 aborted={'[P@1]' if end is abort else '[]'}",
-                        [f"P 7 {end.__name__.upper()}/C@3"],
+                        f"high=4 stable=4 aborted={'[CURRENT@1]' if end is abort else '[]'}",
+                        [f"CURRENT 7 {end.__name__.upper()}/OWN@3"],
                     ),
                 ),
-                (read("committed", 4), ("high=4 stable=4 aborted=[]", [])),
+                (read("committed", offset=4), ("high=4 stable=4 aborted=[]", [])),
                 given=_EMPTY,
                 levels=ALL_LEVELS,
             )
@@ -96,37 +104,37 @@ def _edges() -> list[Case]:
         case(
             "3.5/out-of-range",
             _PLAIN,
-            (read("committed", 2), 1),
-            (read("uncommitted", 2), 1),
-            (read("uncommitted", -5), 1),
+            (read("committed", offset=2), Code.OFFSET_OUT_OF_RANGE),
+            (read("uncommitted", offset=2), Code.OFFSET_OUT_OF_RANGE),
+            (read("uncommitted", offset=-5), Code.OFFSET_OUT_OF_RANGE),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/beyond-the-stable-offset",
             *_opened_at_zero(),
-            (read("committed", 1), ("high=2 stable=0 aborted=[]", [])),
-            (read("committed", 3), 1),
+            (read("committed", offset=1), ("high=2 stable=0 aborted=[]", [])),
+            (read("committed", offset=3), Code.OFFSET_OUT_OF_RANGE),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/empty",
             (read("committed"), ("high=0 stable=0 aborted=[]", [])),
-            (latest("committed"), (0, 0)),
+            (latest("committed"), offset(0)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/earliest",
             _PLAIN,
-            (ListOffsets(partition=HERE[0], timestamp_ms=-2), (0, 0)),
-            (ListOffsets(partition=HERE[0], timestamp_ms=-2, committed=True), (0, 0)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=-2), offset(0)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=-2, committed=True), offset(0)),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/by-timestamp-only-below-the-stable-offset",
             *_opened_at_zero(),
-            (ListOffsets(partition=HERE[0], timestamp_ms=0), (0, 0)),
-            (ListOffsets(partition=HERE[0], timestamp_ms=0, committed=True), (0, -1)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=0), offset(0)),
+            (ListOffsets(partition=HERE[0], timestamp_ms=0, committed=True), offset(-1)),
             given=_EMPTY,
             levels=ALL_LEVELS,
         ),
@@ -135,54 +143,70 @@ def _edges() -> list[Case]:
 
 def _opened_at_zero() -> list[Exchange]:
     """An open transaction at the start of the log."""
-    return [(add((P, 7), HERE[0]), 0), (produce((P, 7), 0, count=2, version=_OLD), (0, 0))]
+    return [(add(CURRENT.at(7), HERE[0]), OK), (produce(CURRENT.at(7), sequence=0, count=2, version=_OLD), written(0))]
 
 
 def _several() -> list[Case]:
     """Two transactions in one partition."""
     other: dict[str, Any] = {"tid": OTHER_TID}
-    both = [*_TWO_IDS, (produce((N, 0), 0), (0, 0)), (produce((M, 0), 0, **other), (0, 1))]
+    both = [
+        *_TWO_IDS,
+        (produce(NEW.at(0), sequence=0), written(0)),
+        (produce(NEWER.at(0), sequence=0, **other), written(1)),
+    ]
     ended = {
-        "first": [(abort((N, 0)), (0, "N", 1)), (_SETTLED, "CompleteAbort N 1 []")],
-        "second": [(abort((M, 0), **other), (0, "M", 1)), (describe(OTHER_TID), "CompleteAbort M 1 []")],
+        "first": [(abort(NEW.at(0)), granted(NEW.at(1))), (_SETTLED, "CompleteAbort NEW 1 []")],
+        "second": [
+            (abort(NEWER.at(0), **other), granted(NEWER.at(1))),
+            (describe(OTHER_TID), "CompleteAbort NEWER 1 []"),
+        ],
     }
-    first, second = "N 0 #0@0", "M 0 #0@1"
+    first, second = "NEW 0 #0@0", "NEWER 0 #0@1"
     return [
         case(
             "3.5/first-ends-first",
             *both,
-            (latest("committed"), (0, 0)),
+            (latest("committed"), offset(0)),
             *ended["first"],
-            (latest("committed"), (0, 1)),
-            (read("committed"), ("high=3 stable=1 aborted=[N@0]", [first])),
+            (latest("committed"), offset(1)),
+            (read("committed"), ("high=3 stable=1 aborted=[NEW@0]", [first])),
             *ended["second"],
             (
                 read("committed"),
-                ("high=4 stable=4 aborted=[N@0, M@1]", [first, second, "N 1 ABORT/C@2", "M 1 ABORT/C@3"]),
+                (
+                    "high=4 stable=4 aborted=[NEW@0, NEWER@1]",
+                    [first, second, "NEW 1 ABORT/OWN@2", "NEWER 1 ABORT/OWN@3"],
+                ),
             ),
-            (read("committed", 3), ("high=4 stable=4 aborted=[M@1]", ["M 1 ABORT/C@3"])),
+            (read("committed", offset=3), ("high=4 stable=4 aborted=[NEWER@1]", ["NEWER 1 ABORT/OWN@3"])),
             levels=(1, 2),
         ),
         case(
             "3.5/second-ends-first",
             *both,
             *ended["second"],
-            (latest("committed"), (0, 0)),
+            (latest("committed"), offset(0)),
             (read("committed"), ("high=3 stable=0 aborted=[]", [])),
             *ended["first"],
             (
                 read("committed"),
-                ("high=4 stable=4 aborted=[M@1, N@0]", [first, second, "M 1 ABORT/C@2", "N 1 ABORT/C@3"]),
+                (
+                    "high=4 stable=4 aborted=[NEWER@1, NEW@0]",
+                    [first, second, "NEWER 1 ABORT/OWN@2", "NEW 1 ABORT/OWN@3"],
+                ),
             ),
             levels=(1, 2),
         ),
         case(
             "3.5/one-commits-one-aborts",
             *both,
-            (commit((M, 0), **other), (0, "M", 1)),
-            (describe(OTHER_TID), "CompleteCommit M 1 []"),
+            (commit(NEWER.at(0), **other), granted(NEWER.at(1))),
+            (describe(OTHER_TID), "CompleteCommit NEWER 1 []"),
             *ended["first"],
-            (read("committed"), ("high=4 stable=4 aborted=[N@0]", [first, second, "M 1 COMMIT/C@2", "N 1 ABORT/C@3"])),
+            (
+                read("committed"),
+                ("high=4 stable=4 aborted=[NEW@0]", [first, second, "NEWER 1 COMMIT/OWN@2", "NEW 1 ABORT/OWN@3"]),
+            ),
             levels=(1, 2),
         ),
         *_markers(),
@@ -195,36 +219,46 @@ def _markers() -> list[Case]:
         case(
             "3.5/again-and-again",
             _TWO_IDS[0],
-            (produce((N, 0), 0), (0, 0)),
-            (abort((N, 0)), (0, "N", 1)),
-            (produce((N, 1), 0), (0, 2)),
-            (commit((N, 1)), (0, "N", 2)),
-            (produce((N, 2), 0), (0, 4)),
-            (abort((N, 2)), (0, "N", 3)),
-            (_SETTLED, "CompleteAbort N 3 []"),
+            (produce(NEW.at(0), sequence=0), written(0)),
+            (abort(NEW.at(0)), granted(NEW.at(1))),
+            (produce(NEW.at(1), sequence=0), written(2)),
+            (commit(NEW.at(1)), granted(NEW.at(2))),
+            (produce(NEW.at(2), sequence=0), written(4)),
+            (abort(NEW.at(2)), granted(NEW.at(3))),
+            (_SETTLED, "CompleteAbort NEW 3 []"),
             (
                 read("committed"),
                 (
-                    "high=6 stable=6 aborted=[N@0, N@4]",
-                    ["N 0 #0@0", "N 1 ABORT/C@1", "N 1 #0@2", "N 2 COMMIT/C@3", "N 2 #0@4", "N 3 ABORT/C@5"],
+                    "high=6 stable=6 aborted=[NEW@0, NEW@4]",
+                    [
+                        "NEW 0 #0@0",
+                        "NEW 1 ABORT/OWN@1",
+                        "NEW 1 #0@2",
+                        "NEW 2 COMMIT/OWN@3",
+                        "NEW 2 #0@4",
+                        "NEW 3 ABORT/OWN@5",
+                    ],
                 ),
             ),
             (
-                read("committed", 2),
-                ("high=6 stable=6 aborted=[N@4]", ["N 1 #0@2", "N 2 COMMIT/C@3", "N 2 #0@4", "N 3 ABORT/C@5"]),
+                read("committed", offset=2),
+                (
+                    "high=6 stable=6 aborted=[NEW@4]",
+                    ["NEW 1 #0@2", "NEW 2 COMMIT/OWN@3", "NEW 2 #0@4", "NEW 3 ABORT/OWN@5"],
+                ),
             ),
             levels=(1, 2),
         ),
         case(
             "3.5/marker-of-nothing-is-not-listed",
-            (marker((P, 7), "ABORT"), 0),
-            (read("committed"), ("high=1 stable=1 aborted=[]", ["P 7 ABORT/0@0"])),
+            (marker(CURRENT.at(7), "ABORT"), OK),
+            (read("committed"), ("high=1 stable=1 aborted=[]", ["CURRENT 7 ABORT/0@0"])),
             levels=ALL_LEVELS,
         ),
         case(
             "3.5/coordinator-epoch-is-in-the-marker",
-            (marker((P, 7), "COMMIT", coordinator=9), 0),
-            (read("uncommitted"), ("high=1 stable=1 aborted=None", ["P 7 COMMIT/9@0"])),
+            (marker(CURRENT.at(7), "COMMIT", coordinator=9), OK),
+            (read("uncommitted"), ("high=1 stable=1 aborted=None", ["CURRENT 7 COMMIT/9@0"])),
             levels=ALL_LEVELS,
         ),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from tests.conformance.answers import UNKNOWN_PRODUCER_ID, walk
 from tests.conformance.leader_operations import (
     Fetch,
     FetchOffsets,
@@ -17,7 +18,6 @@ from tests.conformance.leader_operations import (
     Producers,
     Write,
 )
-from tests.conformance.names import UNKNOWN_PRODUCER_ID, walk
 from tests.conformance.operations import (
     NO_PAIR,
     Add,

@@ -21,9 +21,8 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
-from tests.conformance.brief import brief
+from tests.conformance.answers import Names, brief
 from tests.conformance.cases import NO_TOPIC, Case, Step
-from tests.conformance.names import Names
 from tests.conformance.operations import (
     BUMPING_END_VERSION,
     Add,

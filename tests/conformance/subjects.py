@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import pytest
+
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.testing import wait_until
+from tests.conformance.answers import Names, brief, walk
 from tests.conformance.batches import batch
-from tests.conformance.brief import brief
-from tests.conformance.cases import BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
+from tests.conformance.cases import ALL_LEVELS, BROKEN_EPOCH, HERE, STUCK, Case, Given, Step
 from tests.conformance.leader_operations import Marker, Markers, Produce, Write
-from tests.conformance.names import Names, walk
 from tests.conformance.operations import Describe, Operation, Partition, ask
 from tests.conformance.raw_client import RawClient
 from tests.conformance.servers import coordinator_epoch, find_coordinators, make_topics
@@ -66,7 +67,7 @@ def check(step: Step, case: Case, index: int, answer: Any) -> None:
 
 def given_ids(index: int) -> dict[str, int]:
     """The producer ids of the transaction that a case is given."""
-    return {"P": _FIRST_GIVEN_ID + 10 * index, "Q": _FIRST_GIVEN_ID + 10 * index + 1}
+    return {"CURRENT": _FIRST_GIVEN_ID + 10 * index, "PREVIOUS": _FIRST_GIVEN_ID + 10 * index + 1}
 
 
 def places_of(case: Case) -> int:
@@ -89,7 +90,7 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
     places = frozenset(TopicPartition(*names.partition(each)) for each in wanted) if running else frozenset()
     return TransactionMetadata(
         transactional_id=tid,
-        producer_id=names.producer_ids["P"],
+        producer_id=names.producer_ids["CURRENT"],
         producer_epoch=given.epoch,
         timeout_ms=given.timeout_ms,
         state=state,
@@ -217,7 +218,7 @@ class WireSubject:
 def _block_markers(client: RawClient, names: Names) -> None:
     """Leave the producer with an epoch so high that its partition refuses every later marker."""
     partition = names.partition(STUCK)
-    high = Marker(pair=(names.producer_ids["P"], BROKEN_EPOCH), commit=False, partitions=(partition,))
+    high = Marker(pair=(names.producer_ids["CURRENT"], BROKEN_EPOCH), commit=False, partitions=(partition,))
     assert set(ask(client, Markers(markers=(high,))).values()) == {0}
 
 
@@ -227,3 +228,49 @@ def _is_decided(description: Any) -> bool:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# --- which case is asked of whom ------------------------------------------------------------------------------------
+
+#: Who is asked, and the marks that tell what it needs.
+SUBJECTS = {"machine": (), "reference": (), "kafka": ("kafka", "java")}
+#: Those that are servers, as parameters.
+WIRE_SUBJECTS = [
+    pytest.param(subject, marks=[getattr(pytest.mark, mark) for mark in marks])
+    for subject, marks in SUBJECTS.items()
+    if subject != "machine"
+]
+
+_STUCK = "transaction.version 0: Kafka fails half-way and leaves the id pending until it is loaded again"
+#: Where a subject answers otherwise than Kafka on purpose, by subject, transaction.version and case.
+DEPARTURES = {
+    ("machine", 0, "1.4/new-abort-on-an-old-log"): _STUCK,
+    ("reference", 0, "1.4/new-abort-on-an-old-log"): _STUCK,
+}
+
+
+def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
+    marks = [getattr(pytest.mark, mark) for mark in SUBJECTS[subject]]
+    if subject == "kafka" and level < max(ALL_LEVELS):
+        # The answers are written down: what they are compared with below the newest level changes with Kafka alone.
+        marks.append(pytest.mark.slow)
+    departure = DEPARTURES.get((subject, level, case.name))
+    return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]
+
+
+def parametrize(metafunc: pytest.Metafunc, cases: Sequence[Case], *, with_machine: bool = False) -> None:
+    """Run a test with each case and each subject at each transaction.version where the case has its say."""
+    chosen = [
+        pytest.param(
+            (subject, level),
+            each,
+            marks=_marks(subject, level, each),
+            id=f"{subject}-tv{level}-{each.name}",
+        )
+        for subject in SUBJECTS
+        if with_machine or subject != "machine"
+        for level in ALL_LEVELS
+        for each in cases
+        if level in each.levels
+    ]
+    metafunc.parametrize(("subject", "case"), chosen, indirect=["subject"])

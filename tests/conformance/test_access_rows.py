@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.access import SECURED, AccessSubject
-from tests.conformance.cases import init
+from tests.conformance.cases import OK, init
 from tests.conformance.cases_access import CASES, AccessCase
 from tests.conformance.operations import ask
 from tests.conformance.raw_client import HungUpError, RawClient
-from tests.conformance.selection import WIRE_SUBJECTS
 from tests.conformance.servers import find_coordinators
+from tests.conformance.subjects import WIRE_SUBJECTS
 from tests.conftest import StartKafka, _skip
 
 Starter: TypeAlias = Callable[[Mapping[str, str]], str]
@@ -66,13 +67,13 @@ def test_two_phase_commit_that_the_broker_does_not_grant(start: Starter) -> None
     with RawClient(start(_UNSTABLE)) as client:
         find_coordinators(client)
         for request, code in (
-            (init(tid="refused", two_phase=True, version=6), 53),
-            (init(tid="refused", two_phase=True, keep=True, version=6), 53),
-            (init(tid="refused", two_phase=True, timeout_ms=0, version=6), 53),
-            (init(tid="refused", keep=True, version=6), 35),
-            (init(tid="", two_phase=True, version=6), 42),
-            (init(tid=None, two_phase=True, version=6), 0),
-            (init(tid="granted", version=6), 0),
+            (init(tid="refused", two_phase=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (init(tid="refused", two_phase=True, keep=True, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (init(tid="refused", two_phase=True, timeout_ms=0, version=6), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            (init(tid="refused", keep=True, version=6), Code.UNSUPPORTED_VERSION),
+            (init(tid="", two_phase=True, version=6), Code.INVALID_REQUEST),
+            (init(tid=None, two_phase=True, version=6), OK),
+            (init(tid="granted", version=6), OK),
         ):
             assert ask(client, request)[0] == code, request
 

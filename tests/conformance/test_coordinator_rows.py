@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conformance import cases_end, cases_init, cases_partitions, cases_queries
 from tests.conformance.cases import Case
-from tests.conformance.coordinator_cases import COORDINATOR_CASES as CASES
-from tests.conformance.selection import parametrize
-from tests.conformance.subjects import Subject
+from tests.conformance.subjects import Subject, parametrize
+
+CASES = [*cases_init.CASES, *cases_partitions.CASES, *cases_end.CASES, *cases_queries.CASES]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

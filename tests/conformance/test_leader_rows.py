@@ -6,8 +6,7 @@ import pytest
 
 from tests.conformance import cases_log, cases_markers, cases_offsets, cases_produce, cases_read
 from tests.conformance.cases import Case
-from tests.conformance.selection import parametrize
-from tests.conformance.subjects import Subject
+from tests.conformance.subjects import Subject, parametrize
 
 CASES = [*cases_log.CASES, *cases_produce.CASES, *cases_markers.CASES, *cases_offsets.CASES, *cases_read.CASES]
 

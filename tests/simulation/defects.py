@@ -1,4 +1,8 @@
-"""Defects in the driver's own code: the order of its steps, recovery, and the tables that they follow."""
+"""Defects in the driver's own code: the order of its steps, recovery, and the tables that they follow.
+
+A defect is made where the driver and recovery meet Kafka (`SimKafka`), the store or a public function, wherever its
+effect can be had there; the others patch a step of the driver or of recovery by its name.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,18 @@ from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
-from spark_2pc_sink.ids import NO_TRANSACTION, ProducerIdAndEpoch
+from spark_2pc_sink.ids import NO_TRANSACTION, TIMEOUT_NEVER_MS, ProducerIdAndEpoch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
-from spark_2pc_sink.recovery import commit, diagnosis
+from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, DecidedBatch, PreparedBatch
 from tests.simulation import faults
+from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant, Replacement
 
 _LOSSY: Final = ("tv2-async",)
@@ -83,57 +88,40 @@ def _unknown_commit_read(original: Any) -> Any:
 
 
 def _any_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, decided: DecidedBatch) -> None:
-        end = self._kafka.end
-        believing = _Believing(self._kafka, lambda *args, **kwargs: replace(end(*args, **kwargs), code=Code.NONE))
-        self._kafka, kept = believing, self._kafka
-        try:
-            original(self, decided)
-        finally:
-            self._kafka = kept
+    def end(self: Any, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        answer: EndTxnAnswer = original(self, producer, commit=commit)
+        return replace(answer, code=Code.NONE)
 
-    return complete
+    return end
 
 
 def _no_answer_is_success(original: Any) -> Any:
-    def complete(self: Any, decided: DecidedBatch) -> None:
-        end = self._kafka.end
-
-        def believed(*args: Any, **kwargs: Any) -> EndTxnAnswer:
-            try:
-                return end(*args, **kwargs)  # type: ignore[no-any-return]
-            except OutcomeUnknownError:
-                return EndTxnAnswer(0, "NONE", None)
-
-        self._kafka, kept = _Believing(self._kafka, believed), self._kafka
+    def end(self: Any, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
         try:
-            original(self, decided)
-        finally:
-            self._kafka = kept
+            return original(self, producer, commit=commit)  # type: ignore[no-any-return]
+        except OutcomeUnknownError:
+            return EndTxnAnswer(0, "NONE", None)
 
-    return complete
+    return end
 
 
 def _abort_after_no_answer(original: Any) -> Any:
-    def complete(self: Any, decided: DecidedBatch) -> None:
+    def end(self: Any, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
         try:
-            original(self, decided)
+            return original(self, producer, commit=commit)  # type: ignore[no-any-return]
         except OutcomeUnknownError:
-            self._kafka.end(decided.producer, commit=False)
+            original(self, producer, commit=False)
             raise
 
-    return complete
+    return end
 
 
-class _Believing:
-    """A connection to Kafka whose EndTxn is replaced."""
+def _answers_the_same_pair(original: Any) -> Any:
+    def end(self: Any, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        answer: EndTxnAnswer = original(self, producer, commit=commit)
+        return replace(answer, producer=answer.producer or producer)
 
-    def __init__(self, kafka: Any, end: Any) -> None:
-        self._kafka = kafka
-        self.end = end
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kafka, name)
+    return end
 
 
 def _commit_an_empty_transaction(original: Any) -> Any:
@@ -144,14 +132,6 @@ def _commit_an_empty_transaction(original: Any) -> Any:
         original(self, batch_id, answer.producer)
 
     return take_empty
-
-
-def _keep_the_pair(original: Any) -> Any:
-    def complete(self: Any, decided: DecidedBatch) -> None:
-        original(self, decided)
-        self._producer = self._producer or decided.producer
-
-    return complete
 
 
 def _resend_undecided(original: Any) -> Any:
@@ -196,32 +176,15 @@ def _look_before_the_claim(original: Any) -> Any:
     return run
 
 
-class _WithoutInit:
-    """A connection to Kafka that takes the pair that it is shown for its own."""
-
-    def __init__(self, kafka: Any) -> None:
-        self._kafka = kafka
-
-    def usable_producer(self) -> InitializedProducer:
-        described = self._kafka.describe()
+def _takes_the_pair_that_it_is_shown(original: Any) -> Any:
+    def usable_producer(self: Any) -> InitializedProducer:
+        described = self.describe()
         if described.state in ("Unknown", "Ongoing") or described.producer.exhausted:
-            return self._kafka.usable_producer()  # type: ignore[no-any-return]
+            return original(self)  # type: ignore[no-any-return]
         timeout_ms = described.timeout_ms
-        return InitializedProducer(described.producer, NO_TRANSACTION, timeout_ms == 2**31 - 1, timeout_ms)
+        return InitializedProducer(described.producer, NO_TRANSACTION, timeout_ms == TIMEOUT_NEVER_MS, timeout_ms)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kafka, name)
-
-
-def _no_init_at_the_end(original: Any) -> Any:
-    def run(self: Any, **arguments: Any) -> Any:
-        kept, self._kafka = self._kafka, _WithoutInit(self._kafka)
-        try:
-            return original(self, **arguments)
-        finally:
-            self._kafka = kept
-
-    return run
+    return usable_producer
 
 
 def _init_first(original: Any) -> Any:
@@ -250,21 +213,25 @@ def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:
     return replacement
 
 
-def _commit_what_was_never_decided(original: Any) -> Any:
-    def act(self: Any, row: Any, kafka: Any, resolution: Any, findings: Any) -> Any:
-        if not isinstance(resolution, Halt) and resolution.verdict is Verdict.ABORT:
-            self._kafka.end(kafka.producer, commit=True)
-        return original(self, row, kafka, resolution, findings)
+def _commits_what_is_open(original: Any) -> Any:
+    """What is open when a recovery ends with InitProducerId was never decided."""
 
-    return act
+    def usable_producer(self: Any) -> InitializedProducer:
+        described = self.describe()
+        if described.state == "Ongoing":
+            self.end(described.producer, commit=True)
+        return original(self)  # type: ignore[no-any-return]
+
+    return usable_producer
 
 
-def _own_pair_after_keep(_original: Any) -> Any:
-    def keep(kafka: Any, prepared: Any) -> ProducerIdAndEpoch | None:
-        kafka.init_producer_id(keep_prepared=True)
-        return prepared.producer  # type: ignore[no-any-return]
+def _old_pair_after_keep(original: Any) -> Any:
+    def init_producer_id(self: Any, *, keep_prepared: bool = False) -> InitializedProducer:
+        found: InitializedProducer = original(self, keep_prepared=keep_prepared)
+        kept = found.ongoing.producer
+        return found if kept is None or not keep_prepared else replace(found, producer=kept)
 
-    return keep
+    return init_producer_id
 
 
 def _claims_again(original: Any) -> Any:
@@ -334,12 +301,12 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("done noted before EndTxn", ((BatchDriver, "_complete", _note_before_end),)),
     Mutant("abort after an unknown COMMIT", ((BatchDriver, "_restore", _abort_after_unknown_commit),)),
     Mutant("unknown COMMIT settled by a plain read", ((BatchDriver, "_restore", _unknown_commit_read),)),
-    Mutant("any answer to EndTxn taken for success", ((BatchDriver, "_complete", _any_answer_is_success),)),
-    Mutant("no answer to EndTxn taken for success", ((BatchDriver, "_complete", _no_answer_is_success),)),
-    Mutant("abort after EndTxn(commit) without an answer", ((BatchDriver, "_complete", _abort_after_no_answer),)),
+    Mutant("any answer to EndTxn taken for success", ((SimKafka, "end", _any_answer_is_success),)),
+    Mutant("no answer to EndTxn taken for success", ((SimKafka, "end", _no_answer_is_success),)),
+    Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
     Mutant("an empty batch commits a transaction", ((BatchDriver, "_take_empty", _commit_an_empty_transaction),)),
     Mutant(
-        "one pair for two transactions below version 2", ((BatchDriver, "_complete", _keep_the_pair),), ("tv0", "tv1")
+        "one pair for two transactions below version 2", ((SimKafka, "end", _answers_the_same_pair),), ("tv0", "tv1")
     ),
     Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
     Mutant("resend without digest check", ((batch_driver, "check_resend", returning(None)),), ("tv2-drift",)),
@@ -348,14 +315,16 @@ DEFECTS: tuple[Mutant, ...] = (
         "a batch that the row has left behind runs again", ((batch_placement, "place_batch", _placed(_older_runs)),)
     ),
     Mutant("claim after reading Kafka", ((Recovery, "run", _look_before_the_claim),), kinds=TWO_DRIVERS),
-    Mutant("no InitProducerId at the end of recovery", ((Recovery, "run", _no_init_at_the_end),)),
+    Mutant(
+        "no InitProducerId at the end of recovery", ((SimKafka, "usable_producer", _takes_the_pair_that_it_is_shown),)
+    ),
     Mutant("InitProducerId before the look", ((Recovery, "run", _init_first),)),
     Mutant(
         "a decided open transaction is aborted",
         ((diagnosis, "resolve", _verdict_replaced(Verdict.COMMIT, Verdict.ABORT)),),
         _ALL_VERSIONS,
     ),
-    Mutant("an undecided open transaction is committed", ((Recovery, "_act", _commit_what_was_never_decided),)),
+    Mutant("an undecided open transaction is committed", ((SimKafka, "usable_producer", _commits_what_is_open),)),
     Mutant(
         "no owed state: an aborted decision is noted as done",
         ((diagnosis, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),
@@ -384,7 +353,9 @@ DEFECTS: tuple[Mutant, ...] = (
         ((diagnosis, "resolve", _verdict_replaced(Verdict.WAIT, Verdict.MARK_OWED)),),
         kinds=(faults.LOSE_REPLY, faults.SLOW_MARKERS),
     ),
-    Mutant("the old pair ends a kept transaction", ((commit, "keep_prepared", _own_pair_after_keep),), ("tv2-keep",)),
+    Mutant(
+        "the old pair ends a kept transaction", ((SimKafka, "init_producer_id", _old_pair_after_keep),), ("tv2-keep",)
+    ),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
     Mutant(
         "replay check off by one: the next batch is skipped",

@@ -11,14 +11,12 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
-from spark_2pc_sink.recovery import diagnosis, recovery
-from spark_2pc_sink.recovery import kept_batches as kept_rule
+from spark_2pc_sink.recovery import diagnosis, kept_batches, recovery
 from spark_2pc_sink.recovery.commit import commit_prepared
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.state_row import view_of
 from spark_2pc_sink.sink.driver import batch_driver
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
 from tests.simulation.mutants import Mutant
@@ -149,11 +147,14 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "topic ids are not compared",
-        ((kept_rule, "find_lost_records", _by_offsets_alone), (batch_driver, "find_lost_records", _by_offsets_alone)),
+        (
+            (kept_batches, "find_lost_records", _by_offsets_alone),
+            (batch_driver, "find_lost_records", _by_offsets_alone),
+        ),
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
     ),
-    Mutant("a driver does not look for its records", ((BatchDriver, "_check_kept", returning(None)),), _PEOPLE),
+    Mutant("a driver does not look for its records", ((batch, "find_lost_records", returning(None)),), _PEOPLE),
     Mutant(
         "a recovery does not look for the records",
         ((diagnosis, "check_kept", _not_looked_for), (recovery, "check_kept", _not_looked_for)),

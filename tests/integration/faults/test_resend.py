@@ -84,6 +84,7 @@ def test_timed_out_while_the_driver_stood_still(start_kafka: StartKafka, make_jo
     job.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", list(Step), ids=lambda step: step.name)
 def test_killed_during_the_resend(step: Step, kafka: Broker, make_job: MakeJob) -> None:
     """B1, B28: the driver that sends the owed half again is killed at each of its steps, with two-phase commit."""

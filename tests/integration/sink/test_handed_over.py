@@ -39,7 +39,9 @@ def fill(stream: FileStream, kinds: str) -> list[Row]:
     return kept
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    "look", ["isEmpty", *(pytest.param(look, marks=pytest.mark.slow) for look in LOOKS if look != "isEmpty")]
+)
 def test_batches_without_rows_need_not_be_handed_over(stream: FileStream, target: Target, look: str) -> None:
     """A22: the first, one between others, several in a row, the last: of empty files and behind a filter."""
     kept = fill(stream, "nfennfe")

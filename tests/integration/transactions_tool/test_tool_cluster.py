@@ -43,6 +43,7 @@ def two_brokers(pytestconfig: pytest.Config, brokers: Any) -> Iterator[tuple[Kaf
         first.close()
 
 
+@pytest.mark.slow
 def test_every_broker_is_asked_and_a_missing_one_is_missed(two_brokers: tuple[KafkaBroker, KafkaBroker]) -> None:
     """Leaders and coordinators are spread over two brokers. With one of them gone, nothing is called unknown."""
     first, second = two_brokers

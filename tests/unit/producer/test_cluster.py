@@ -80,6 +80,7 @@ def test_a_refused_connection_names_bootstrap_servers_in_time() -> None:
     assert time.monotonic() - began_s < 15
 
 
+@pytest.mark.slow
 def test_a_host_without_an_address_is_a_timeout_that_says_so() -> None:
     with (
         Cluster(options_for("no-such-host.invalid:9092", max_block_ms=2_000)) as cluster,

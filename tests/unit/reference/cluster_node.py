@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from kafka.protocol import admin, metadata
@@ -58,14 +58,13 @@ class ClusterNode:
         return await exchange(handler.function, request, _RESPONSES[request.API_KEY], version, access=access)
 
 
-def with_node(use: Callable[[ClusterNode], Awaitable[None]], properties: Mapping[str, str] | None = None) -> None:
-    """Start a node in memory, use it, end it."""
-
-    async def started() -> None:
-        given = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "2", **(properties or {})}
-        catalog = await Catalog.open(None, BrokerProperties.from_mapping(given))
-        await catalog.ensure_internal_topics()
-        await use(ClusterNode(catalog))
+@asynccontextmanager
+async def cluster_node(properties: Mapping[str, str] | None = None) -> AsyncIterator[ClusterNode]:
+    """A node in memory, ended in an orderly way."""
+    given = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "2", **(properties or {})}
+    catalog = await Catalog.open(None, BrokerProperties.from_mapping(given))
+    await catalog.ensure_internal_topics()
+    try:
+        yield ClusterNode(catalog)
+    finally:
         await catalog.close()
-
-    asyncio.run(started())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -401,22 +400,6 @@ async def node(
         yield running
     finally:
         await running.service.stop()
-
-
-def run(
-    check: Callable[[Node], Awaitable[None]],
-    disk: Disk | None = None,
-    *,
-    settings: Settings | None = None,
-    verification: VerificationSettings | None = None,
-) -> None:
-    """Start a node, check it, and end it in an orderly way."""
-
-    async def checked() -> None:
-        async with node(disk, settings=settings, verification=verification) as running:
-            await check(running)
-
-    asyncio.run(checked())
 
 
 async def exchange(

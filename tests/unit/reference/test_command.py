@@ -46,6 +46,7 @@ def admin(address: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": address})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_listens_and_ends_orderly(tmp_path: Path, number: signal.Signals) -> None:
     with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data")) as (process, address):
@@ -56,6 +57,7 @@ def test_it_says_where_it_listens_and_ends_orderly(tmp_path: Path, number: signa
         assert process.stdout.read() == ""
 
 
+@pytest.mark.slow
 def test_a_restart_on_the_same_directory_knows_what_was_there(tmp_path: Path) -> None:
     words = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
     with running(*words) as (process, address):
@@ -67,6 +69,7 @@ def test_a_restart_on_the_same_directory_knows_what_was_there(tmp_path: Path) ->
         assert len(admin(address).list_topics("kept", timeout=DEADLINE_S).topics["kept"].partitions) == 3
 
 
+@pytest.mark.slow
 def test_a_properties_file_and_settings_of_which_settings_win(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=7\nnum.partitions=2\n")
@@ -74,6 +77,7 @@ def test_a_properties_file_and_settings_of_which_settings_win(tmp_path: Path) ->
         assert set(admin(address).list_topics(timeout=DEADLINE_S).brokers) == {8}
 
 
+@pytest.mark.slow
 def test_metrics_are_served() -> None:
     port = free_port()
     with running(*MEMORY, "--metrics", f"127.0.0.1:{port}"):

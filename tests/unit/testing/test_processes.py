@@ -69,6 +69,7 @@ def test_a_paused_process_stands_still(log: Path) -> None:
     pause_all([processes[0].pid])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_servers_die_with_a_parent_that_was_killed(log: Path, tmp_path: Path, stopped: bool) -> None:
     """SIGKILL lets no handler of the parent run, and a stopped server takes no other signal."""

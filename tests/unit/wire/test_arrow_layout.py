@@ -53,6 +53,15 @@ def test_a_binary_column_is_not_copied() -> None:
     assert seen.data.ctypes.data == column.buffers()[2].address
 
 
+def test_chunks_beyond_the_bound_become_large_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the test below, with a bound that needs no gigabytes."""
+    short, long = (pa.chunked_array([[b"abc"], [b"d" * size]], pa.binary()) for size in (1, 4))
+    monkeypatch.setattr("spark_2pc_sink.wire.arrow_layout.INT32_BYTES_MAX", short.nbytes)
+    assert pa.types.is_binary(as_one_array(short).type)
+    assert pa.types.is_large_binary(as_one_array(long).type)
+    assert as_one_array(long).to_pylist() == [b"abc", b"dddd"]
+
+
 @pytest.mark.slow
 def test_chunks_beyond_two_gibibytes_become_large_binary() -> None:
     """32-bit offsets end at 2 GiB; a column of two chunks that are together larger must not lose its tail."""

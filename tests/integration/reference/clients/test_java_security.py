@@ -81,7 +81,8 @@ def _certificate(folder: Path, authority: Path) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
+        # That the test is right; the other, that the reference coordinator is.
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ],
 )

@@ -20,7 +20,8 @@ PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20
 
 @pytest.fixture(
     params=[
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
+        # That the test is right; the other, that the reference coordinator is.
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ]
 )

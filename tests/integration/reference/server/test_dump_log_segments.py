@@ -5,7 +5,6 @@ Kafka 4.4.0 was published to Maven without its tools; those of 4.3.1 read the sa
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -70,18 +69,15 @@ def batches_in(text: str) -> list[dict[str, str]]:
     return [fields(line) for line in text.splitlines() if line.startswith("baseOffset:")]
 
 
-def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list[str]) -> None:
-    async def write() -> None:
-        log = opened(tmp_path, "orders")
-        append(log, client_batch([b"plain", b"too"]))
-        append_in_transaction(log, [b"aborted"], producer=(7, 0), sequence=0)
-        log.append_marker(EndMarker(7, 1, commit=False, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
-        append_in_transaction(log, [b"committed", b"c"], producer=(7, 1), sequence=0)
-        log.append_marker(EndMarker(7, 2, commit=True, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
-        await log.sync()
-        log.close()
-
-    asyncio.run(write())
+async def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list[str]) -> None:
+    log = opened(tmp_path, "orders")
+    append(log, client_batch([b"plain", b"too"]))
+    append_in_transaction(log, [b"aborted"], producer=(7, 0), sequence=0)
+    log.append_marker(EndMarker(7, 1, commit=False, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
+    append_in_transaction(log, [b"committed", b"c"], producer=(7, 1), sequence=0)
+    log.append_marker(EndMarker(7, 2, commit=True, coordinator_epoch=4, transaction_version=2), now_ms=NOW_MS)
+    await log.sync()
+    log.close()
     text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--deep-iteration", "--print-data-log")
     found = batches_in(text)
     assert [(each["baseOffset"], each["lastOffset"], each["isTransactional"], each["isControl"]) for each in found] == [
@@ -103,16 +99,13 @@ def test_data_a_transaction_and_control_batches(tmp_path: Path, tool: list[str])
     assert re.findall(r"payload: (\w+)", text) == ["plain", "too", "aborted", "committed", "c"]
 
 
-def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: list[str]) -> None:
-    async def write() -> None:
-        log = opened(tmp_path, "orders", segment_bytes=1 << 20)
-        for _ in range(3):
-            append(log, client_batch([bytes(700_000)], compression=0))
-            append(log, client_batch([b"x" * 1000] * 30, compression=3))
-        await log.sync()
-        log.close()
-
-    asyncio.run(write())
+async def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: list[str]) -> None:
+    log = opened(tmp_path, "orders", segment_bytes=1 << 20)
+    for _ in range(3):
+        append(log, client_batch([bytes(700_000)], compression=0))
+        append(log, client_batch([b"x" * 1000] * 30, compression=3))
+    await log.sync()
+    log.close()
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["00000000000000000000.log", "00000000000000000031.log", "00000000000000000062.log"]
     text = dump(tool, "--files", ",".join(str(tmp_path / name) for name in names), "--deep-iteration")
@@ -127,7 +120,7 @@ def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: list[str]
     assert len(re.findall(r"^\| offset: ", text, re.MULTILINE)) == 3 * 31
 
 
-def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
+async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
     """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone."""
     value = TransactionLogValue(
         producer_id=42,
@@ -145,13 +138,10 @@ def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
         LogRecord(partition=0, transactional_id="gone", value=None),
     ]
 
-    async def write() -> None:
-        log = opened(tmp_path, "__transaction_state")
-        log.append_records([(record.key_bytes, record.value_bytes) for record in records], now_ms=NOW_MS)
-        await log.sync()
-        log.close()
-
-    asyncio.run(write())
+    log = opened(tmp_path, "__transaction_state")
+    log.append_records([(record.key_bytes, record.value_bytes) for record in records], now_ms=NOW_MS)
+    await log.sync()
+    log.close()
     text = dump(tool, "--files", str(tmp_path / "00000000000000000000.log"), "--transaction-log-decoder")
     assert [each["isvalid"] for each in batches_in(text)] == ["true"]
     assert re.findall(r'"transactionalId":"(\w+)"', text) == ["sink", "gone"]

@@ -391,6 +391,4 @@ class Coordinator(RuleBasedStateMachine):
 
 
 TestCoordinator = Coordinator.TestCase
-TestCoordinator.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestCoordinator.settings = settings(stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -27,7 +28,6 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.protocol.codec import REQUESTS
-from tests.unit.reference.waiting import within
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
@@ -123,21 +123,17 @@ class GroupRig:
         await log.sync()
 
 
-def run(
-    test: Callable[[GroupRig], Coroutine[Any, Any, None]],
-    *,
-    settings: GroupSettings | None = None,
-    cluster: FakeCluster | None = None,
-) -> None:
-    """Start a broker's worth of groups, test it, and end it in an orderly way."""
-
-    async def whole() -> None:
-        rig = GroupRig(settings, cluster)
-        rig.service.start()
-        await within(test(rig))
+@asynccontextmanager
+async def running_groups(
+    *, settings: GroupSettings | None = None, cluster: FakeCluster | None = None
+) -> AsyncIterator[GroupRig]:
+    """A broker's worth of groups, ended in an orderly way."""
+    rig = GroupRig(settings, cluster)
+    rig.service.start()
+    try:
+        yield rig
+    finally:
         await rig.service.stop()
-
-    asyncio.run(whole())
 
 
 def codes_of(answer: Mapping[str, Any]) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.groups.members import GroupSettings
 from tests.unit.reference.groups import messages
-from tests.unit.reference.groups.group_rig import GroupRig, run
+from tests.unit.reference.groups.group_rig import GroupRig, running_groups
 
 REFUSED_JOIN: dict[str, Any] = {
     "generation_id": -1,
@@ -47,36 +47,30 @@ async def stable(rig: GroupRig, group: str = "g") -> str:
         (7, {}, 79, "c-1"),
     ],
 )
-def test_a_join_is_refused(version: int, fields: dict[str, Any], code: int, member_id: str) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_join_is_refused(version: int, fields: dict[str, Any], code: int, member_id: str) -> None:
+    async with running_groups() as rig:
         answer = await rig.ask("JoinGroup", version, **messages.join(**fields))
         assert (answer["error_code"], answer["member_id"]) == (code, member_id)
         assert {key: answer.get(key, REFUSED_JOIN[key]) for key in REFUSED_JOIN} == REFUSED_JOIN
 
-    run(test)
 
-
-def test_below_version_seven_the_missing_protocol_is_an_empty_name() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_below_version_seven_the_missing_protocol_is_an_empty_name() -> None:
+    async with running_groups() as rig:
         assert (await rig.ask("JoinGroup", 6, **messages.join("")))["protocol_name"] == ""
 
-    run(test)
 
-
-def test_a_refused_join_leaves_an_empty_group() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_refused_join_leaves_an_empty_group() -> None:
+    async with running_groups() as rig:
         await rig.ask("JoinGroup", 9, **messages.join(protocols=[]))
         listed = await rig.ask("ListGroups", 5, states_filter=[], types_filter=[])
         assert listed["groups"] == [
             {"group_id": "g", "protocol_type": "", "group_state": "Empty", "group_type": "classic"}
         ]
 
-    run(test)
-
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_of_join(version: int) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_every_version_of_join(version: int) -> None:
+    async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", version, **messages.join())
         if joined["error_code"] == 79:
             joined = await rig.ask("JoinGroup", version, **messages.join("g", joined["member_id"]))
@@ -84,8 +78,6 @@ def test_every_version_of_join(version: int) -> None:
         assert joined["members"][0]["metadata"]
         member = rig.service.store.groups["g"].members["c-1"]
         assert member.rebalance_timeout_ms == (20_000 if version else 10_000)
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +108,14 @@ def test_every_version_of_join(version: int) -> None:
         ("LeaveGroup", 5, messages.leave("", ("x", None)), 24),
     ],
 )
-def test_codes_of_a_stable_group(api: str, version: int, fields: dict[str, Any], code: int) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_codes_of_a_stable_group(api: str, version: int, fields: dict[str, Any], code: int) -> None:
+    async with running_groups() as rig:
         assert await stable(rig) == "c-1"
         assert (await rig.ask(api, version, **fields))["error_code"] == code
 
-    run(test)
 
-
-def test_leaving_says_of_each_member_how_it_went() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_leaving_says_of_each_member_how_it_went() -> None:
+    async with running_groups() as rig:
         member_id = await stable(rig)
         answer = await rig.ask("LeaveGroup", 5, **messages.leave("g", ("x", None), (member_id, "i"), (member_id, None)))
         assert answer["error_code"] == 0
@@ -134,11 +124,9 @@ def test_leaving_says_of_each_member_how_it_went() -> None:
         assert (unknown["error_code"], [each["error_code"] for each in unknown["members"]]) == (0, [25, 25])
         assert unknown["members"][1]["group_instance_id"] == "i"
 
-    run(test)
 
-
-def test_describing() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_describing() -> None:
+    async with running_groups() as rig:
         member_id = await stable(rig)
         answer = await rig.ask("DescribeGroups", 6, groups=["g", "none"], include_authorized_operations=True)
         group, none = answer["groups"]
@@ -155,8 +143,6 @@ def test_describing() -> None:
         (empty,) = (await rig.ask("DescribeGroups", 0, groups=["g"]))["groups"]
         assert (empty["group_state"], empty["protocol_type"], empty["protocol_data"]) == ("Empty", "consumer", "")
 
-    run(test)
-
 
 @pytest.mark.parametrize(
     ("states", "types", "found"),
@@ -170,17 +156,15 @@ def test_describing() -> None:
         ([], ["foo"], False),
     ],
 )
-def test_listing(states: list[str], types: list[str], found: bool) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_listing(states: list[str], types: list[str], found: bool) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         listed = await rig.ask("ListGroups", 5, states_filter=states, types_filter=types)
         assert [group["group_id"] for group in listed["groups"]] == ["g"] * found
 
-    run(test)
 
-
-def test_deleting() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_deleting() -> None:
+    async with running_groups() as rig:
         member_id = await stable(rig)
         commit = messages.commit("g", 1, member_id, {0: 5})
         assert (await rig.ask("OffsetCommit", 9, **commit))["topics"][0]["partitions"][0]["error_code"] == 0
@@ -191,8 +175,6 @@ def test_deleting() -> None:
         assert [each["error_code"] for each in second["results"]] == [0]
         assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["topics"] == []
         assert "g" not in rig.restarted().service.store.groups
-
-    run(test)
 
 
 class Nobody:
@@ -218,8 +200,8 @@ class Nobody:
         ("OffsetDelete", 0, messages.delete_offsets("g", "orders", 0)),
     ],
 )
-def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[str, Any]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[str, Any]) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         before = rig.service.store.groups["g"]
         rig.context = replace(rig.context, access=Nobody())
@@ -229,11 +211,9 @@ def test_without_an_acl_on_the_group(api: str, version: int, fields: dict[str, A
         assert (await rig.ask("DeleteGroups", 2, groups_names=["g"]))["results"][0]["error_code"] == 30
         assert (await rig.ask("ListGroups", 5))["groups"] == []
 
-    run(test)
 
-
-def test_two_members_share_by_way_of_the_leader() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_two_members_share_by_way_of_the_leader() -> None:
+    async with running_groups() as rig:
         one = await stable(rig)
         two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
@@ -247,13 +227,9 @@ def test_two_members_share_by_way_of_the_leader() -> None:
         parts = await rig.answered(waiting, leading)
         assert [part["assignment"] for part in parts] == ["2", "1"]
 
-    run(test)
 
-
-def test_a_full_group() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_full_group() -> None:
+    async with running_groups(settings=GroupSettings(initial_rebalance_delay_ms=0, size_max=1)) as rig:
         await stable(rig)
         answer = await rig.ask("JoinGroup", 9, **messages.join())
         assert (answer["error_code"], answer["member_id"]) == (81, "")
-
-    run(test, settings=GroupSettings(initial_rebalance_delay_ms=0, size_max=1))

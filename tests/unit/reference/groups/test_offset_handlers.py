@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.coordinator.states import Pair
 from tests.unit.reference.groups import messages
-from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, codes_of, run
+from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, codes_of, running_groups
 
 NONE = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
 PAIR = Pair(44, 0)
@@ -65,21 +65,18 @@ async def committed(rig: GroupRig, group: str = "g", *, stable: bool = False) ->
         (10, messages.commit("none", -1, "", {0: 5}, topic=UNKNOWN_ID), [100]),
     ],
 )
-def test_commit(version: int, fields: dict[str, Any], codes: list[int]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_commit(version: int, fields: dict[str, Any], codes: list[int]) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         assert codes_of(await rig.ask("OffsetCommit", version, **fields)) == codes
         kept = {0: 5} if 0 in codes else {}
         assert await committed(rig, fields["group_id"]) == kept
         assert await committed(rig.restarted(), fields["group_id"]) == kept
 
-    run(test)
 
-
-def test_a_commit_while_the_group_rebalances() -> None:
+async def test_a_commit_while_the_group_rebalances() -> None:
     """Offsets are taken while members join, and refused between the join phase and the assignment."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
@@ -90,19 +87,15 @@ def test_a_commit_while_the_group_rebalances() -> None:
         assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", 2, "c-1", {0: 6}))) == [27]
         assert await committed(rig) == {0: 5}
 
-    run(test)
 
-
-def test_a_commit_is_a_sign_of_life() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_commit_is_a_sign_of_life() -> None:
+    async with running_groups() as rig:
         await stable(rig)
         rig.now_ms += 9_000
         await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
         rig.now_ms += 9_000
         rig.service.expire("g")
         assert rig.service.heartbeat("g", "c-1", None, 1) == 0
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +114,8 @@ def test_a_commit_is_a_sign_of_life() -> None:
         (10, messages.fetch(("g", None)), {0: 5}),
     ],
 )
-def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -> None:
+    async with running_groups() as rig:
         commit = messages.commit("g", -1, "", {0: 5}, metadata="m")
         assert codes_of(await rig.ask("OffsetCommit", 9, **commit)) == [0]
         answer = await rig.ask("OffsetFetch", version, **fields)
@@ -134,13 +127,10 @@ def test_fetch(version: int, fields: dict[str, Any], expected: dict[int, int]) -
             assert each["metadata"] == ("m" if each["committed_offset"] == 5 else "")
             assert each["error_code"] == 0
 
-    run(test)
 
-
-def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
+async def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
     """The offset was committed for a topic of the same name with another id, or the id is nobody's."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         await rig.ask("OffsetCommit", 10, **messages.commit("g", -1, "", {0: 5}, topic=TOPIC.id))
         answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0], TOPIC.id: [0]})))
         codes = [topic["partitions"][0]["error_code"] for topic in answer["groups"][0]["topics"]]
@@ -150,11 +140,9 @@ def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
         answer = await rig.ask("OffsetFetch", 10, **messages.fetch(("g", {UNKNOWN_ID: [0]})))
         assert answer["groups"][0]["topics"][0]["partitions"] == [{"partition_index": 0, **NONE}]
 
-    run(test)
 
-
-def test_offsets_of_a_transaction() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_offsets_of_a_transaction() -> None:
+    async with running_groups() as rig:
         fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
         assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [0]
         partition = TopicPartition(GROUP_OFFSETS, rig.service.store.partition_of("g"))
@@ -171,11 +159,9 @@ def test_offsets_of_a_transaction() -> None:
         assert await committed(rig, stable=True) == {0: 5, 1: 6}
         assert await committed(rig.restarted(), stable=True) == {0: 5, 1: 6}
 
-    run(test)
 
-
-def test_an_aborted_transaction_leaves_no_offsets() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_an_aborted_transaction_leaves_no_offsets() -> None:
+    async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
         await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5, 1: 5}))
         assert await committed(rig, stable=True) == {0: -88}
@@ -186,17 +172,13 @@ def test_an_aborted_transaction_leaves_no_offsets() -> None:
         assert await committed(rig, stable=True) == {0: 1}
         assert await committed(rig.restarted(), stable=True) == {0: 1}
 
-    run(test)
 
-
-def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
+    async with running_groups() as rig:
         await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 0), {0: 5}))
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 99}))
         await rig.marker("g", PAIR, commit=True)
         assert await committed(rig) == await committed(rig.restarted()) == {0: 99}
-
-    run(test)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +204,15 @@ def test_a_commit_outside_wins_over_a_transaction_that_wrote_before() -> None:
         (2, messages.commit_in_transaction("g", (44, 0), {0: 5}), 0, [0]),
     ],
 )
-def test_commit_in_a_transaction(version: int, fields: dict[str, Any], answered: int, codes: list[int]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_commit_in_a_transaction(version: int, fields: dict[str, Any], answered: int, codes: list[int]) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         rig.verification.code = Code(answered)
         assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == codes
 
-    run(test)
 
-
-def test_a_stale_epoch_is_refused_before_the_coordinator_is_asked() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_stale_epoch_is_refused_before_the_coordinator_is_asked() -> None:
+    async with running_groups() as rig:
         await rig.ask("TxnOffsetCommit", 5, **messages.commit_in_transaction("g", (44, 3), {0: 5}))
         rig.verification.asked.clear()
         assert codes_of(
@@ -240,13 +220,10 @@ def test_a_stale_epoch_is_refused_before_the_coordinator_is_asked() -> None:
         ) == [47]
         assert rig.verification.asked == []
 
-    run(test)
 
-
-def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
+async def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
     """The add was for a transaction that is over by the time of the append: 48, and nothing is written."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         await rig.ask("TxnOffsetCommit", 3, **messages.commit_in_transaction("g", (44, 0), {0: 1}))
         await rig.marker("g", PAIR, commit=True)
         asked, answer = asyncio.Event(), asyncio.Event()
@@ -266,8 +243,6 @@ def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
         assert codes_of(await task) == [48]
         assert await committed(rig, stable=True) == {0: 1}
 
-    run(test)
-
 
 @pytest.mark.parametrize(
     ("fields", "code", "codes"),
@@ -279,8 +254,8 @@ def test_a_marker_while_the_coordinator_is_asked_takes_the_guard_away() -> None:
         (messages.delete_offsets("g", "orders", 0), 0, [86]),
     ],
 )
-def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
+    async with running_groups() as rig:
         await stable(rig)
         await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5, 1: 6}))
         answer = await rig.ask("OffsetDelete", 0, **fields)
@@ -288,15 +263,11 @@ def test_delete(fields: dict[str, Any], code: int, codes: list[int]) -> None:
         kept = {1: 6} if 0 in codes else {0: 5, 1: 6}
         assert await committed(rig, "simple") == await committed(rig.restarted(), "simple") == kept
 
-    run(test)
 
-
-def test_offsets_of_a_group_with_members_of_another_protocol_stay() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_offsets_of_a_group_with_members_of_another_protocol_stay() -> None:
+    async with running_groups() as rig:
         await rig.ask("JoinGroup", 3, **messages.join(protocol_type="connect"))
         assert (await rig.ask("OffsetDelete", 0, **messages.delete_offsets("g", "orders", 0)))["error_code"] == 68
-
-    run(test)
 
 
 class Only:
@@ -322,8 +293,10 @@ class Only:
         ((Resource.GROUP, Resource.TRANSACTIONAL_ID, Resource.TOPIC), 0, 0, (0, [0])),
     ],
 )
-def test_acls(resources: tuple[Resource, ...], commit: int, transaction: int, fetch: tuple[int, list[int]]) -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_acls(
+    resources: tuple[Resource, ...], commit: int, transaction: int, fetch: tuple[int, list[int]]
+) -> None:
+    async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))
         rig.context = replace(rig.context, access=Only(*resources))
         assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [commit]
@@ -335,5 +308,3 @@ def test_acls(resources: tuple[Resource, ...], commit: int, transaction: int, fe
         assert codes_of(oldest) == ([fetch[0]] if fetch[0] else fetch[1])
         if fetch == (0, [29]):
             assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["topics"] == []
-
-    run(test)

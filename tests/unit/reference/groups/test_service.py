@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.groups.steps import JoinRequest
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from tests.unit.reference.groups import messages
-from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, run
+from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, running_groups
 
 DAY_MS = 86_400_000
 
@@ -61,8 +61,8 @@ async def stable(rig: GroupRig, group: str = "g") -> str:
     return member_id
 
 
-def test_an_assignment_is_durable_before_anybody_gets_it() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_an_assignment_is_durable_before_anybody_gets_it() -> None:
+    async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", 3, **messages.join())
         disk = Disk(rig.cluster)
         syncing = asyncio.ensure_future(
@@ -75,11 +75,9 @@ def test_an_assignment_is_durable_before_anybody_gets_it() -> None:
         (answer,) = await rig.answered(syncing)
         assert (answer["error_code"], answer["assignment"]) == (0, "A")
 
-    run(test)
 
-
-def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> None:
+    async with running_groups() as rig:
         disk = Disk(rig.cluster)
         committing = asyncio.ensure_future(rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5})))
         await disk.asked.wait()
@@ -90,13 +88,10 @@ def test_an_offset_is_durable_before_the_answer_and_before_anybody_sees_it() -> 
         assert codes_of(commit) == [0]
         assert fetch["topics"][0]["partitions"][0]["committed_offset"] == 5
 
-    run(test)
 
-
-def test_a_disk_that_fails_is_told_to_the_client() -> None:
+async def test_a_disk_that_fails_is_told_to_the_client() -> None:
     """Kafka answers NOT_COORDINATOR where the log cannot be written; the group rebalances."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         joined = await rig.ask("JoinGroup", 3, **messages.join())
         disk = Disk(rig.cluster)
         disk.failure = LogFailedError(path="log", operation="fdatasync", detail="gone")
@@ -105,22 +100,18 @@ def test_a_disk_that_fails_is_told_to_the_client() -> None:
         assert (synced["error_code"], rig.service.store.groups["g"].state) == (16, GroupState.PREPARING_REBALANCE)
         assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("other", -1, "", {0: 5}))) == [16]
 
-    run(test)
 
-
-def test_without_the_topic_of_offsets_there_is_no_coordinator() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_without_the_topic_of_offsets_there_is_no_coordinator() -> None:
+    async with running_groups() as rig:
         rig.cluster.partitions.clear()
         assert codes_of(await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5}))) == [15]
         fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
         assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [15]
         assert (await rig.ask("OffsetFetch", 7, **messages.fetch_one("g", None)))["error_code"] == 15
 
-    run(test)
 
-
-def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
+    async with running_groups() as rig:
         member_id = await stable(rig)
         again = rig.restarted()
         again.service.start()
@@ -129,11 +120,9 @@ def test_a_restart_finds_the_group_and_its_member_goes_on() -> None:
         assert (part["error_code"], part["assignment"], part["protocol_name"]) == (0, "A", "range")
         await again.service.stop()
 
-    run(test)
 
-
-def test_a_restart_gives_members_a_whole_session_and_then_removes_them() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_restart_gives_members_a_whole_session_and_then_removes_them() -> None:
+    async with running_groups() as rig:
         await stable(rig)
         again = rig.restarted()
         again.now_ms += 9_999
@@ -145,23 +134,17 @@ def test_a_restart_gives_members_a_whole_session_and_then_removes_them() -> None
         assert (group.state, group.generation, dict(group.members)) == (GroupState.EMPTY, 2, {})
         assert again.restarted().service.store.groups["g"].generation == 2
 
-    run(test)
 
-
-def test_a_new_group_is_written_down_at_once() -> None:
+async def test_a_new_group_is_written_down_at_once() -> None:
     """Kafka writes the empty group when the first member is given its id."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         await rig.ask("JoinGroup", 9, **messages.join())
         assert rig.restarted().service.store.groups["g"].generation == 0
 
-    run(test)
 
-
-def test_deadlines_are_met_by_themselves() -> None:
+async def test_deadlines_are_met_by_themselves() -> None:
     """The member that does not come is missed by the timer alone; this test moves no clock."""
-
-    async def test(rig: GroupRig) -> None:
+    async with running_groups(settings=GroupSettings(initial_rebalance_delay_ms=1, min_session_timeout_ms=1)) as rig:
         loop = asyncio.get_running_loop()
         rig.service._now_ms = lambda: int(loop.time() * 1000)
         one = (await rig.ask("JoinGroup", 3, **messages.join(session_timeout_ms=50)))["member_id"]
@@ -170,11 +153,9 @@ def test_deadlines_are_met_by_themselves() -> None:
         assert (joined["leader"], [each["member_id"] for each in joined["members"]]) == (two, [two])
         assert rig.service.heartbeat("g", one, None, 1) == 25
 
-    run(test, settings=GroupSettings(initial_rebalance_delay_ms=1, min_session_timeout_ms=1))
 
-
-def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:
+    async with running_groups() as rig:
         await stable(rig)
         first = rig.service._timers["g"].when()
         rig.service.heartbeat("g", "c-1", None, 1)
@@ -185,11 +166,9 @@ def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:
         await rig.ask("LeaveGroup", 0, group_id="g", member_id="c-1")
         assert rig.service._timers == {}
 
-    run(test)
 
-
-def test_a_client_that_has_gone_is_not_answered() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_a_client_that_has_gone_is_not_answered() -> None:
+    async with running_groups() as rig:
         await stable(rig)
         pending = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", pending)))
@@ -200,11 +179,9 @@ def test_a_client_that_has_gone_is_not_answered() -> None:
         again = await rig.ask("JoinGroup", 9, **messages.join("g", "c-1"))
         assert (again["error_code"], len(again["members"])) == (0, 2)
 
-    run(test)
 
-
-def test_the_end_answers_whoever_waits() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_the_end_answers_whoever_waits() -> None:
+    async with running_groups() as rig:
         one = await stable(rig)
         two = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
         joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", two)))
@@ -214,11 +191,9 @@ def test_the_end_answers_whoever_waits() -> None:
         assert (answer["error_code"], answer["member_id"]) == (16, two)
         assert one in rig.restarted().service.store.groups["g"].members
 
-    run(test)
 
-
-def test_offsets_are_forgotten_after_the_retention_time() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_offsets_are_forgotten_after_the_retention_time() -> None:
+    async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("simple", -1, "", {0: 5}))
         await stable(rig)
         await rig.ask("OffsetCommit", 9, **messages.commit("g", 1, "c-1", {0: 5}))
@@ -234,11 +209,9 @@ def test_offsets_are_forgotten_after_the_retention_time() -> None:
         await rig.service.remove_expired()
         assert set(rig.service.store.groups) == {"open"}
 
-    run(test)
 
-
-def test_an_empty_group_without_offsets_is_forgotten_at_the_next_look() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_an_empty_group_without_offsets_is_forgotten_at_the_next_look() -> None:
+    async with running_groups() as rig:
         member_id = await stable(rig)
         await rig.service.remove_expired()
         assert "g" in rig.service.store.groups
@@ -246,11 +219,9 @@ def test_an_empty_group_without_offsets_is_forgotten_at_the_next_look() -> None:
         await rig.service.remove_expired()
         assert "g" not in rig.service.store.groups
 
-    run(test)
 
-
-def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
+    async with running_groups() as rig:
         for group in ("g", "h"):
             await rig.ask("OffsetCommit", 9, **messages.commit(group, -1, "", {0: 5, 1: 6}))
         rig.service.forget_topic("payments")
@@ -259,32 +230,26 @@ def test_offsets_of_a_topic_that_is_deleted_are_too() -> None:
         for found in (rig, rig.restarted()):
             assert not any(found.service.store.offsets(group).of_group(group) for group in ("g", "h"))
 
-    run(test)
 
-
-def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_tombstones_go_into_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_2pc_sink.reference.groups.store.TOMBSTONES_MAX", 2)
 
-    async def test(rig: GroupRig) -> None:
+    async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 5, 1: 6, 2: 7}))
         assert (await rig.ask("DeleteGroups", 2, groups_names=["g"]))["results"][0]["error_code"] == 0
         assert rig.restarted().service.store.groups == {}
 
-    run(test)
 
-
-def test_groups_are_placed_as_by_kafka() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_groups_are_placed_as_by_kafka() -> None:
+    async with running_groups() as rig:
         # "orders".hashCode() is -1008770331 in Java.
         assert rig.service.store.partition_of("orders") == 1008770331 % 2
         log = rig.service.store.log("orders")
         assert log is rig.cluster.log(GROUP_OFFSETS, 1)
 
-    run(test)
 
-
-def test_texts_that_no_record_could_hold_are_refused() -> None:
-    async def test(rig: GroupRig) -> None:
+async def test_texts_that_no_record_could_hold_are_refused() -> None:
+    async with running_groups() as rig:
         long, wanted = "g" * 40_000, JoinRequest(ticket=None, protocols=(("range", b""),))
         assert (await rig.service.join(long, wanted)).code == 24
         for refused in (
@@ -294,8 +259,6 @@ def test_texts_that_no_record_could_hold_are_refused() -> None:
         ):
             assert (await rig.service.join("g", refused)).code == -1
         assert rig.service.store.groups == {}
-
-    run(test)
 
 
 def test_settings_come_from_the_brokers_properties() -> None:

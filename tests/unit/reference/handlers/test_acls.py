@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -41,18 +40,16 @@ class Only:
         raise AssertionError(f"{operation} of any {resource} is not asked for")
 
 
-def ask(store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: Operation | None = None) -> Any:
+async def ask(
+    store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: Operation | None = None
+) -> Any:
     """Through the encoding of the request and of the answer."""
     handler = AclHandlers(store).handlers()[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
     asked = type(request).decode(request.encode(version=version), version=version)
     needed = Operation.DESCRIBE if isinstance(request, DescribeAclsRequest) else Operation.ALTER
     context = RequestContext(version=version, access=Only(may or needed))
-
-    async def run() -> Any:
-        return await handler.function(context, asked)
-
-    answer = asyncio.run(run())
+    answer = await handler.function(context, asked)
     return response.decode(answer.encode(version=version), version=version)
 
 
@@ -61,8 +58,8 @@ def creation(**fields: Any) -> Any:
     return CreateAclsRequest.AclCreation(**{**given, "operation": 3, "permission_type": 3, **fields})
 
 
-def create(store: AclStore | None, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
-    answer = ask(store, CreateAclsRequest(creations=list(creations)), CreateAclsResponse, **options)
+async def create(store: AclStore | None, *creations: Any, **options: Any) -> list[tuple[int, str | None]]:
+    answer = await ask(store, CreateAclsRequest(creations=list(creations)), CreateAclsResponse, **options)
     return [(result.error_code, result.error_message) for result in answer.results]
 
 
@@ -74,27 +71,28 @@ def filter_fields(**fields: Any) -> dict[str, Any]:
     return everything | fields
 
 
-def describe(store: AclStore | None, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return ask(store, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
+async def describe(store: AclStore | None, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return await ask(store, DescribeAclsRequest(**filter_fields(**fields)), DescribeAclsResponse, **(options or {}))
 
 
-def found(store: AclStore, **fields: Any) -> list[tuple[Any, ...]]:
+async def found(store: AclStore, **fields: Any) -> list[tuple[Any, ...]]:
     return [
         (each.resource_type, each.pattern_type, each.resource_name, [(acl.principal, acl.host) for acl in each.acls])
-        for each in describe(store, **fields).resources
+        for each in (await describe(store, **fields)).resources
     ]
 
 
-def delete(store: AclStore | None, *filters: dict[str, Any], **options: Any) -> Any:
+async def delete(store: AclStore | None, *filters: dict[str, Any], **options: Any) -> Any:
     request = DeleteAclsRequest(
         filters=[DeleteAclsRequest.DeleteAclsFilter(**filter_fields(**each)) for each in filters]
     )
-    return ask(store, request, DeleteAclsResponse, **options).filter_results
+    answer = await ask(store, request, DeleteAclsResponse, **options)
+    return answer.filter_results
 
 
-def filled() -> AclStore:
+async def filled() -> AclStore:
     store = AclStore(Rows())
-    create(
+    await create(
         store,
         creation(),
         creation(principal="User:b", host="h"),
@@ -105,21 +103,21 @@ def filled() -> AclStore:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_acls_are_created_described_by_resource_and_deleted(version: int) -> None:
+async def test_acls_are_created_described_by_resource_and_deleted(version: int) -> None:
     store = AclStore(Rows())
-    assert create(store, creation(), creation(host="h"), version=version) == [(0, ""), (0, "")]
-    assert create(store, creation(), version=version) == [(0, "")]
-    answer = describe(store, options={"version": version})
+    assert await create(store, creation(), creation(host="h"), version=version) == [(0, ""), (0, "")]
+    assert await create(store, creation(), version=version) == [(0, "")]
+    answer = await describe(store, options={"version": version})
     assert (answer.error_code, answer.error_message, len(answer.resources)) == (0, "", 1)
     assert [(each.host, each.operation, each.permission_type) for each in answer.resources[0].acls] == [
         ("*", 3, 3),
         ("h", 3, 3),
     ]
-    (result,) = delete(store, {"host_filter": "h"}, version=version)
+    (result,) = await delete(store, {"host_filter": "h"}, version=version)
     assert (result.error_code, result.error_message) == (0, None)
     (gone,) = result.matching_acls
     assert (gone.resource_type, gone.resource_name, gone.pattern_type, gone.host) == (2, "t", 3, "h")
-    assert found(store) == [(2, 3, "t", [("User:a", "*")])]
+    assert await found(store) == [(2, 3, "t", [("User:a", "*")])]
 
 
 @pytest.mark.parametrize(
@@ -144,28 +142,28 @@ def test_acls_are_created_described_by_resource_and_deleted(version: int) -> Non
         ),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(
+async def test_a_rule_that_makes_no_sense_is_refused_and_the_others_are_added(
     fields: dict[str, Any], code: int, text: str | None
 ) -> None:
     store = AclStore(Rows())
-    assert create(store, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
+    assert await create(store, creation(**fields), creation(resource_name="good")) == [(code, text), (0, "")]
     assert [each.name for each in store.acls] == ["good"]
 
 
 @pytest.mark.parametrize(
     "fields", [{"resource_type": 4, "resource_name": "kafka-cluster"}, {"principal": "Group:x"}, {"operation": 2}]
 )
-def test_other_rules_are_taken(fields: dict[str, Any]) -> None:
-    assert create(AclStore(Rows()), creation(**fields)) == [(0, "")]
+async def test_other_rules_are_taken(fields: dict[str, Any]) -> None:
+    assert await create(AclStore(Rows()), creation(**fields)) == [(0, "")]
 
 
-def test_descriptions_are_grouped_and_filtered() -> None:
-    store = filled()
+async def test_descriptions_are_grouped_and_filtered() -> None:
+    store = await filled()
     topic = (2, 3, "t", [("User:a", "*"), ("User:b", "h")])
-    assert found(store) == [topic, (2, 4, "p", [("User:a", "*")]), (5, 3, "t", [("User:a", "*")])]
-    assert found(store, resource_type_filter=2, pattern_type_filter=3) == [topic]
-    assert found(store, pattern_type_filter=2, resource_name_filter="prefix") == [(2, 4, "p", [("User:a", "*")])]
-    assert found(store, operation=99) == []
+    assert await found(store) == [topic, (2, 4, "p", [("User:a", "*")]), (5, 3, "t", [("User:a", "*")])]
+    assert await found(store, resource_type_filter=2, pattern_type_filter=3) == [topic]
+    assert await found(store, pattern_type_filter=2, resource_name_filter="prefix") == [(2, 4, "p", [("User:a", "*")])]
+    assert await found(store, operation=99) == []
 
 
 @pytest.mark.parametrize(
@@ -177,46 +175,48 @@ def test_descriptions_are_grouped_and_filtered() -> None:
         ({"pattern_type_filter": 99}, "Unknown patternFilter."),
     ],
 )
-def test_an_unknown_filter_deletes_nothing_and_the_others_do(fields: dict[str, Any], text: str) -> None:
-    store = filled()
-    unknown, known = delete(store, fields, {"principal_filter": "User:b"})
+async def test_an_unknown_filter_deletes_nothing_and_the_others_do(fields: dict[str, Any], text: str) -> None:
+    store = await filled()
+    unknown, known = await delete(store, fields, {"principal_filter": "User:b"})
     assert (unknown.error_code, unknown.error_message, list(unknown.matching_acls)) == (42, text, [])
     assert (known.error_code, len(known.matching_acls)) == (0, 1)
     assert len(store.acls) == 3
 
 
-def test_a_rule_that_two_filters_match_is_named_by_both() -> None:
-    store = filled()
-    assert [len(each.matching_acls) for each in delete(store, {}, {"resource_type_filter": 2})] == [4, 3]
+async def test_a_rule_that_two_filters_match_is_named_by_both() -> None:
+    store = await filled()
+    assert [len(each.matching_acls) for each in await delete(store, {}, {"resource_type_filter": 2})] == [4, 3]
     assert store.acls == ()
 
 
 @pytest.mark.parametrize("code", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
-def test_the_code_unknown_ends_the_connection(code: str) -> None:
+async def test_the_code_unknown_ends_the_connection(code: str) -> None:
     with pytest.raises(RemoteProtocolError, match="UNKNOWN"):
-        create(AclStore(Rows()), creation(**{code: 0}))
+        await create(AclStore(Rows()), creation(**{code: 0}))
 
 
-def test_a_filter_with_the_code_unknown_ends_the_connection() -> None:
+async def test_a_filter_with_the_code_unknown_ends_the_connection() -> None:
     with pytest.raises(RemoteProtocolError):
-        describe(filled(), operation=0)
+        await describe(await filled(), operation=0)
     with pytest.raises(RemoteProtocolError):
-        delete(filled(), {"resource_type_filter": 0})
+        await delete(await filled(), {"resource_type_filter": 0})
 
 
-def test_without_an_authorizer_there_are_no_acls() -> None:
+async def test_without_an_authorizer_there_are_no_acls() -> None:
     disabled = (54, "No Authorizer is configured.")
-    assert create(None, creation(), creation()) == [disabled, disabled]
-    answer = describe(None)
+    assert await create(None, creation(), creation()) == [disabled, disabled]
+    answer = await describe(None)
     assert (answer.error_code, answer.error_message, list(answer.resources)) == (*disabled, [])
-    assert [(each.error_code, each.error_message) for each in delete(None, {})] == [disabled]
+    assert [(each.error_code, each.error_message) for each in await delete(None, {})] == [disabled]
 
 
-def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
-    store = filled()
+async def test_the_cluster_s_acls_decide_who_may_see_and_change_them() -> None:
+    store = await filled()
     denied = (31, "Cluster authorization failed.")
-    assert create(store, creation(resource_name="new"), may=Operation.DESCRIBE) == [denied]
-    answer = describe(store, options={"may": Operation.ALTER})
+    assert await create(store, creation(resource_name="new"), may=Operation.DESCRIBE) == [denied]
+    answer = await describe(store, options={"may": Operation.ALTER})
     assert (answer.error_code, answer.error_message, list(answer.resources)) == (*denied, [])
-    assert [(each.error_code, each.error_message) for each in delete(store, {}, may=Operation.DESCRIBE)] == [denied]
+    assert [(each.error_code, each.error_message) for each in await delete(store, {}, may=Operation.DESCRIBE)] == [
+        denied
+    ]
     assert len(store.acls) == 4

@@ -10,7 +10,7 @@ from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from tests.unit.reference.cluster_node import ClusterNode, Denying, with_node
+from tests.unit.reference.cluster_node import ClusterNode, Denying, cluster_node
 
 NO_ID = uuid.UUID(int=0)
 MALFORMED = "This most likely occurs because of a request being malformed"
@@ -39,8 +39,8 @@ def codes(response: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_a_topic_is_described_in_every_version(version: int) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_topic_is_described_in_every_version(version: int) -> None:
+    async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 2)
         assert topic is not None
         found = await metadata(node, ["orders"], version, create=True)
@@ -58,11 +58,9 @@ def test_a_topic_is_described_in_every_version(version: int) -> None:
         if version >= 7:
             assert [each.leader_epoch for each in described.partitions] == [0, 0]
 
-    with_node(use)
 
-
-def test_all_topics_are_asked_for_by_null_and_in_version_0_by_nothing() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_all_topics_are_asked_for_by_null_and_in_version_0_by_nothing() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         everything = {"orders": 0, "__transaction_state": 0, "__consumer_offsets": 0}
         assert codes(await metadata(node, None)) == everything
@@ -71,22 +69,17 @@ def test_all_topics_are_asked_for_by_null_and_in_version_0_by_nothing() -> None:
         internal = {topic.name for topic in (await metadata(node, None)).topics if topic.is_internal}
         assert internal == {"__transaction_state", "__consumer_offsets"}
 
-    with_node(use)
 
-
-def test_topics_that_do_not_exist_or_cannot() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_topics_that_do_not_exist_or_cannot() -> None:
+    async with cluster_node() as node:
         names: list[str | None] = ["absent", "bad/name", "", "absent"]
         assert codes(await metadata(node, names)) == {"absent": 3, "bad/name": 17, "": 17}
         assert len(node.catalog.topics()) == 2
 
-    with_node(use)
 
-
-def test_topics_by_id() -> None:
+async def test_topics_by_id() -> None:
     """KIP-516: from version 12; where one id is given, names are not looked at."""
-
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1)
         await node.catalog.create_topic("other", 1)
         assert topic is not None
@@ -94,28 +87,22 @@ def test_topics_by_id() -> None:
         by_id = {each.topic_id: (each.error_code, each.name, len(each.partitions)) for each in found.topics}
         assert by_id == {topic.id: (0, "orders", 1), uuid.UUID(int=5): (100, None, 0)}
 
-    with_node(use)
-
 
 @pytest.mark.parametrize(("version", "code"), [(10, 42), (11, 42), (12, -1)])
-def test_no_name_where_there_must_be_one(version: int, code: int) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_no_name_where_there_must_be_one(version: int, code: int) -> None:
+    async with cluster_node() as node:
         found = await metadata(node, [None], version)
         assert ([topic.error_code for topic in found.topics], found.brokers, found.cluster_id) == ([code], [], None)
 
-    with_node(use)
 
-
-def test_an_id_before_version_12_is_refused() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_an_id_before_version_12_is_refused() -> None:
+    async with cluster_node() as node:
         found = await metadata(node, [], 11, ids=(uuid.UUID(int=5),))
         assert [(topic.error_code, topic.topic_id) for topic in found.topics] == [(42, uuid.UUID(int=5))]
 
-    with_node(use)
 
-
-def test_a_missing_topic_is_created_when_asked_for_and_found_by_the_next_request() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_missing_topic_is_created_when_asked_for_and_found_by_the_next_request() -> None:
+    async with cluster_node({"num.partitions": "4"}) as node:
         await node.catalog.create_topic("p.q", 1)
         for names in (["auto"], ["p_q"], ["au/to"]):
             assert set(codes(await metadata(node, [*names], create=True)).values()) <= {3, 17}
@@ -123,15 +110,12 @@ def test_a_missing_topic_is_created_when_asked_for_and_found_by_the_next_request
         assert codes(found) == {"auto": 0, "p_q": 3}  # a name that collides with p.q is not created
         assert [len(topic.partitions) for topic in found.topics] == [4, 0]
 
-    with_node(use, {"num.partitions": "4"})
 
-
-def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> None:
-    async def forbidden(node: ClusterNode) -> None:
+async def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> None:
+    async with cluster_node({"auto.create.topics.enable": "false"}) as node:
         assert codes(await metadata(node, ["auto"], create=True)) == {"auto": 3}
         assert len(node.catalog.topics()) == 2
-
-    async def denied(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         nobody = Denying(Operation.CREATE)
         assert codes(await metadata(node, ["auto"], create=True, access=nobody)) == {"auto": 29}
         assert codes(await metadata(node, ["auto"], access=nobody)) == {"auto": 3}
@@ -139,12 +123,9 @@ def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> None:
         assert codes(await metadata(node, ["auto"], create=True, access=only_topics)) == {"auto": 3}
         assert node.catalog.topic("auto") is not None
 
-    with_node(forbidden, {"auto.create.topics.enable": "false"})
-    with_node(denied)
 
-
-def test_who_may_not_describe_a_topic_learns_nothing_of_it() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_who_may_not_describe_a_topic_learns_nothing_of_it() -> None:
+    async with cluster_node() as node:
         secret = await node.catalog.create_topic("secret", 1)
         await node.catalog.create_topic("orders", 1)
         assert secret is not None
@@ -158,13 +139,10 @@ def test_who_may_not_describe_a_topic_learns_nothing_of_it() -> None:
         by_id = await metadata(node, [], 12, ids=(secret.id,), access=access)
         assert [(topic.error_code, topic.name) for topic in by_id.topics] == [(29, None)]
 
-    with_node(use)
 
-
-def test_authorized_operations_are_given_when_asked_for() -> None:
+async def test_authorized_operations_are_given_when_asked_for() -> None:
     """KIP-430. Codes of AclOperation; the cluster's in Metadata v8 to v10 and in DescribeCluster."""
-
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         fields: dict[str, Any] = dict.fromkeys(
             ("include_topic_authorized_operations", "include_cluster_authorized_operations"), True
@@ -180,8 +158,6 @@ def test_authorized_operations_are_given_when_asked_for() -> None:
         plain = await metadata(node, ["orders"], 9)
         assert (plain.topics[0].authorized_operations, plain.authorized_operations) == (None, None)
 
-    with_node(use)
-
 
 async def find(node: ClusterNode, version: int, key_type: int, *keys: str, access: Access = FULL_ACCESS) -> Any:
     if version >= 4:
@@ -193,8 +169,8 @@ async def find(node: ClusterNode, version: int, key_type: int, *keys: str, acces
 
 @pytest.mark.parametrize("version", range(7))
 @pytest.mark.parametrize("key_type", [0, 1])
-def test_this_node_coordinates_everything(version: int, key_type: int) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_this_node_coordinates_everything(version: int, key_type: int) -> None:
+    async with cluster_node() as node:
         found = await find(node, version, key_type, "k")
         if version >= 4:
             (one,) = found.coordinators
@@ -204,11 +180,9 @@ def test_this_node_coordinates_everything(version: int, key_type: int) -> None:
             assert one.error_message == ("NONE" if version else "")
         assert (one.error_code, one.node_id, one.host, one.port) == (0, 1, "127.0.0.1", 9092)
 
-    with_node(use)
 
-
-def test_several_keys_are_answered_one_by_one() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_several_keys_are_answered_one_by_one() -> None:
+    async with cluster_node() as node:
         access = Denying(Operation.DESCRIBE, resource=Resource.GROUP, name="b")
         found = await find(node, 4, 0, "a", "b", "a", access=access)
         assert [(each.key, each.error_code, each.node_id, each.error_message) for each in found.coordinators] == [
@@ -218,33 +192,27 @@ def test_several_keys_are_answered_one_by_one() -> None:
         ]
         assert (await find(node, 4, 0)).coordinators == []
 
-    with_node(use)
-
 
 @pytest.mark.parametrize(
     ("key_type", "code", "message"),
     [(0, 30, "Group authorization failed."), (1, 53, "Transactional Id authorization failed."), (9, 42, MALFORMED)],
 )
-def test_what_is_refused_before_version_4_says_why(key_type: int, code: int, message: str) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_is_refused_before_version_4_says_why(key_type: int, code: int, message: str) -> None:
+    async with cluster_node() as node:
         found = await find(node, 2, key_type, "k", access=Denying(Operation.DESCRIBE))
         assert (found.error_code, found.node_id, found.host, found.port) == (code, -1, "", -1)
         assert found.error_message.startswith(message)
 
-    with_node(use)
-
 
 @pytest.mark.parametrize(("key_type", "message"), [(2, ""), (9, MALFORMED), (-1, MALFORMED)])
-def test_there_are_no_share_groups_and_no_other_types(key_type: int, message: str) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_there_are_no_share_groups_and_no_other_types(key_type: int, message: str) -> None:
+    async with cluster_node() as node:
         (one,) = (await find(node, 6, key_type, "k")).coordinators
         assert (one.error_code, one.error_message[: len(MALFORMED)]) == (42, message)
 
-    with_node(use)
 
-
-def test_the_cluster_is_described() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_the_cluster_is_described() -> None:
+    async with cluster_node() as node:
         for version in (0, 1, 2):
             request = DescribeClusterRequest(include_cluster_authorized_operations=True)
             found = await node.ask(request, version)
@@ -253,19 +221,14 @@ def test_the_cluster_is_described() -> None:
             assert set(found.authorized_operations) == {5, 7, 8, 9, 10, 11, 12}
         assert (await node.ask(DescribeClusterRequest(), 1)).authorized_operations is None
 
-    with_node(use)
-
 
 @pytest.mark.parametrize(
     ("endpoint_type", "code", "message"),
     [(2, 114, "an endpoint of type CONTROLLER"), (3, 115, "Unsupported endpoint type 3")],
 )
-def test_only_brokers_are_described(endpoint_type: int, code: int, message: str) -> None:
+async def test_only_brokers_are_described(endpoint_type: int, code: int, message: str) -> None:
     """KIP-919."""
-
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         found = await node.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
         assert (found.error_code, found.brokers, found.controller_id) == (code, [], -1)
         assert message in found.error_message
-
-    with_node(use)

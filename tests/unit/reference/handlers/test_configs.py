@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.topic_configs import check_topic_config
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.handlers.configs import config_fault
-from tests.unit.reference.cluster_node import ClusterNode, Denying, with_node
+from tests.unit.reference.cluster_node import ClusterNode, Denying, cluster_node
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -56,8 +56,8 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_the_configs_of_a_topic(version: int) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_the_configs_of_a_topic(version: int) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1, {"max.message.bytes": "9"})
         (found,) = await describe(node, (TOPIC, "orders", None), version=version)
         assert (found.error_code, found.error_message, len(found.configs)) == (0, "", 37)
@@ -70,11 +70,9 @@ def test_the_configs_of_a_topic(version: int) -> None:
         if version >= 3:
             assert (own.config_type, own.documentation) == (3, None)
 
-    with_node(use)
 
-
-def test_only_what_is_asked_for() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_only_what_is_asked_for() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         (found,) = await describe(
             node, (TOPIC, "orders", ["segment.bytes", "nonsense"]), synonyms=False, documentation=True
@@ -89,11 +87,9 @@ def test_only_what_is_asked_for() -> None:
         assert len(everything.configs) == 37
         assert await describe(node) == []
 
-    with_node(use)
 
-
-def test_the_properties_of_the_broker() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_the_properties_of_the_broker() -> None:
+    async with cluster_node({"num.partitions": "3"}) as node:
         names = ["num.partitions", "node.id", "auto.create.topics.enable", "ssl.key.password", "log.segment.bytes"]
         (found,) = await describe(node, (BROKER, "1", names))
         shown = {
@@ -112,8 +108,6 @@ def test_the_properties_of_the_broker() -> None:
         (defaults,) = await describe(node, (BROKER, "", None))
         assert (defaults.error_code, defaults.configs) == (0, [])
 
-    with_node(use, {"num.partitions": "3"})
-
 
 @pytest.mark.parametrize(
     ("kind", "name", "code", "message"),
@@ -129,17 +123,15 @@ def test_the_properties_of_the_broker() -> None:
         (3, "1", 42, "This most likely occurs because of a request being malformed"),
     ],
 )
-def test_what_has_no_configs(kind: int, name: str, code: int, message: str) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_has_no_configs(kind: int, name: str, code: int, message: str) -> None:
+    async with cluster_node() as node:
         (found,) = await describe(node, (kind, name, None))
         assert (found.error_code, found.configs, found.resource_name) == (code, [], name)
         assert found.error_message.startswith(message)
 
-    with_node(use)
 
-
-def test_who_may_see_configs() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_who_may_see_configs() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         asked = ((TOPIC, "orders", None), (TOPIC, "absent", None), (BROKER, "1", None))
         found = await describe(node, *asked, access=Denying(Operation.DESCRIBE_CONFIGS))
@@ -149,11 +141,9 @@ def test_who_may_see_configs() -> None:
             (31, "Cluster authorization failed.", []),
         ]
 
-    with_node(use)
 
-
-def test_configs_are_set_and_taken_back() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_configs_are_set_and_taken_back() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1, {"retention.ms": "5"})
 
         def configs() -> dict[str, str]:
@@ -170,13 +160,10 @@ def test_configs_are_set_and_taken_back() -> None:
         assert await alter(node, "orders") == (0, None)
         assert configs() == {"retention.ms": "5", "max.message.bytes": "7"}
 
-    with_node(use)
 
-
-def test_lists_are_appended_to_and_subtracted_from() -> None:
+async def test_lists_are_appended_to_and_subtracted_from() -> None:
     """KIP-339; what is not set starts from the default."""
-
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("orders", 1)
         for how, value, expected in (
             (APPEND, "compact", "delete,compact"),
@@ -188,8 +175,6 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
             topic = node.catalog.topic("orders")
             assert topic is not None
             assert topic.configs["cleanup.policy"] == expected
-
-    with_node(use)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +191,13 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
         ([("retention.ms", SET, "7"), ("retention.ms", DELETE, None)], 42, "Error due to duplicate config keys"),
     ],
 )
-def test_what_is_not_altered(operations: list[tuple[str, int, str | None]], code: int, message: str | None) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_is_not_altered(
+    operations: list[tuple[str, int, str | None]], code: int, message: str | None
+) -> None:
+    async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1, {"segment.ms": "5"})
         assert await alter(node, "orders", *operations) == (code, message)
         assert node.catalog.topic("orders") == topic
-
-    with_node(use)
 
 
 @pytest.mark.parametrize(
@@ -228,17 +213,15 @@ def test_what_is_not_altered(operations: list[tuple[str, int, str | None]], code
         (3, "x", 42, "Unknown resource type 3"),
     ],
 )
-def test_what_cannot_be_altered(kind: int, name: str, code: int, message: str) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_cannot_be_altered(kind: int, name: str, code: int, message: str) -> None:
+    async with cluster_node() as node:
         found_code, found = await alter(node, name, ("retention.ms", SET, "1"), kind=kind)
         assert found_code == code
         assert (found or "").startswith(message)
 
-    with_node(use)
 
-
-def test_who_may_alter() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_who_may_alter() -> None:
+    async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1)
         access = Denying(Operation.ALTER_CONFIGS)
         assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=access))[0] == 29
@@ -247,11 +230,9 @@ def test_who_may_alter() -> None:
         other = Denying(Operation.ALTER_CONFIGS, resource=Resource.CLUSTER)
         assert (await alter(node, "orders", ("retention.ms", SET, "1"), access=other))[0] == 0
 
-    with_node(use)
 
-
-def test_a_resource_given_twice_is_altered_by_neither() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_resource_given_twice_is_altered_by_neither() -> None:
+    async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1)
         config = _Altered.AlterableConfig(name="retention.ms", config_operation=SET, value="1")
         resource = _Altered(resource_type=TOPIC, resource_name="orders", configs=[config])
@@ -259,8 +240,6 @@ def test_a_resource_given_twice_is_altered_by_neither() -> None:
         responses = (await node.ask(request, 1)).responses
         assert [each.error_code for each in responses] == [42, 42]
         assert node.catalog.topic("orders") == topic
-
-    with_node(use)
 
 
 def test_a_refusal_is_told_in_kafkas_words() -> None:

@@ -13,7 +13,7 @@ from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from tests.unit.reference.coordinator.access import denied
-from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, run
+from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import until
 
@@ -77,8 +77,8 @@ def _rows(response: Any) -> dict[tuple[str, int], Any]:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_every_version_reads(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_every_version_reads(version: int) -> None:
+    async with node(known()) as running:
         offered = running.fetching.handlers()[Api.FETCH]
         assert (offered.version_min, offered.version_max) == (4, 18)
         await _plain(running, b"a", b"b")
@@ -90,11 +90,9 @@ def test_every_version_reads(version: int) -> None:
         empty = await running.read(1, version=version)
         assert (empty.error_code, empty.records, empty.aborted_transactions) == (0, b"", [])
 
-    run(check, known())
 
-
-def test_there_are_no_sessions() -> None:
-    async def check(running: Node) -> None:
+async def test_there_are_no_sessions() -> None:
+    async with node(known()) as running:
         await _plain(running, b"a")
         for session_epoch in (0, -1):
             response = await _fetch(running, {("t", 0): 0}, session_epoch=session_epoch)
@@ -106,11 +104,9 @@ def test_there_are_no_sessions() -> None:
         unknown = await _fetch(running, {("t", 0): 0}, session_id=7, session_epoch=3)
         assert (unknown.error_code, unknown.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
 
-    run(check, known())
 
-
-def test_errors_are_answered_per_partition_and_at_once() -> None:
-    async def check(running: Node) -> None:
+async def test_errors_are_answered_per_partition_and_at_once() -> None:
+    async with node(known()) as running:
         await _plain(running, b"a")
         offsets = {("t", 0): 0, ("t", 1): 5, ("t", 9): 0, ("missing", 0): 0, ("u", 0): 0}
         access = denied((Operation.READ, Resource.TOPIC, "u"))
@@ -136,43 +132,35 @@ def test_errors_are_answered_per_partition_and_at_once() -> None:
         }
         assert {each.records for each in failed} == {b""}
 
-    run(check, known())
 
-
-def test_a_disk_that_cannot_be_read() -> None:
-    async def check(running: Node) -> None:
+async def test_a_disk_that_cannot_be_read() -> None:
+    async with node(known()) as running:
         log = running.cluster.log("t", 0)
         with mock.patch.object(log, "read", side_effect=OSError("input/output error")):
             got = await running.read(max_wait_ms=60_000)
         assert (got.error_code, got.high_watermark, got.records) == (Code.KAFKA_STORAGE_ERROR, -1, b"")
 
-    run(check, known())
 
-
-def test_an_unknown_topic_id() -> None:
-    async def check(running: Node) -> None:
+async def test_an_unknown_topic_id() -> None:
+    async with node(known()) as running:
         running.disk.topics.pop("u")
         response = await _fetch(running, {("u", 0): 0}, version=13)
         assert response.responses[0].topic_id == TOPIC_IDS["u"]
         assert response.responses[0].partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
 
-    run(check, known())
-
 
 @pytest.mark.parametrize(("epoch", "code"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
-def test_a_reader_that_knows_another_leader_is_told(epoch: int, code: int) -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_that_knows_another_leader_is_told(epoch: int, code: int) -> None:
+    async with node(known()) as running:
         # The node that wrote the seed was the first.
         assert (await running.read(current_leader_epoch=epoch)).error_code == code
-
-    run(check, known())
 
 
 # --- how much ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_partition_with_data_gives_one_batch_however_large() -> None:
-    async def check(running: Node) -> None:
+async def test_the_first_partition_with_data_gives_one_batch_however_large() -> None:
+    async with node(known()) as running:
         for partition in (1, 2):
             for _ in range(2):
                 await _plain(running, b"x" * 100, partition=partition)
@@ -189,14 +177,12 @@ def test_the_first_partition_with_data_gives_one_batch_however_large() -> None:
         assert await sizes(max_bytes=3 * size_bytes) == [0, 2 * size_bytes, size_bytes]
         assert await sizes(max_bytes=2 * size_bytes) == [0, 2 * size_bytes, 0]
 
-    run(check, known())
-
 
 # --- how long ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_data_and_no_longer() -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_waits_for_data_and_no_longer() -> None:
+    async with node(known()) as running:
         with _reads(running) as reads:
             task = asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0))
             await until(lambda: reads.call_count == 1)
@@ -204,11 +190,9 @@ def test_a_reader_waits_for_data_and_no_longer() -> None:
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a"]
 
-    run(check, known())
 
-
-def test_a_reader_waits_for_as_much_as_it_asks() -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_waits_for_as_much_as_it_asks() -> None:
+    async with node(known()) as running:
         size_bytes = len(batch(b"a"))
         with _reads(running) as reads:
             task = asyncio.ensure_future(running.read(max_wait_ms=60_000, min_bytes=2 * size_bytes, isolation=0))
@@ -219,11 +203,9 @@ def test_a_reader_waits_for_as_much_as_it_asks() -> None:
         await _plain(running, b"b")
         assert committed(await asyncio.wait_for(task, 5)) == [b"a", b"b"]
 
-    run(check, known())
 
-
-def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
+    async with node(known()) as running:
         await _plain(running, b"a")
         loop = asyncio.get_running_loop()
         start_s = loop.time()
@@ -234,11 +216,9 @@ def test_a_reader_gets_what_there_is_when_its_time_is_over() -> None:
         got = await running.read(max_wait_ms=60_000, min_bytes=1 << 19, max_bytes=10, isolation=0)
         assert committed(got) == [b"a"]
 
-    run(check, known())
 
-
-def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> None:
+    async with node(known()) as running:
         with _reads(running) as reads:
             task = asyncio.ensure_future(running.read(max_wait_ms=60_000))
             await until(lambda: reads.call_count == 1)
@@ -248,11 +228,9 @@ def test_a_reader_of_committed_data_is_woken_by_the_end_of_the_transaction() -> 
         assert (await running.end(PAIR)).error_code == 0
         assert committed(await asyncio.wait_for(task, 5)) == [b"v"]
 
-    run(check, known())
 
-
-def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
-    async def check(running: Node) -> None:
+async def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
+    async with node(known()) as running:
         with _reads(running, "u") as reads:
             task = asyncio.ensure_future(_fetch(running, {("u", 0): 0, ("t", 0): 0}, max_wait_ms=60_000))
             await until(lambda: reads.call_count == 1)
@@ -262,11 +240,9 @@ def test_a_topic_that_is_deleted_wakes_its_readers() -> None:
         assert [each.error_code for each in rows.values()] == [Code.UNKNOWN_TOPIC_OR_PARTITION, 0]
         assert rows["u", 0].high_watermark == -1
 
-    run(check, known())
 
-
-def test_a_reader_that_goes_away_disturbs_no_other() -> None:
-    async def check(running: Node) -> None:
+async def test_a_reader_that_goes_away_disturbs_no_other() -> None:
+    async with node(known()) as running:
         with _reads(running) as reads:
             tasks = [asyncio.ensure_future(running.read(max_wait_ms=60_000, isolation=0)) for _ in range(2)]
             await until(lambda: reads.call_count == 2)
@@ -276,25 +252,21 @@ def test_a_reader_that_goes_away_disturbs_no_other() -> None:
         await _plain(running, b"a")
         assert committed(await asyncio.wait_for(tasks[1], 5)) == [b"a"]
 
-    run(check, known())
 
-
-def test_a_request_for_nothing_is_answered_at_once() -> None:
-    async def check(running: Node) -> None:
+async def test_a_request_for_nothing_is_answered_at_once() -> None:
+    async with node(known()) as running:
         request = FetchRequest(
             max_wait_ms=60_000, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0, session_epoch=-1, topics=[]
         )
         response = await asyncio.wait_for(running.fetching.fetch(RequestContext(version=12), request), 5)
         assert response.responses == []
 
-    run(check, known())
-
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_sees_what_is_not_durable() -> None:
-    async def check(running: Node) -> None:
+async def test_nobody_sees_what_is_not_durable() -> None:
+    async with node(known()) as running:
         running.disk.stop_at = running.disk.syncs + 1
         task = asyncio.ensure_future(_plain(running, b"a"))
         await until(running.disk.stopped.is_set)
@@ -304,11 +276,9 @@ def test_nobody_sees_what_is_not_durable() -> None:
         await task
         assert (await running.read(isolation=0)).high_watermark == 1
 
-    run(check, known())
 
-
-def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader() -> None:
-    async def check(running: Node) -> None:
+async def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader() -> None:
+    async with node(known()) as running:
         await _plain(running, b"before")
         assert await running.write(PAIR) == 0
         await _plain(running, b"after")
@@ -317,11 +287,9 @@ def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader
             assert (got.high_watermark, got.last_stable_offset) == (3, 1)
             assert committed(got) == values
 
-    run(check, known())
 
-
-def test_aborted_transactions_are_named() -> None:
-    async def check(running: Node) -> None:
+async def test_aborted_transactions_are_named() -> None:
+    async with node(known()) as running:
         await _plain(running, b"before")
         assert await running.write(PAIR) == 0
         assert (await running.end(PAIR, commit=False)).error_code == 0
@@ -331,5 +299,3 @@ def test_aborted_transactions_are_named() -> None:
         assert committed(got) == [b"before"]
         assert (await running.read(isolation=0)).aborted_transactions is None
         assert (await running.read(offset=3)).aborted_transactions == []
-
-    run(check, known())

@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.protocol.api import Api
 from tests.unit.reference.coordinator.access import denied
-from tests.unit.reference.node import START_MS, Node, batch, exchange, run
+from tests.unit.reference.node import START_MS, Node, batch, exchange, node
 from tests.unit.reference.seeds import known
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
@@ -63,8 +63,8 @@ async def _times(running: Node, *offsets_ms: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_the_ends_of_a_log(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_the_ends_of_a_log(version: int) -> None:
+    async with node(known()) as running:
         offered = running.offsets.handlers()[Api.LIST_OFFSETS]
         assert (offered.version_min, offered.version_max) == (1, 11)
         await _times(running, 10, 30, 20)
@@ -82,11 +82,9 @@ def test_the_ends_of_a_log(version: int) -> None:
             expected = found if version >= first_version else unsupported
             assert await _list(running, ("t", 0, timestamp), version=version) == [expected]
 
-    run(check, known())
 
-
-def test_the_first_record_at_or_after_a_time() -> None:
-    async def check(running: Node) -> None:
+async def test_the_first_record_at_or_after_a_time() -> None:
+    async with node(known()) as running:
         await _times(running, 10, 30, 20)
         for offset_ms, expected in (
             (0, (0, 0, START_MS + 10, 1)),
@@ -98,11 +96,9 @@ def test_the_first_record_at_or_after_a_time() -> None:
         assert await _list(running, ("t", 1, START_MS)) == [(0, -1, -1, -1)]
         assert await _list(running, ("t", 1, MAX_TIMESTAMP)) == [(0, -1, -1, -1)]
 
-    run(check, known())
 
-
-def test_the_latest_offset_is_what_the_reader_may_see() -> None:
-    async def check(running: Node) -> None:
+async def test_the_latest_offset_is_what_the_reader_may_see() -> None:
+    async with node(known()) as running:
         await _times(running, 0)
         assert await running.write(PAIR) == 0
         await _times(running, 50)
@@ -110,11 +106,9 @@ def test_the_latest_offset_is_what_the_reader_may_see() -> None:
         late = START_MS + 50
         assert [(await _list(running, ("t", 0, late), isolation=level))[0][1] for level in (0, 1)] == [2, -1]
 
-    run(check, known())
 
-
-def test_errors_of_list_offsets() -> None:
-    async def check(running: Node) -> None:
+async def test_errors_of_list_offsets() -> None:
+    async with node(known()) as running:
         access = denied((Operation.DESCRIBE, Resource.TOPIC, "u"))
         found = await _list(
             running, ("t", 0, LATEST), ("t", 9, LATEST), ("missing", 0, LATEST), ("u", 0, LATEST), access=access
@@ -125,30 +119,24 @@ def test_errors_of_list_offsets() -> None:
         assert [row[0] for row in twice] == [Code.INVALID_REQUEST, 0]
         assert [(await _list(running, ("t", 0, LATEST), epoch=epoch))[0][0] for epoch in (0, 1, 2)] == [74, 0, 75]
 
-    run(check, known())
 
-
-def test_a_disk_that_cannot_be_read() -> None:
-    async def check(running: Node) -> None:
+async def test_a_disk_that_cannot_be_read() -> None:
+    async with node(known()) as running:
         log = running.cluster.log("t", 0)
         with mock.patch.object(log, "offset_for_timestamp", side_effect=OSError("input/output error")):
             assert await _list(running, ("t", 0, 0)) == [(Code.KAFKA_STORAGE_ERROR, -1, -1, -1)]
 
-    run(check, known())
 
-
-def test_a_batch_that_cannot_be_looked_into() -> None:
-    async def check(running: Node) -> None:
+async def test_a_batch_that_cannot_be_looked_into() -> None:
+    async with node(known()) as running:
         records = batch(b"v", codec=4)  # says zstd, and is not
         assert (await running.produce({("t", 0): records}, tid=None))["t", 0].error_code == 0
         assert (await _list(running, ("t", 0, 0)))[0] == (Code.CORRUPT_MESSAGE, -1, -1, -1)
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_where_an_epoch_ends(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_where_an_epoch_ends(version: int) -> None:
+    async with node(known()) as running:
         access = denied((Operation.DESCRIBE, Resource.TOPIC, "u"))
         await _times(running, 0, 0)
 
@@ -184,5 +172,3 @@ def test_where_an_epoch_ends(version: int) -> None:
             (Code.TOPIC_AUTHORIZATION_FAILED, -1, -1),
         ]
         assert [(await ends(current, ("t", 0, 1)))[0] for current in (0, 2)] == [(74, -1, -1), (75, -1, -1)]
-
-    run(check, known())

@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from spark_2pc_sink.reference.transactions.verification import VerificationSettings
 from tests.unit.reference.coordinator.access import denied
-from tests.unit.reference.node import START_MS, TID, Node, batch, batch_of_times, run
+from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import until
 
@@ -26,8 +26,8 @@ PRODUCE_VERSIONS = range(3, 14)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_every_version_appends_and_says_where(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_every_version_appends_and_says_where(version: int) -> None:
+    async with node() as running:
         assert running.producing.handlers()[Api.PRODUCE].version_min == 3
         for base_offset in (0, 2):
             answer = (await running.produce({T0: batch(b"a", b"b")}, tid=None, version=version))[T0]
@@ -37,21 +37,17 @@ def test_every_version_appends_and_says_where(version: int) -> None:
         got = await running.read(isolation=0)
         assert got.high_watermark == 4
 
-    run(check)
 
-
-def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
-    async def check(running: Node) -> None:
+async def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
+    async with node() as running:
         running.cluster.settings = LogSettings(log_append_time=True)
         running.now_ms += 77
         answer = (await running.produce({T0: batch(b"a")}, tid=None))[T0]
         assert (answer.error_code, answer.log_append_time_ms) == (0, START_MS + 77)
 
-    run(check)
 
-
-def test_partitions_are_answered_one_by_one() -> None:
-    async def check(running: Node) -> None:
+async def test_partitions_are_answered_one_by_one() -> None:
+    async with node() as running:
         broken = bytearray(batch(b"x"))
         broken[-1] ^= 1
         answers = await running.produce(
@@ -79,14 +75,11 @@ def test_partitions_are_answered_one_by_one() -> None:
             if name != T0
         } == {(-1, -1, -1)}
 
-    run(check)
-
 
 @pytest.mark.parametrize("version", [7, 8])
-def test_records_from_the_future_are_named(version: int) -> None:
+async def test_records_from_the_future_are_named(version: int) -> None:
     """KIP-467, from v8 on; message.timestamp.after.max.ms is an hour."""
-
-    async def check(running: Node) -> None:
+    async with node() as running:
         records = batch_of_times(START_MS, START_MS + 3_600_001, START_MS + 3_600_000, START_MS + 9_000_000)
         answer = (await running.produce({T0: records}, tid=None, version=version))[T0]
         assert (answer.error_code, answer.base_offset) == (Code.INVALID_TIMESTAMP, -1)
@@ -96,14 +89,11 @@ def test_records_from_the_future_are_named(version: int) -> None:
         answer = (await running.produce({T0: unreadable}, tid=None, version=version))[T0]
         assert (answer.error_code, answer.record_errors) == (Code.INVALID_TIMESTAMP, [])
 
-    run(check)
-
 
 @pytest.mark.parametrize("version", [7, 8])
-def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> None:
+async def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> None:
     """LogValidator.validateKey; in Kafka before what is known of the producer is looked at."""
-
-    async def check(running: Node) -> None:
+    async with node() as running:
         running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact", "delete"}))
         assert (await running.produce({T0: batch(b"a")}, tid=None, version=version))[T0].error_code == 0
         answer = (await running.produce({T0: batch_of_times(*[START_MS] * 4)}, tid=None, version=version))[T0]
@@ -127,11 +117,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> None:
         assert (answer.error_code, answer.record_errors, answer.error_message) == (Code.INVALID_RECORD, [], None)
         assert (await running.read(isolation=0)).high_watermark == 1
 
-    run(check)
 
-
-def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
-    async def check(running: Node) -> None:
+async def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
+    async with node() as running:
         without_sequence = batch(b"a", pair=(7, 0), sequence=-1, transactional=False)
         answers = await running.produce({T0: without_sequence, ("t", 9): without_sequence}, tid=None)
         assert [(each.error_code, each.log_start_offset) for each in answers.values()] == [
@@ -139,19 +127,15 @@ def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -
             (Code.UNKNOWN_TOPIC_OR_PARTITION, -1),
         ]
 
-    run(check)
 
-
-def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
-    async def check(running: Node) -> None:
+async def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
+    async with node() as running:
         answers = await running.produce({T0: batch(b"a"), ("missing", 0): batch(b"a")}, tid=None, version=13)
         assert [each.error_code for each in answers.values()] == [0, Code.UNKNOWN_TOPIC_ID]
 
-    run(check)
 
-
-def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
-    async def check(running: Node) -> None:
+async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
+    async with node() as running:
         access = denied((Operation.WRITE, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TOPIC, "missing"))
         answers = await running.produce(
             {T0: batch(b"a"), ("t", 1): b"", ("missing", 0): batch(b"a"), ("u", 0): batch(b"a")},
@@ -162,31 +146,25 @@ def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it()
         assert [each.error_code for each in answers.values()] == [refused, refused, refused, 0]
         assert running.batches() == []
 
-    run(check)
-
 
 @pytest.mark.parametrize(("version", "code"), [(6, Code.UNSUPPORTED_COMPRESSION_TYPE), (7, Code.NONE)])
-def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
-    async def check(running: Node) -> None:
+async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
+    async with node() as running:
         answers = await running.produce({T0: batch(b"a", codec=4)}, tid=None, version=version)
         assert answers[T0].error_code == code
 
-    run(check)
 
-
-def test_internal_topics_are_for_the_admin_client() -> None:
-    async def check(running: Node) -> None:
+async def test_internal_topics_are_for_the_admin_client() -> None:
+    async with node() as running:
         internal = ("__consumer_offsets", 0)
         answers = await running.produce({internal: batch(b"a"), T0: batch(b"a")}, tid=None)
         assert [each.error_code for each in answers.values()] == [Code.INVALID_TOPIC_EXCEPTION, 0]
         answers = await running.produce({internal: batch(b"a")}, tid=None, client_id="__admin_client")
         assert answers[internal].error_code == 0
 
-    run(check)
 
-
-def test_what_may_be_waited_for() -> None:
-    async def check(running: Node) -> None:
+async def test_what_may_be_waited_for() -> None:
+    async with node() as running:
         for acks in (2, -2):
             answers = await running.produce({T0: batch(b"a"), ("t", 9): batch(b"a")}, tid=None, acks=acks)
             assert [each.error_code for each in answers.values()] == [21, Code.UNKNOWN_TOPIC_OR_PARTITION]
@@ -198,11 +176,9 @@ def test_what_may_be_waited_for() -> None:
         assert (await running.produce({T0: batch(b"a")}, tid=None, acks=1))[T0].base_offset == 1
         assert (await running.read(isolation=0)).high_watermark == 2
 
-    run(check)
 
-
-def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_for_at_once() -> None:
-    async def check(running: Node) -> None:
+async def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_for_at_once() -> None:
+    async with node() as running:
         running.disk.stop_at = running.disk.syncs + 2
         names = [("t", 0), ("t", 1), ("t", 2)]
         task = asyncio.ensure_future(running.produce(dict.fromkeys(names, batch(b"a")), tid=None))
@@ -214,11 +190,9 @@ def test_nothing_is_answered_before_it_is_durable_and_all_partitions_are_waited_
         running.disk.released.set()
         assert [each.error_code for each in (await task).values()] == [0, 0, 0]
 
-    run(check)
 
-
-def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
-    async def check(running: Node) -> None:
+async def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
+    async with node() as running:
         running.disk.stop_at = running.disk.syncs + 1
         # The first sync runs, and the second is due for both of the others.
         tasks = [asyncio.ensure_future(running.produce({T0: batch(b"a")}, tid=None)) for _ in range(3)]
@@ -230,30 +204,24 @@ def test_a_request_that_is_cancelled_takes_no_other_with_it() -> None:
         assert (await asyncio.wait_for(tasks[2], 5))[T0].error_code == 0
         assert (await running.read(isolation=0)).high_watermark == 3
 
-    run(check)
 
-
-def test_a_full_disk_is_said_for_its_partition_only() -> None:
-    async def check(running: Node) -> None:
+async def test_a_full_disk_is_said_for_its_partition_only() -> None:
+    async with node() as running:
         running.disk.append_error = "t-1"
         answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
         assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
 
-    run(check)
 
-
-def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
-    async def check(running: Node) -> None:
+async def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
+    async with node() as running:
         running.disk.sync_error = "t-1"
         answers = await running.produce({T0: batch(b"a"), ("t", 1): batch(b"a")}, tid=None)
         assert [each.error_code for each in answers.values()] == [0, Code.KAFKA_STORAGE_ERROR]
         assert (answers["t", 1].base_offset, answers["t", 1].log_start_offset) == (-1, -1)
 
-    run(check)
 
-
-def test_a_retry_is_answered_with_the_first_offset() -> None:
-    async def check(running: Node) -> None:
+async def test_a_retry_is_answered_with_the_first_offset() -> None:
+    async with node() as running:
         first = batch(b"a", b"b", pair=(7, 0), sequence=0, transactional=False)
         following = batch(b"c", pair=(7, 0), sequence=2, transactional=False)
         answers = [(await running.produce({T0: records}, tid=None))[T0] for records in (first, following, first)]
@@ -265,14 +233,12 @@ def test_a_retry_is_answered_with_the_first_offset() -> None:
         # A refused append says where the log starts; a request that never came so far does not.
         assert (refused.base_offset, refused.log_start_offset) == (-1, 0)
 
-    run(check)
-
 
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
-    async def check(running: Node) -> None:
+async def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
+    async with node(known()) as running:
         batches = {T0: batch(b"a", pair=PAIR, sequence=0), ("u", 0): batch(b"a")}
         nobody = await running.produce(batches, tid=None)
         access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
@@ -282,11 +248,9 @@ def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
         # Nobody asks about an id that is not used.
         assert (await running.produce({T0: batch(b"a")}, access=access))[T0].error_code == 0
 
-    run(check, known())
 
-
-def test_one_request_is_of_one_producer() -> None:
-    async def check(running: Node) -> None:
+async def test_one_request_is_of_one_producer() -> None:
+    async with node(known()) as running:
         batches = {
             T0: batch(b"a", pair=PAIR, sequence=0),
             ("t", 1): batch(b"a", pair=(42, 6), sequence=0),
@@ -295,11 +259,9 @@ def test_one_request_is_of_one_producer() -> None:
         answers = await running.produce(batches)
         assert {each.error_code for each in answers.values()} == {Code.INVALID_PRODUCER_ID_MAPPING}
 
-    run(check, known())
 
-
-def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> None:
-    async def check(running: Node) -> None:
+async def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> None:
+    async with node(known()) as running:
         before = len(running.records())
         names = [("t", 0), ("t", 1), ("u", 0)]
         answers = await running.produce(dict.fromkeys(names, batch(b"a", pair=PAIR, sequence=0)))
@@ -311,22 +273,17 @@ def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> Non
         assert await running.write(PAIR, sequence=1) == 0
         assert len(running.records()) == before + 1
 
-    run(check, known())
 
-
-def test_nobody_asks_about_what_is_refused_anyway() -> None:
-    async def check(running: Node) -> None:
+async def test_nobody_asks_about_what_is_refused_anyway() -> None:
+    async with node(known()) as running:
         zstd = batch(b"a", pair=PAIR, sequence=0, codec=4)
         answers = await running.produce({T0: zstd, ("t", 9): batch(b"a", pair=PAIR, sequence=0)}, version=6)
         assert [each.error_code for each in answers.values()] == [76, Code.UNKNOWN_TOPIC_OR_PARTITION]
 
-    run(check, known())
 
-
-def test_a_producer_is_answered_when_its_records_are_durable() -> None:
+async def test_a_producer_is_answered_when_its_records_are_durable() -> None:
     """What adds their partition is written by then, and may follow to the disk later."""
-
-    async def check(running: Node) -> None:
+    async with node(known()) as running:
         running.disk.stop_in = "t-0"
         task = asyncio.ensure_future(running.write(PAIR))
         await until(running.disk.stopped.is_set)
@@ -334,8 +291,6 @@ def test_a_producer_is_answered_when_its_records_are_durable() -> None:
         assert not task.done()
         running.disk.released.set()
         assert (await task, running.disk.syncs) == (0, 1)
-
-    run(check, known())
 
 
 @pytest.mark.parametrize(
@@ -348,10 +303,10 @@ def test_a_producer_is_answered_when_its_records_are_durable() -> None:
         (PAIR, TID, {11: 120, 10: 48}),
     ],
 )
-def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
+async def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
     pair: tuple[int, int], tid: str, codes: dict[int, int]
 ) -> None:
-    async def check(running: Node) -> None:
+    async with node(known()) as running:
         for version, code in codes.items():
             batches = {T0: batch(b"a", pair=pair, sequence=0), ("u", 0): batch(b"a")}
             answers = await running.produce(batches, tid=tid, version=version)
@@ -359,20 +314,16 @@ def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
             assert (answers[T0].base_offset, answers[T0].log_start_offset) == (-1, -1)
         assert running.batches() == []
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_an_old_client_that_added_its_partition_may_write(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_an_old_client_that_added_its_partition_may_write(version: int) -> None:
+    async with node(known()) as running:
         assert await running.add(PAIR, T0) == [0]
         assert await running.write(PAIR, version=version) == 0
 
-    run(check, known())
 
-
-def test_an_old_client_is_believed_where_verification_is_off() -> None:
-    async def check(running: Node) -> None:
+async def test_an_old_client_is_believed_where_verification_is_off() -> None:
+    async with node(known(), verification=VerificationSettings(enabled=False)) as running:
         running.cluster.settings = LogSettings(verification=False)
         assert await running.write(PAIR, version=11) == 0
         found = running.service.state.get(TID)
@@ -382,11 +333,9 @@ def test_an_old_client_is_believed_where_verification_is_off() -> None:
         assert await running.write(PAIR, version=12, partition=1) == 0
         assert running.service.state.get(TID) is not found
 
-    run(check, known(), verification=VerificationSettings(enabled=False))
 
-
-def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
-    async def check(running: Node) -> None:
+async def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
+    async with node(known()) as running:
         assert await running.write(PAIR) == 0
         assert (await running.end(PAIR)).error_code == 0
         await running.settled()
@@ -394,13 +343,10 @@ def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
         assert await running.write(PAIR, sequence=1) == Code.INVALID_PRODUCER_EPOCH
         assert len(running.records()) == before
 
-    run(check, known())
 
-
-def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
+async def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
     """KIP-890: the leader tries again while the coordinator answers CONCURRENT_TRANSACTIONS."""
-
-    async def check(running: Node) -> None:
+    async with node(known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000)) as running:
         for epoch in range(5, 25):
             assert await running.write((42, epoch)) == 0
             ended = await running.end((42, epoch))
@@ -408,14 +354,11 @@ def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None
         await running.settled()
         assert len(running.markers_of()) == 20
 
-    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
-
 
 @pytest.mark.parametrize(("version", "code", "asked_max"), [(12, 51, 6), (11, 19, 1), (10, 19, 1)])
-def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, asked_max: int) -> None:
+async def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, asked_max: int) -> None:
     """Only the implicit add is tried again: as long as the property says, with a pause in between."""
-
-    async def check(running: Node) -> None:
+    async with node(known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40)) as running:
         assert await running.write(PAIR) == 0
         running.disk.append_error = "t-0"
         assert (await running.end(PAIR)).error_code == 0
@@ -425,11 +368,9 @@ def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, ask
         assert min(2, asked_max) <= asked.call_count <= asked_max
         running.disk.append_error = ""
 
-    run(check, known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40))
 
-
-def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
-    async def check(running: Node) -> None:
+async def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
+    async with node(known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000)) as running:
         assert await running.write(PAIR) == 0
         running.disk.stop_in = "t-0"
         assert (await running.end(PAIR)).error_code == 0
@@ -440,11 +381,9 @@ def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
         running.disk.released.set()
         assert (await task)["u", 0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    run(check, known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000))
 
-
-def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:
-    async def check(running: Node) -> None:
+async def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None:
+    async with node() as running:
         tasks = [
             asyncio.ensure_future(
                 running.produce({T0: batch(b"a", pair=(7, 0), sequence=sequence, transactional=False)}, tid=None)
@@ -454,21 +393,15 @@ def test_pipelined_requests_of_an_idempotent_producer_keep_their_order() -> None
         answers = [(await task)[T0] for task in tasks]
         assert [(each.error_code, each.base_offset) for each in answers] == [(0, offset) for offset in range(5)]
 
-    run(check)
 
-
-def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
-    async def check(running: Node) -> None:
+async def test_pipelined_requests_of_a_transaction_keep_their_order() -> None:
+    async with node(known()) as running:
         tasks = [asyncio.ensure_future(running.write(PAIR, sequence=sequence)) for sequence in range(5)]
         assert [await task for task in tasks] == [0] * 5
 
-    run(check, known())
 
-
-def test_a_request_for_nothing() -> None:
-    async def check(running: Node) -> None:
+async def test_a_request_for_nothing() -> None:
+    async with node() as running:
         request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1, topic_data=[])
         response = await running.producing.produce(RequestContext(version=9), request)
         assert response.responses == []
-
-    run(check)

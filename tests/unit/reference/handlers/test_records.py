@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -62,31 +61,25 @@ async def delete(
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("offset", "start"), [(0, 0), (3, 3), (RECORDS, RECORDS), (EVERYTHING, RECORDS)])
-def test_what_is_deleted_is_no_longer_read(version: int, offset: int, start: int) -> None:
-    async def used() -> None:
-        catalog = await filled()
-        assert await delete(catalog, "t", 0, offset, version=version) == (Code.NONE, start)
-        log = catalog.log("t", 0)
-        assert log is not None
-        assert log.earliest().offset == log.log_start_offset == start
-        assert log.last_stable_offset == RECORDS
-        assert log.offset_for_timestamp(0, Isolation.READ_COMMITTED).offset == (start if start < RECORDS else -1)
-        if start:
-            with pytest.raises(OffsetOutOfRangeError):
-                log.read(start - 1, max_bytes=1000, isolation=Isolation.READ_COMMITTED, min_one=True)
-        await catalog.close()
-
-    asyncio.run(used())
+async def test_what_is_deleted_is_no_longer_read(version: int, offset: int, start: int) -> None:
+    catalog = await filled()
+    assert await delete(catalog, "t", 0, offset, version=version) == (Code.NONE, start)
+    log = catalog.log("t", 0)
+    assert log is not None
+    assert log.earliest().offset == log.log_start_offset == start
+    assert log.last_stable_offset == RECORDS
+    assert log.offset_for_timestamp(0, Isolation.READ_COMMITTED).offset == (start if start < RECORDS else -1)
+    if start:
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(start - 1, max_bytes=1000, isolation=Isolation.READ_COMMITTED, min_one=True)
+    await catalog.close()
 
 
-def test_a_smaller_offset_brings_nothing_back() -> None:
-    async def used() -> None:
-        catalog = await filled()
-        await delete(catalog, "t", 0, 4)
-        assert await delete(catalog, "t", 0, 2) == (Code.NONE, 4)
-        await catalog.close()
-
-    asyncio.run(used())
+async def test_a_smaller_offset_brings_nothing_back() -> None:
+    catalog = await filled()
+    await delete(catalog, "t", 0, 4)
+    assert await delete(catalog, "t", 0, 2) == (Code.NONE, 4)
+    await catalog.close()
 
 
 @pytest.mark.parametrize(
@@ -99,16 +92,13 @@ def test_a_smaller_offset_brings_nothing_back() -> None:
         (GROUP_OFFSETS, 0, 0, Code.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_what_is_refused_deletes_nothing(topic: str, partition: int, offset: int, code: Code) -> None:
-    async def used() -> None:
-        catalog = await filled()
-        assert await delete(catalog, topic, partition, offset) == (code, -1)
-        log = catalog.log("t", 0)
-        assert log is not None
-        assert log.log_start_offset == 0
-        await catalog.close()
-
-    asyncio.run(used())
+async def test_what_is_refused_deletes_nothing(topic: str, partition: int, offset: int, code: Code) -> None:
+    catalog = await filled()
+    assert await delete(catalog, topic, partition, offset) == (code, -1)
+    log = catalog.log("t", 0)
+    assert log is not None
+    assert log.log_start_offset == 0
+    await catalog.close()
 
 
 @pytest.mark.parametrize(
@@ -120,39 +110,29 @@ def test_what_is_refused_deletes_nothing(topic: str, partition: int, offset: int
         ("", Code.NONE),
     ],
 )
-def test_where_only_compaction_removes_records_nobody_else_does(policy: str, code: Code) -> None:
+async def test_where_only_compaction_removes_records_nobody_else_does(policy: str, code: Code) -> None:
     """ReplicaManager.deleteRecordsOnLocalLog; as Kafka 4.4.0 answers, an offset beyond the end or not."""
-
-    async def used() -> None:
-        catalog = await filled()
-        await catalog.alter_configs("t", lambda _: {"cleanup.policy": policy})
-        assert await delete(catalog, "t", 0, 1) == (code, -1 if code else 1)
-        beyond = code or Code.OFFSET_OUT_OF_RANGE
-        assert await delete(catalog, "t", 0, RECORDS + 1) == (beyond, -1)
-        await catalog.close()
-
-    asyncio.run(used())
+    catalog = await filled()
+    await catalog.alter_configs("t", lambda _: {"cleanup.policy": policy})
+    assert await delete(catalog, "t", 0, 1) == (code, -1 if code else 1)
+    beyond = code or Code.OFFSET_OUT_OF_RANGE
+    assert await delete(catalog, "t", 0, RECORDS + 1) == (beyond, -1)
+    await catalog.close()
 
 
-def test_who_may_not_delete() -> None:
-    async def used() -> None:
-        catalog = await filled()
-        denied = await delete(catalog, "t", 0, 1, access=Denying(Operation.DELETE))
-        assert denied == (Code.TOPIC_AUTHORIZATION_FAILED, -1)
-        await catalog.close()
-
-    asyncio.run(used())
+async def test_who_may_not_delete() -> None:
+    catalog = await filled()
+    denied = await delete(catalog, "t", 0, 1, access=Denying(Operation.DELETE))
+    assert denied == (Code.TOPIC_AUTHORIZATION_FAILED, -1)
+    await catalog.close()
 
 
-def test_a_restart_brings_nothing_back(tmp_path: Path) -> None:
-    async def used() -> None:
-        catalog = await filled(tmp_path)
-        await delete(catalog, "t", 0, 3)
-        await catalog.close()
-        again = await opened(tmp_path)
-        log = again.log("t", 0)
-        assert log is not None
-        assert (log.log_start_offset, log.end_offset) == (3, RECORDS)
-        await again.close()
-
-    asyncio.run(used())
+async def test_a_restart_brings_nothing_back(tmp_path: Path) -> None:
+    catalog = await filled(tmp_path)
+    await delete(catalog, "t", 0, 3)
+    await catalog.close()
+    again = await opened(tmp_path)
+    log = again.log("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.end_offset) == (3, RECORDS)
+    await again.close()

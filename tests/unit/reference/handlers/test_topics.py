@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from tests.unit.reference.cluster_node import ClusterNode, Denying, with_node
+from tests.unit.reference.cluster_node import ClusterNode, Denying, cluster_node
 
 _Topic = CreateTopicsRequest.CreatableTopic
 _State = DeleteTopicsRequest.DeleteTopicState
@@ -79,8 +79,8 @@ async def grow(
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_created(version: int) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_topic_is_created(version: int) -> None:
+    async with cluster_node() as node:
         (made,) = await create(node, topic("orders", 2, configs={"max.message.bytes": "9"}), version=version)
         known = node.catalog.topic("orders")
         assert known is not None
@@ -94,8 +94,6 @@ def test_a_topic_is_created(version: int) -> None:
             assert list(shown) == sorted(shown)
         if version >= 7:
             assert made.topic_id == known.id
-
-    with_node(use)
 
 
 REFUSED: list[tuple[Any, int, str]] = [
@@ -135,8 +133,8 @@ REFUSED: list[tuple[Any, int, str]] = [
 
 @pytest.mark.parametrize(("asked", "code", "message"), REFUSED, ids=range(len(REFUSED)))
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_kafka_does_not_create(asked: Any, code: int, message: str, validate_only: bool) -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_kafka_does_not_create(asked: Any, code: int, message: str, validate_only: bool) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("there", 1)
         await node.catalog.create_topic("p.q", 1)
         before = node.catalog.topics()
@@ -149,19 +147,15 @@ def test_what_kafka_does_not_create(asked: Any, code: int, message: str, validat
         assert node.catalog.topics()[: len(before)] == before
         assert (node.catalog.topic("good") is None) == validate_only
 
-    with_node(use)
 
-
-def test_defaults_and_assignments_say_how_many_partitions() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_defaults_and_assignments_say_how_many_partitions() -> None:
+    async with cluster_node({"num.partitions": "5"}) as node:
         made = await create(node, topic("d", -1, -1), topic("a", -1, -1, assigned=((1, [1]), (0, [1]))))
         assert [(each.name, each.error_code, each.num_partitions) for each in made] == [("d", 0, 5), ("a", 0, 2)]
 
-    with_node(use, {"num.partitions": "5"})
 
-
-def test_a_topic_that_the_disk_refuses_is_answered_so() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_topic_that_the_disk_refuses_is_answered_so() -> None:
+    async with cluster_node() as node:
         full = mock.patch.object(node.catalog, "create_topic", side_effect=OSError("no space left on device"))
         with full:
             (refused,) = await create(node, topic("orders"))
@@ -169,21 +163,17 @@ def test_a_topic_that_the_disk_refuses_is_answered_so() -> None:
         (made,) = await create(node, topic("orders"))
         assert made.error_code == 0
 
-    with_node(use)
 
-
-def test_a_name_given_twice_creates_nothing() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_name_given_twice_creates_nothing() -> None:
+    async with cluster_node() as node:
         made = await create(node, topic("g"), topic("g"), topic("h"))
         assert {each.name: each.error_code for each in made} == {"g": 42, "h": 0}
         assert len(made) == 2
         assert node.catalog.topic("g") is None
 
-    with_node(use)
 
-
-def test_who_may_create_and_who_may_see_the_configs() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_who_may_create_and_who_may_see_the_configs() -> None:
+    async with cluster_node() as node:
         (made,) = await create(node, topic("a"), access=Denying(Operation.CREATE))
         assert (made.error_code, made.error_message) == (29, "Authorization failed.")
         by_topic = Denying(Operation.CREATE, resource=Resource.CLUSTER)
@@ -192,11 +182,9 @@ def test_who_may_create_and_who_may_see_the_configs() -> None:
         (made,) = await create(node, topic("b"), access=Denying(Operation.DESCRIBE_CONFIGS))
         assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
 
-    with_node(use)
 
-
-def test_topics_are_deleted_by_name_and_by_id() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_topics_are_deleted_by_name_and_by_id() -> None:
+    async with cluster_node() as node:
         for version in range(1, 6):
             await node.catalog.create_topic("a", 1)
             assert await delete(node, "a", "absent", version=version) == [("a", 0), ("absent", 3)]
@@ -207,22 +195,17 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
         assert gone == [("a", 0), (None, 100), ("b", 0)]
         assert all(topic.internal for topic in node.catalog.topics())
 
-    with_node(use)
 
-
-def test_a_topic_of_a_coordinator_that_this_server_lacks_can_be_deleted() -> None:
+async def test_a_topic_of_a_coordinator_that_this_server_lacks_can_be_deleted() -> None:
     """Kafka 4.4.0 lets clients create, grow and delete internal topics; only those that this server needs stay."""
-
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("__share_group_state", 1)
         assert await grow(node, "__share_group_state", 2) == (0, None)
         assert await delete(node, "__share_group_state") == [("__share_group_state", 0)]
 
-    with_node(use)
 
-
-def test_what_cannot_be_deleted_stays() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_what_cannot_be_deleted_stays() -> None:
+    async with cluster_node() as node:
         a = await node.catalog.create_topic("a", 1)
         assert a is not None
         assert await delete(node, "a", "a") == [("a", 42)]
@@ -240,11 +223,9 @@ def test_what_cannot_be_deleted_stays() -> None:
         assert node.catalog.topic("a") is not None
         assert len(node.catalog.topics()) == 3
 
-    with_node(use)
 
-
-def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> None:
+    async with cluster_node() as node:
         a = await node.catalog.create_topic("a", 1)
         assert a is not None
         blind = Denying(Operation.DELETE, Operation.DESCRIBE)
@@ -258,11 +239,9 @@ def test_who_may_not_see_a_topic_does_not_learn_of_it_by_deleting() -> None:
         by_cluster = Denying(Operation.DELETE, Operation.DESCRIBE, resource=Resource.TOPIC)
         assert await delete(node, "a", access=by_cluster) == [("a", 0)]
 
-    with_node(use)
 
-
-def test_a_topic_gets_more_partitions() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_a_topic_gets_more_partitions() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("a", 1)
         assert await grow(node, "a", 3, validate_only=True) == (0, None)
         assert await grow(node, "a", 3) == (0, None)
@@ -270,8 +249,6 @@ def test_a_topic_gets_more_partitions() -> None:
         known = node.catalog.topic("a")
         assert known is not None
         assert known.partitions == 4
-
-    with_node(use)
 
 
 @pytest.mark.parametrize(
@@ -302,20 +279,18 @@ def test_a_topic_gets_more_partitions() -> None:
         ),
     ],
 )
-def test_what_gets_no_more_partitions(
+async def test_what_gets_no_more_partitions(
     name: str, count: int, assigned: list[list[int]] | None, code: int, message: str | None
 ) -> None:
-    async def use(node: ClusterNode) -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("a", 4)
         before = node.catalog.topics()
         assert await grow(node, name, count, assigned) == (code, message)
         assert node.catalog.topics() == before
 
-    with_node(use)
 
-
-def test_growing_twice_in_one_request_or_without_alter_is_refused() -> None:
-    async def use(node: ClusterNode) -> None:
+async def test_growing_twice_in_one_request_or_without_alter_is_refused() -> None:
+    async with cluster_node() as node:
         await node.catalog.create_topic("a", 1)
         topics = [_More(name="a", count=count, assignments=None) for count in (2, 3)]
         response = await node.ask(CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False), 0)
@@ -324,5 +299,3 @@ def test_growing_twice_in_one_request_or_without_alter_is_refused() -> None:
         known = node.catalog.topic("a")
         assert known is not None
         assert known.partitions == 1
-
-    with_node(use)

@@ -17,15 +17,15 @@ from spark_2pc_sink.reference.protocol.api import Api
 from spark_2pc_sink.reference.protocol.dispatch import join
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import metadata
-from tests.unit.reference.node import START_MS, TID, Node, batch, exchange, run
+from tests.unit.reference.node import START_MS, TID, Node, batch, exchange, node
 from tests.unit.reference.seeds import known, seeded
 
 T0 = TopicPartition("t", 0)
 Added = producer.AddPartitionsToTxnRequest
 
 
-def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable() -> None:
-    async def check(running: Node) -> None:
+async def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable() -> None:
+    async with node(known()) as running:
         stable = join([running.transactions.handlers()], unstable_versions=False)
         offered = {api: (each.version_min, each.version_max) for api, each in stable.items()}
         assert offered == {
@@ -39,26 +39,21 @@ def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable
         }
         assert running.transactions.handlers()[Api.INIT_PRODUCER_ID].version_max == 6
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("longest", ["x" * 32767, "\u00fc" * 16383 + "x"])
-def test_an_id_that_no_record_can_hold_is_refused_and_nothing_stays_pending(longest: str) -> None:
+async def test_an_id_that_no_record_can_hold_is_refused_and_nothing_stays_pending(longest: str) -> None:
     """Its length stands in two bytes of the log's key (TransactionLogKey). Kafka closes the connection, too."""
-
-    async def check(running: Node) -> None:
+    async with node() as running:
         assert (await running.init(longest)).error_code == 0
         for _ in range(2):
             with pytest.raises(RemoteProtocolError, match="more than 32767 bytes"):
                 await running.init(longest + "x")
         assert running.state(longest + "x") == ""
 
-    run(check)
-
 
 @pytest.mark.parametrize("version", range(7))
-def test_init_producer_id(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_init_producer_id(version: int) -> None:
+    async with node(known()) as running:
         made = await running.init(version=version)
         assert (made.throttle_time_ms, made.error_code) == (0, 0)
         assert (made.producer_id, made.producer_epoch) == (42, 6)
@@ -74,19 +69,15 @@ def test_init_producer_id(version: int) -> None:
         too_long = await running.init(version=version, transaction_timeout_ms=900_001)
         assert too_long.error_code == Code.INVALID_TRANSACTION_TIMEOUT
 
-    run(check, known())
 
-
-def test_init_producer_id_passes_the_flags_of_two_phase_commit() -> None:
-    async def check(running: Node) -> None:
+async def test_init_producer_id_passes_the_flags_of_two_phase_commit() -> None:
+    async with node(known(), settings=Settings()) as running:
         assert (await running.init(enable2_pc=True)).error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-    run(check, known(), settings=Settings())
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_client_adds_all_partitions_or_none(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_a_client_adds_all_partitions_or_none(version: int) -> None:
+    async with node(known()) as running:
         assert await running.add((42, 5), ("t", 0), ("missing", 0), version=version) == [55, 3]
         assert await running.add((42, 5), ("t", 0), ("t", 3), ("t", -1), version=version) == [55, 3, 3]
         assert running.service.state.get(TID) == metadata(TransactionState.COMPLETE_COMMIT)
@@ -97,22 +88,17 @@ def test_a_client_adds_all_partitions_or_none(version: int) -> None:
         assert found is not None
         assert found.partitions == {T0, TopicPartition("u", 0)}
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
-def test_what_a_client_may_not_add_to_a_transaction_it_may_not_produce_to(name: str) -> None:
+async def test_what_a_client_may_not_add_to_a_transaction_it_may_not_produce_to(name: str) -> None:
     """The names are those of ``Topic.INTERNAL_TOPICS`` of Kafka 4.4.0."""
-
-    async def check(running: Node) -> None:
+    async with node(known()) as running:
         running.disk.topics.setdefault(name, Topic(name, uuid.uuid4(), 1))
         before = running.batches(name)
         assert await running.add((42, 5), (name, 0)) == [Code.TOPIC_AUTHORIZATION_FAILED]
         answers = await running.produce({(name, 0): batch(b"v")}, tid=None)
         assert answers[name, 0].error_code == Code.INVALID_TOPIC_EXCEPTION
         assert running.batches(name) == before
-
-    run(check, known())
 
 
 async def _add_batch(running: Node, version: int, *transactions: Any, access: Access = FULL_ACCESS) -> Any:
@@ -145,8 +131,8 @@ def _results(response: Any) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_broker_adds_and_verifies_in_batches_and_each_transaction_is_answered_for_itself(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_a_broker_adds_and_verifies_in_batches_and_each_transaction_is_answered_for_itself(version: int) -> None:
+    async with node(known()) as running:
         response = await _add_batch(
             running,
             version,
@@ -165,21 +151,18 @@ def test_a_broker_adds_and_verifies_in_batches_and_each_transaction_is_answered_
         assert found is not None
         assert found.client_transaction_version == 2
 
-    run(check, known())
 
-
-def test_only_brokers_may_send_batches() -> None:
-    async def check(running: Node) -> None:
+async def test_only_brokers_may_send_batches() -> None:
+    async with node(known()) as running:
         access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
         response = await _add_batch(running, 5, _transaction(TID, (42, 5), 0), access=access)
         assert (response.error_code, response.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("version", range(5))
-def test_add_offsets_adds_the_partition_of_the_group(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_add_offsets_adds_the_partition_of_the_group(version: int) -> None:
+    async with node(known()) as running:
+
         async def add(epoch: int, access: Access = FULL_ACCESS) -> Any:
             request = producer.AddOffsetsToTxnRequest(
                 transactional_id=TID, producer_id=42, producer_epoch=epoch, group_id="g"
@@ -199,12 +182,10 @@ def test_add_offsets_adds_the_partition_of_the_group(version: int) -> None:
         assert found is not None
         assert {each.topic for each in found.partitions} == {"__consumer_offsets"}
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("version", range(6))
-def test_end_txn(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_end_txn(version: int) -> None:
+    async with node(known()) as running:
         fenced = Code.PRODUCER_FENCED if version >= 2 else Code.INVALID_PRODUCER_EPOCH
         refused = await running.end((42, 3), version=version)
         assert (refused.error_code, refused.producer_id, refused.producer_epoch) == (fenced, -1, -1)
@@ -215,8 +196,6 @@ def test_end_txn(version: int) -> None:
         assert (ended.producer_id, ended.producer_epoch) == expected
         await running.settled()
         assert running.markers_of() == [(42, 6 if version >= 5 else 5, "commit")]
-
-    run(check, known())
 
 
 # --- markers of others ------------------------------------------------------------------------------------------------
@@ -253,29 +232,25 @@ async def _write(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_markers_of_another_coordinator_are_written_and_durable(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_markers_of_another_coordinator_are_written_and_durable(version: int) -> None:
+    async with node(seeded(data={T0: (42, 5)})) as running:
         marker = _marker((42, 5), ("t", [0, 7]), ("missing", [0]))
         assert await _write(running, marker, version=version) == [(42, {("t", 0): 0, ("t", 7): 3, ("missing", 0): 3})]
         assert running.markers_of() == [(42, 5, "abort")]
         got = await running.read()
         assert got.last_stable_offset == got.high_watermark == 2
 
-    run(check, seeded(data={T0: (42, 5)}))
 
-
-def test_the_version_of_a_marker_decides_how_its_epoch_is_checked() -> None:
-    async def check(running: Node) -> None:
+async def test_the_version_of_a_marker_decides_how_its_epoch_is_checked() -> None:
+    async with node(seeded(data={T0: (42, 5)})) as running:
         strict = _marker((42, 5), ("t", [0]), transaction_version=2)
         assert await _write(running, strict) == [(42, {("t", 0): Code.INVALID_PRODUCER_EPOCH})]
         # v1 has no such field.
         assert await _write(running, strict, version=1) == [(42, {("t", 0): 0})]
 
-    run(check, seeded(data={T0: (42, 5)}))
 
-
-def test_codes_of_one_producer_id_are_merged() -> None:
-    async def check(running: Node) -> None:
+async def test_codes_of_one_producer_id_are_merged() -> None:
+    async with node(known()) as running:
         markers = [
             _marker((42, 5), ("t", [0, 2])),
             _marker((7, 0), ("t", [1])),
@@ -287,21 +262,17 @@ def test_codes_of_one_producer_id_are_merged() -> None:
         ]
         assert await _write(running) == []
 
-    run(check, known())
 
-
-def test_a_later_coordinator_fences_an_earlier_one() -> None:
-    async def check(running: Node) -> None:
+async def test_a_later_coordinator_fences_an_earlier_one() -> None:
+    async with node(known()) as running:
         assert await _write(running, _marker((42, 5), ("t", [0]), coordinator_epoch=3)) == [(42, {("t", 0): 0})]
         assert await _write(running, _marker((42, 5), ("t", [0]), coordinator_epoch=2)) == [
             (42, {("t", 0): Code.TRANSACTION_COORDINATOR_FENCED})
         ]
 
-    run(check, known())
 
-
-def test_markers_need_a_grant_on_the_cluster_one_of_two() -> None:
-    async def check(running: Node) -> None:
+async def test_markers_need_a_grant_on_the_cluster_one_of_two() -> None:
+    async with node(known()) as running:
         alter, act = ((each, Resource.CLUSTER, "*") for each in (Operation.ALTER, Operation.CLUSTER_ACTION))
         marker = _marker((42, 5), ("t", [0, 1]))
         refused = {("t", 0): Code.CLUSTER_AUTHORIZATION_FAILED, ("t", 1): Code.CLUSTER_AUTHORIZATION_FAILED}
@@ -310,14 +281,12 @@ def test_markers_need_a_grant_on_the_cluster_one_of_two() -> None:
         for one in (alter, act):
             assert await _write(running, marker, access=denied(one)) == [(42, dict.fromkeys(refused, 0))]
 
-    run(check, known())
-
 
 # --- queries ----------------------------------------------------------------------------------------------------------
 
 
-def test_describe_transactions() -> None:
-    async def check(running: Node) -> None:
+async def test_describe_transactions() -> None:
+    async with node(known()) as running:
         assert await running.add((42, 5), ("u", 0), ("t", 1)) == [0, 0]
         request = admin.DescribeTransactionsRequest(transactional_ids=[TID, "nobody", ""])
         response = await exchange(
@@ -332,12 +301,10 @@ def test_describe_transactions() -> None:
         assert (unknown.transaction_state, unknown.producer_id, unknown.transaction_timeout_ms) == ("", 0, 0)
         assert empty.error_code == Code.INVALID_REQUEST
 
-    run(check, known())
-
 
 @pytest.mark.parametrize("version", range(3))
-def test_list_transactions(version: int) -> None:
-    async def check(running: Node) -> None:
+async def test_list_transactions(version: int) -> None:
+    async with node(known()) as running:
         await running.init("other")
 
         async def listed(**filters: Any) -> Any:
@@ -377,11 +344,9 @@ def test_list_transactions(version: int) -> None:
             broken = await listed(transactional_id_pattern="(")
             assert (broken.error_code, broken.transaction_states) == (Code.INVALID_REGULAR_EXPRESSION, [])
 
-    run(check, known())
 
-
-def test_access_is_passed_on() -> None:
-    async def check(running: Node) -> None:
+async def test_access_is_passed_on() -> None:
+    async with node(known()) as running:
         access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
         for function, request, response_class in (
             (
@@ -407,5 +372,3 @@ def test_access_is_passed_on() -> None:
             access=denied((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, TID)),
         )
         assert listed.transaction_states == []
-
-    run(check, known())

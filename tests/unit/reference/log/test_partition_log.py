@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,10 @@ def opened(place: Path | SegmentStore | None = None, *, leader_epoch: int = 0, *
     return PartitionLog.open(place, topic="t", partition=3, leader_epoch=leader_epoch, settings=LogSettings(**settings))
 
 
-def with_log(test: Callable[[PartitionLog], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """A test of a log in memory, on an event loop."""
-
-    def run() -> None:
-        asyncio.run(test(opened()))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+@pytest.fixture
+def log() -> PartitionLog:
+    """A log in memory."""
+    return opened()
 
 
 def end(pid: int, epoch: int, *, commit: bool = True, coordinator: int = 0, version: int = 2) -> EndMarker:
@@ -48,7 +43,6 @@ def values(log: PartitionLog, offset: int = 0, isolation: Isolation = UNCOMMITTE
     return [record.value for record in seen(data)]
 
 
-@with_log
 async def test_readers_see_what_is_durable(log: PartitionLog) -> None:
     outcome = append(log, client_batch([b"a", b"b"]))
     assert (outcome.code, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset) == (0, 0, -1, 0)
@@ -63,22 +57,17 @@ async def test_readers_see_what_is_durable(log: PartitionLog) -> None:
     assert not log.changed().done()
 
 
-def test_a_client_that_waits_for_nothing_is_flushed_all_the_same(tmp_path: Path) -> None:
+async def test_a_client_that_waits_for_nothing_is_flushed_all_the_same(tmp_path: Path) -> None:
     """acks=0 and acks=1: nobody awaits, and readers see the records soon."""
-
-    async def run() -> None:
-        log = opened(tmp_path)
-        append(log, client_batch())
-        moved = log.changed()
-        log.flush()
-        await asyncio.wait([moved], timeout=20)
-        assert log.high_watermark == 1
-        log.close()
-
-    asyncio.run(run())
+    log = opened(tmp_path)
+    append(log, client_batch())
+    moved = log.changed()
+    log.flush()
+    await asyncio.wait([moved], timeout=20)
+    assert log.high_watermark == 1
+    log.close()
 
 
-@with_log
 async def test_offsets_outside_are_refused(log: PartitionLog) -> None:
     append(log, client_batch())
     for offset in (-1, 2):
@@ -87,7 +76,6 @@ async def test_offsets_outside_are_refused(log: PartitionLog) -> None:
     assert values(log, 1) == []
 
 
-@with_log
 async def test_a_retry_gets_the_first_answer(log: PartitionLog) -> None:
     append(log, client_batch())
     batch = client_batch([b"x"], producer=(7, 0), sequence=0, timestamps_ms=[NOW_MS - 3])
@@ -128,7 +116,6 @@ def test_the_broker_stamps_its_time() -> None:
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-@with_log
 async def test_a_transaction_holds_the_stable_offset_until_its_marker_is_durable(log: PartitionLog) -> None:
     append(log, client_batch([b"before"]))
     append_in_transaction(log, [b"inside"], producer=(7, 0), sequence=0)
@@ -153,7 +140,6 @@ def test_where_the_broker_gives_the_time_its_own_batches_say_so_as_well() -> Non
     assert {each.timestamp_ms for each in log.records()} == {NOW_MS}
 
 
-@with_log
 async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
     for pid in (1, 2, 3):
         append_in_transaction(log, [b"x"], producer=(pid, 0), sequence=0)
@@ -166,7 +152,6 @@ async def test_the_earliest_open_transaction_counts(log: PartitionLog) -> None:
     assert stable == [0, 2, 6]
 
 
-@with_log
 async def test_aborted_transactions_are_listed_for_read_committed_only(log: PartitionLog) -> None:
     append_in_transaction(log, [b"x"], producer=(1, 0), sequence=0)
     append_in_transaction(log, [b"y"], producer=(2, 0), sequence=0)
@@ -186,7 +171,6 @@ async def test_aborted_transactions_are_listed_for_read_committed_only(log: Part
     assert aborted(0, UNCOMMITTED) is None
 
 
-@with_log
 async def test_nothing_is_listed_to_a_reader_that_stands_at_the_stable_offset(log: PartitionLog) -> None:
     """An empty list, though transactions behind it were aborted; below it they are listed already (as by Kafka)."""
     append(log, client_batch())
@@ -201,7 +185,6 @@ async def test_nothing_is_listed_to_a_reader_that_stands_at_the_stable_offset(lo
     assert values(log, 4) == []
 
 
-@with_log
 async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(log: PartitionLog) -> None:
     """``__consumer_offsets``: no sequences, the same guard."""
     writer = Writer(7, 2)
@@ -224,7 +207,6 @@ async def test_offsets_of_groups_are_records_of_the_broker_inside_a_transaction(
     ]
 
 
-@with_log
 async def test_a_refused_marker_writes_nothing(log: PartitionLog) -> None:
     append_in_transaction(log, [b"x"], producer=(7, 5), sequence=0)
     assert log.append_marker(end(7, 5), now_ms=NOW_MS) == Code.INVALID_PRODUCER_EPOCH
@@ -233,7 +215,6 @@ async def test_a_refused_marker_writes_nothing(log: PartitionLog) -> None:
     assert log.end_offset == 2
 
 
-@with_log
 async def test_producers_are_described_until_they_expire(log: PartitionLog) -> None:
     append(log, client_batch(producer=(1, 0), sequence=4, timestamps_ms=[NOW_MS - 9]))
     append_in_transaction(log, [b"x"], producer=(2, 3), sequence=0)
@@ -252,7 +233,6 @@ async def test_producers_are_described_until_they_expire(log: PartitionLog) -> N
 # --- finding offsets --------------------------------------------------------------------------------------------------
 
 
-@with_log
 async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: PartitionLog) -> None:
     append(log, client_batch([b"a", b"b"], timestamps_ms=[10, 30]))
     append(log, client_batch([b"c"], timestamps_ms=[20], compression=3))
@@ -272,7 +252,6 @@ async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: Parti
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
 
 
-@with_log
 async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: PartitionLog) -> None:
     """KIP-734, after DeleteRecords (KIP-107): a deleted record's offset is no place to read from."""
     for timestamps_ms in ([50], [10], [30, 20, 25], [5]):
@@ -318,89 +297,76 @@ def test_leader_epochs_are_read_back_from_the_batches() -> None:
 # --- opened again, and failing ----------------------------------------------------------------------------------------
 
 
-def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
-    async def run() -> None:
-        log = opened(tmp_path, segment_bytes=1000)
-        for number in range(20):
-            append_in_transaction(log, [b"%d" % number], producer=(number, 0), sequence=0)
-            if number % 3:
-                log.append_marker(end(number, 1, commit=number % 2 == 0), now_ms=NOW_MS)
-        await log.sync()
-        log.close()
-        again = opened(tmp_path, segment_bytes=1000, leader_epoch=1)
-        assert len(again._log._segments) > 2
-        assert again.recovered_cut_bytes == 0
-        assert (again.high_watermark, again.last_stable_offset) == (log.high_watermark, log.last_stable_offset)
-        assert again.last_stable_offset == 0
-        assert list(again.producers()) == list(log.producers())
-        assert again._state.aborted.entries == log._state.aborted.entries
-        assert len(again._state.aborted.entries) == 7
-        again.close()
-
-    asyncio.run(run())
+async def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
+    log = opened(tmp_path, segment_bytes=1000)
+    for number in range(20):
+        append_in_transaction(log, [b"%d" % number], producer=(number, 0), sequence=0)
+        if number % 3:
+            log.append_marker(end(number, 1, commit=number % 2 == 0), now_ms=NOW_MS)
+    await log.sync()
+    log.close()
+    again = opened(tmp_path, segment_bytes=1000, leader_epoch=1)
+    assert len(again._log._segments) > 2
+    assert again.recovered_cut_bytes == 0
+    assert (again.high_watermark, again.last_stable_offset) == (log.high_watermark, log.last_stable_offset)
+    assert again.last_stable_offset == 0
+    assert list(again.producers()) == list(log.producers())
+    assert again._state.aborted.entries == log._state.aborted.entries
+    assert len(again._state.aborted.entries) == 7
+    again.close()
 
 
-def test_a_full_disk_refuses_and_takes_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        log = opened(tmp_path)
-        batch = client_batch(producer=(7, 0), sequence=0)
+async def test_a_full_disk_refuses_and_takes_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path)
+    batch = client_batch(producer=(7, 0), sequence=0)
 
-        def full(*_: object) -> int:
-            raise OSError("No space left on device")
+    def full(*_: object) -> int:
+        raise OSError("No space left on device")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwritev", full)
-            assert append(log, batch).code == Code.KAFKA_STORAGE_ERROR
-            assert log.append_marker(end(7, 1), now_ms=NOW_MS) == Code.KAFKA_STORAGE_ERROR
-            assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).code == Code.KAFKA_STORAGE_ERROR
-        assert (log.end_offset, list(log.producers())) == (0, [])
-        assert append(log, batch).base_offset == 0
-        await log.sync()
-        log.close()
-
-    asyncio.run(run())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        assert append(log, batch).code == Code.KAFKA_STORAGE_ERROR
+        assert log.append_marker(end(7, 1), now_ms=NOW_MS) == Code.KAFKA_STORAGE_ERROR
+        assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).code == Code.KAFKA_STORAGE_ERROR
+    assert (log.end_offset, list(log.producers())) == (0, [])
+    assert append(log, batch).base_offset == 0
+    await log.sync()
+    log.close()
 
 
-def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refused(
+async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        log = opened(tmp_path)
-        append(log, client_batch([b"safe"]))
-        await log.sync()
+    log = opened(tmp_path)
+    append(log, client_batch([b"safe"]))
+    await log.sync()
 
-        def broken(_: int) -> None:
-            raise OSError("Input/output error")
+    def broken(_: int) -> None:
+        raise OSError("Input/output error")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fdatasync", broken)
-            append(log, client_batch([b"lost"]))
-            with pytest.raises(LogFailedError, match="Input/output error"):
-                await log.sync()
-        assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
-        with pytest.raises(LogFailedError):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        append(log, client_batch([b"lost"]))
+        with pytest.raises(LogFailedError, match="Input/output error"):
             await log.sync()
-        assert (log.high_watermark, values(log)) == (1, [b"safe"])
-        log.close()
-
-    asyncio.run(run())
-
-
-def test_a_waiting_client_that_goes_away_takes_nobody_along(tmp_path: Path) -> None:
-    async def run() -> None:
-        log = opened(tmp_path)
-        append(log, client_batch())
-        impatient, patient = asyncio.ensure_future(log.sync()), asyncio.ensure_future(log.sync())
-        await asyncio.sleep(0)
-        impatient.cancel()
-        await patient
-        assert log.high_watermark == 1
-        log.close()
-
-    asyncio.run(run())
+    assert append(log, client_batch()).code == Code.KAFKA_STORAGE_ERROR
+    with pytest.raises(LogFailedError):
+        await log.sync()
+    assert (log.high_watermark, values(log)) == (1, [b"safe"])
+    log.close()
 
 
-@with_log
+async def test_a_waiting_client_that_goes_away_takes_nobody_along(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log, client_batch())
+    impatient, patient = asyncio.ensure_future(log.sync()), asyncio.ensure_future(log.sync())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await patient
+    assert log.high_watermark == 1
+    log.close()
+
+
 async def test_closing_wakes_readers_and_refuses_writers(log: PartitionLog) -> None:
     moved = log.changed()
     log.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -134,53 +133,43 @@ def opened(store: MemoryStore, leader_epoch: int = 0) -> PartitionLog:
 
 
 @given(COMMANDS, st.sampled_from([0, 700, 5000, 1 << 20]), st.data())
-def test_a_read_committed_consumer_gets_exactly_what_was_committed(
+async def test_a_read_committed_consumer_gets_exactly_what_was_committed(
     commands: list[tuple[str, int, int, int]], max_bytes: int, data: st.DataObject
 ) -> None:
-    async def run() -> None:
-        log = opened(MemoryStore())
-        model = await play(log, commands)
-        start = data.draw(st.integers(0, log.last_stable_offset))
-        expected = [each for each in model.committed_below(log.last_stable_offset) if each[0] >= start]
-        assert consume(log, start, max_bytes) == expected
-
-    asyncio.run(run())
+    log = opened(MemoryStore())
+    model = await play(log, commands)
+    start = data.draw(st.integers(0, log.last_stable_offset))
+    expected = [each for each in model.committed_below(log.last_stable_offset) if each[0] >= start]
+    assert consume(log, start, max_bytes) == expected
 
 
 @given(COMMANDS, st.data())
-def test_the_aborted_transactions_are_those_that_overlap(
+async def test_the_aborted_transactions_are_those_that_overlap(
     commands: list[tuple[str, int, int, int]], data: st.DataObject
 ) -> None:
     """The search ends early where no later entry can overlap; here every entry is looked at."""
-
-    async def run() -> None:
-        log = opened(MemoryStore())
-        model = await play(log, commands)
-        low = data.draw(st.integers(0, log.end_offset))
-        high = data.draw(st.integers(low, log.end_offset))
-        assert log._state.aborted.between(low, high) == tuple(
-            (each.pid, each.first_offset)
-            for each in model.aborted()
-            if (each.marker_offset or 0) >= low and each.first_offset < high
-        )
-
-    asyncio.run(run())
+    log = opened(MemoryStore())
+    model = await play(log, commands)
+    low = data.draw(st.integers(0, log.end_offset))
+    high = data.draw(st.integers(low, log.end_offset))
+    assert log._state.aborted.between(low, high) == tuple(
+        (each.pid, each.first_offset)
+        for each in model.aborted()
+        if (each.marker_offset or 0) >= low and each.first_offset < high
+    )
 
 
 @given(COMMANDS)
-def test_a_crash_after_any_command_loses_only_guards(commands: list[tuple[str, int, int, int]]) -> None:
-    async def run() -> None:
-        store = MemoryStore()
-        log = opened(store)
-        await play(log, commands)
-        await log.sync()
-        again = opened(store, leader_epoch=1)
-        assert again.high_watermark == log.high_watermark
-        assert again.last_stable_offset == log.last_stable_offset
-        assert list(again.producers()) == list(log.producers())
-        assert again._state.aborted.entries == log._state.aborted.entries
-        assert consume(again, 0, 1 << 20) == consume(log, 0, 1 << 20)
-        for pid in PRODUCERS:
-            assert again._state.producers.entry(pid) == log._state.producers.entry(pid)
-
-    asyncio.run(run())
+async def test_a_crash_after_any_command_loses_only_guards(commands: list[tuple[str, int, int, int]]) -> None:
+    store = MemoryStore()
+    log = opened(store)
+    await play(log, commands)
+    await log.sync()
+    again = opened(store, leader_epoch=1)
+    assert again.high_watermark == log.high_watermark
+    assert again.last_stable_offset == log.last_stable_offset
+    assert list(again.producers()) == list(log.producers())
+    assert again._state.aborted.entries == log._state.aborted.entries
+    assert consume(again, 0, 1 << 20) == consume(log, 0, 1 << 20)
+    for pid in PRODUCERS:
+        assert again._state.producers.entry(pid) == log._state.producers.entry(pid)

@@ -221,36 +221,30 @@ def test_rules_are_read_back_as_they_were_kept() -> None:
     assert set(AclStore(rows).acls) == set(ACLS)
 
 
-def test_changes_under_way_at_the_same_time_build_on_each_other() -> None:
-    async def run() -> None:
-        rows = Rows(ACLS[0])
-        rows.gate = asyncio.Semaphore(0)
-        store = AclStore(rows)
-        first, second = asyncio.ensure_future(store.add([ACLS[1]])), asyncio.ensure_future(store.remove([ACLS[0]]))
-        await asyncio.sleep(0)
-        assert store.acls == (ACLS[0],)
+async def test_changes_under_way_at_the_same_time_build_on_each_other() -> None:
+    rows = Rows(ACLS[0])
+    rows.gate = asyncio.Semaphore(0)
+    store = AclStore(rows)
+    first, second = asyncio.ensure_future(store.add([ACLS[1]])), asyncio.ensure_future(store.remove([ACLS[0]]))
+    await asyncio.sleep(0)
+    assert store.acls == (ACLS[0],)
+    rows.gate.release()
+    await first
+    third = asyncio.ensure_future(store.add([ACLS[2], ACLS[1]]))
+    await asyncio.sleep(0)
+    for _ in range(2):
         rows.gate.release()
-        await first
-        third = asyncio.ensure_future(store.add([ACLS[2], ACLS[1]]))
-        await asyncio.sleep(0)
-        for _ in range(2):
-            rows.gate.release()
-        await asyncio.gather(second, third)
-        assert set(store.acls) == {ACLS[1], ACLS[2]}
-
-    asyncio.run(run())
+    await asyncio.gather(second, third)
+    assert set(store.acls) == {ACLS[1], ACLS[2]}
 
 
-def test_a_change_that_could_not_be_kept_has_no_effect() -> None:
-    async def run() -> None:
-        rows = Rows(ACLS[0])
-        rows.fails = True
-        store = AclStore(rows)
-        with pytest.raises(OSError, match="full"):
-            await store.add([ACLS[1]])
-        assert store.acls == (ACLS[0],)
-        rows.fails = False
-        await store.add([ACLS[2]])
-        assert set(store.acls) == {ACLS[0], ACLS[2]}
-
-    asyncio.run(run())
+async def test_a_change_that_could_not_be_kept_has_no_effect() -> None:
+    rows = Rows(ACLS[0])
+    rows.fails = True
+    store = AclStore(rows)
+    with pytest.raises(OSError, match="full"):
+        await store.add([ACLS[1]])
+    assert store.acls == (ACLS[0],)
+    rows.fails = False
+    await store.add([ACLS[2]])
+    assert set(store.acls) == {ACLS[0], ACLS[2]}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,17 @@ from spark_2pc_sink.reference.storage.batches import read_header
 from tests.unit.reference.node import START_MS, batch
 
 PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
-Use = Callable[[Catalog], Coroutine[Any, Any, None]]
 
 
-def run(directory: Path | None, use: Use, properties: BrokerProperties = PROPERTIES) -> None:
-    """Start a node, use it, and end it in an orderly way."""
-
-    async def started() -> None:
-        catalog = await Catalog.open(directory, properties)
-        await catalog.open_logs()
-        try:
-            await use(catalog)
-        finally:
-            await catalog.close()
-
-    asyncio.run(started())
+@asynccontextmanager
+async def opened(directory: Path | None, properties: BrokerProperties = PROPERTIES) -> AsyncIterator[Catalog]:
+    """The catalog of a node, ended in an orderly way."""
+    catalog = await Catalog.open(directory, properties)
+    await catalog.open_logs()
+    try:
+        yield catalog
+    finally:
+        await catalog.close()
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -43,8 +40,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path / "data" if request.param == "disk" else None
 
 
-def test_topics_come_grow_change_and_go(place: Path | None) -> None:
-    async def use(catalog: Catalog) -> None:
+async def test_topics_come_grow_change_and_go(place: Path | None) -> None:
+    async with opened(place) as catalog:
         topic = await catalog.create_topic("orders", 2, {"max.message.bytes": "500"})
         assert topic is not None
         assert catalog.topic("orders") == topic == catalog.topic_by_id(topic.id)
@@ -65,8 +62,6 @@ def test_topics_come_grow_change_and_go(place: Path | None) -> None:
         assert await catalog.delete_topic("orders") is None
         assert await catalog.alter_configs("orders", lambda _: {}) is None
 
-    run(place, use)
-
 
 def names_in(directory: Path) -> list[str]:
     return sorted(entry.name for entry in directory.iterdir())
@@ -77,45 +72,37 @@ def catalog_topic_with(topic: Topic | None, max_message_bytes: str) -> Topic:
     return Topic(topic.name, topic.id, topic.partitions, {"max.message.bytes": max_message_bytes})
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     seen: list[Any] = []
 
-    async def fill(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         await catalog.create_topic("orders", 2, {"retention.ms": "5"})
         await catalog.set_acls([{"principal": "User:a", "operation": 4}])
         seen.extend([catalog.cluster_id, catalog.node_epoch, catalog.topics()])
-
-    async def look(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert [catalog.cluster_id, catalog.node_epoch - 1, catalog.topics()] == seen
         assert catalog.acls() == ({"principal": "User:a", "operation": 4},)
         assert catalog.node_epoch == 1
 
-    run(tmp_path, fill)
-    run(tmp_path, look)
 
-
-def test_records_are_there_after_a_restart_and_stand_under_the_epoch_of_their_start(tmp_path: Path) -> None:
+async def test_records_are_there_after_a_restart_and_stand_under_the_epoch_of_their_start(tmp_path: Path) -> None:
     records = batch(b"one")
 
-    async def write(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         await catalog.create_topic("orders", 2)
         log = catalog.log("orders", 1)
         assert log is not None
         assert log.append(records, read_header(records), now_ms=START_MS).code is Code.NONE
-
-    async def look(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert [(log.topic, log.partition, log.end_offset) for log in catalog.logs()] == [("orders", 1, 1)]
         assert [log.leader_epoch for log in catalog.logs()] == [1]
         assert [record.value for record in catalog.logs()[0].records()] == [b"one"]
 
-    run(tmp_path, write)
-    run(tmp_path, look)
 
-
-def test_the_end_flushes_what_was_written(place: Path | None) -> None:
+async def test_the_end_flushes_what_was_written(place: Path | None) -> None:
     records = batch(b"one")
 
-    async def use(catalog: Catalog) -> None:
+    async with opened(place) as catalog:
         await catalog.create_topic("orders", 1)
         log = catalog.log("orders", 0)
         assert log is not None
@@ -124,10 +111,8 @@ def test_the_end_flushes_what_was_written(place: Path | None) -> None:
         await catalog.close()
         assert log.high_watermark == log.end_offset == 1
 
-    run(place, use)
 
-
-def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
+async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
     """KIP-730: blocks of 1000; what is left of a block at a restart is lost."""
 
     async def use(catalog: Catalog) -> None:
@@ -136,12 +121,14 @@ def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> None:
         assert found == [ProducerIds(first), ProducerIds(first + 1000), ProducerIds(first + 2000)]
         assert found[0].size == 1000
 
-    run(place, use)
+    async with opened(place) as catalog:
+        await use(catalog)
     if place is not None:
-        run(place, use)
+        async with opened(place) as catalog:
+            await use(catalog)
 
 
-def test_a_change_is_durable_before_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_is_durable_before_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = DataDirectory.write_catalog
     catalogs: list[Catalog] = []
 
@@ -150,20 +137,18 @@ def test_a_change_is_durable_before_it_is_seen(tmp_path: Path, monkeypatch: pyte
             assert catalogs[0].topic("orders") is None
         write(directory, state)
 
-    async def use(catalog: Catalog) -> None:
+    monkeypatch.setattr(DataDirectory, "write_catalog", watched)
+    async with opened(tmp_path) as catalog:
         catalogs.append(catalog)
         await catalog.create_topic("orders", 1)
         assert catalog.topic("orders") is not None
 
-    monkeypatch.setattr(DataDirectory, "write_catalog", watched)
-    run(tmp_path, use)
 
-
-def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_directory: DataDirectory, _state: CatalogState) -> None:
         raise OSError("no space left")
 
-    async def use(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         with monkeypatch.context() as patched:
             patched.setattr(DataDirectory, "write_catalog", full)
             with pytest.raises(OSError, match="no space"):
@@ -174,11 +159,9 @@ def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monkeypatch
         assert await catalog.create_topic("orders", 1) is not None
         assert await catalog.allocate_producer_ids() == ProducerIds(0)
 
-    run(tmp_path, use)
 
-
-def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
-    async def use(catalog: Catalog) -> None:
+async def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
+    async with opened(tmp_path) as catalog:
         caller = asyncio.ensure_future(catalog.create_topic("orders", 1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -186,11 +169,9 @@ def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:
         await catalog.create_topic("other", 1)  # has its turn after it
         assert {topic.name for topic in catalog.topics()} == {"orders", "other"}
 
-    run(tmp_path, use)
-
 
 @pytest.mark.parametrize("crash", ["after the file", "while renaming"])
-def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
+async def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
     where = {
@@ -201,47 +182,37 @@ def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
     def killed(*_: object, **__: object) -> None:
         raise OSError("killed")
 
-    async def delete(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         await catalog.create_topic("orders", 2)
         await catalog.create_topic("kept", 1)
         with monkeypatch.context() as patched:
             patched.setattr(*where, killed)
             with pytest.raises(OSError, match="killed"):
                 await catalog.delete_topic("orders")
-
-    async def look(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept"]
         assert names_in(tmp_path) == [".lock", "catalog.json", "kept-0", "meta.properties"]
         assert await catalog.create_topic("orders", 1) is not None
-
-    async def look_again(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept", "orders"]
         assert (tmp_path / "orders-0").is_dir()
 
-    run(tmp_path, delete)
-    run(tmp_path, look)
-    run(tmp_path, look_again)
 
-
-def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: Path) -> None:
+async def test_a_topic_deleted_and_made_again_survives_the_next_start(tmp_path: Path) -> None:
     records = batch(b"new")
 
-    async def use(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         await catalog.create_topic("orders", 1)
         await catalog.delete_topic("orders")
         await catalog.create_topic("orders", 1)
         log = catalog.log("orders", 0)
         assert log is not None
         log.append(records, read_header(records), now_ms=START_MS)
-
-    async def look(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert [log.end_offset for log in catalog.logs()] == [1]
 
-    run(tmp_path, use)
-    run(tmp_path, look)
 
-
-def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
+async def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = batch(b"new")
@@ -249,34 +220,34 @@ def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
     def busy(_path: Path) -> None:
         raise OSError("device or resource busy")
 
-    async def use(catalog: Catalog) -> None:
-        await catalog.create_topic("orders", 1)
-        assert await catalog.delete_topic("orders") is not None
-        (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
-        assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
-        await catalog.create_topic("orders", 1)
-        log = catalog.log("orders", 0)
-        assert log is not None
-        log.append(records, read_header(records), now_ms=START_MS)
-
     async def look(catalog: Catalog) -> None:
         assert [log.end_offset for log in catalog.logs()] == [1]
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", busy)
-        run(tmp_path, use)
-        run(tmp_path, look)  # a start is not kept from serving by what it cannot remove
-    run(tmp_path, look)
+        async with opened(tmp_path) as catalog:
+            await catalog.create_topic("orders", 1)
+            assert await catalog.delete_topic("orders") is not None
+            (left,) = (name for name in names_in(tmp_path) if name.endswith("-delete"))
+            assert caplog.messages == [f"{tmp_path / left} is left for later: device or resource busy"]
+            await catalog.create_topic("orders", 1)
+            log = catalog.log("orders", 0)
+            assert log is not None
+            log.append(records, read_header(records), now_ms=START_MS)
+        async with opened(tmp_path) as catalog:
+            await look(catalog)
+    async with opened(tmp_path) as catalog:
+        await look(catalog)
     assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties", "orders-0"]
 
 
-def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
+async def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
         raise OSError("too many open files")
 
-    async def use(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         for name, partitions in (("orders", 2), ("other", 1)):
             await catalog.create_topic(name, partitions)
         with monkeypatch.context() as patched:
@@ -286,32 +257,26 @@ def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_a
         await catalog.delete_topic("other")
         assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
 
-    run(tmp_path, use)
 
-
-def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
+async def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
         raise RuntimeError("killed")
 
-    async def create(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         with monkeypatch.context() as patched:
             patched.setattr(DataDirectory, "make_partitions", killed)
             with pytest.raises(RuntimeError, match="killed"):
                 await catalog.create_topic("orders", 2)
-
-    async def look(catalog: Catalog) -> None:
+    async with opened(tmp_path) as catalog:
         assert catalog.topic("orders") is not None
         assert (tmp_path / "orders-1" / "partition.metadata").exists()
         assert catalog.log("orders", 1) is not None
 
-    run(tmp_path, create)
-    run(tmp_path, look)
-
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
+async def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
 ) -> None:
     """A disk without inodes: the second partition's directory has no room."""
@@ -322,7 +287,12 @@ def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again
             raise OSError("no space left on device")
         mkdir(path, *args, **options)
 
-    async def fail(catalog: Catalog) -> None:
+    async def create(catalog: Catalog) -> None:
+        assert catalog.topic("orders") is None
+        assert await catalog.create_topic("orders", 2) is not None
+        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
+
+    async with opened(tmp_path) as catalog:
         with monkeypatch.context() as patched:
             patched.setattr(Path, "mkdir", full)
             with pytest.raises(OSError, match="no space"):
@@ -331,21 +301,15 @@ def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created_again
         assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
         if not restart:
             await create(catalog)
-
-    async def create(catalog: Catalog) -> None:
-        assert catalog.topic("orders") is None
-        assert await catalog.create_topic("orders", 2) is not None
-        assert [catalog.log("orders", index) is not None for index in range(2)] == [True, True]
-
-    run(tmp_path, fail)
     if restart:
-        run(tmp_path, create)
+        async with opened(tmp_path) as catalog:
+            await create(catalog)
 
 
-def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:
+async def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path | None) -> None:
     told: list[tuple[str, bool, int]] = []
 
-    async def use(catalog: Catalog) -> None:
+    async with opened(place) as catalog:
         catalog.on_deleted.append(
             lambda topic: told.append((topic.name, catalog.topic(topic.name) is None, len(catalog.logs())))
         )
@@ -357,31 +321,33 @@ def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place: Path
         assert told == [("orders", True, 1)]
         await asyncio.wait_for(changed, 10)  # its waiting readers have been woken
 
-    run(place, use)
 
-
-def test_the_level_of_transaction_version_is_what_the_last_start_says(tmp_path: Path) -> None:
+async def test_the_level_of_transaction_version_is_what_the_last_start_says(tmp_path: Path) -> None:
     for level in (2, 0, 1, 2):
 
         async def look(catalog: Catalog, level: int = level) -> None:
             assert catalog.transaction_version == level
 
-        run(tmp_path, look, BrokerProperties(transaction_version=level))
+        async with opened(tmp_path, BrokerProperties(transaction_version=level)) as catalog:
+            await look(catalog)
 
 
-def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:
+async def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:
     async def use(catalog: Catalog) -> None:
         assert catalog.node_id == 1
         with pytest.raises(ConfigurationError, match="another process"):
             await Catalog.open(tmp_path, PROPERTIES)
 
-    run(tmp_path, use)
+    async with opened(tmp_path) as catalog:
+        await use(catalog)
     with pytest.raises(ConfigurationError, match="belongs to node 1"):
-        run(tmp_path, use, BrokerProperties(node_id=2))
-    run(tmp_path, use)  # the refused start has given the lock back
+        async with opened(tmp_path, BrokerProperties(node_id=2)) as catalog:
+            await use(catalog)
+    async with opened(tmp_path) as catalog:
+        await use(catalog)
 
 
-def test_the_coordinators_topics_are_there_from_the_start_and_cost_nothing(tmp_path: Path) -> None:
+async def test_the_coordinators_topics_are_there_from_the_start_and_cost_nothing(tmp_path: Path) -> None:
     async def use(catalog: Catalog) -> None:
         await catalog.ensure_internal_topics()
         topics = {topic.name: topic for topic in catalog.topics()}
@@ -392,25 +358,25 @@ def test_the_coordinators_topics_are_there_from_the_start_and_cost_nothing(tmp_p
         assert all(topic.internal and topic.configs["cleanup.policy"] == "compact" for topic in topics.values())
         assert catalog.logs() == ()
 
-    run(tmp_path, use)
-    run(tmp_path, use, BrokerProperties(transaction_state_log_num_partitions=7, offsets_topic_num_partitions=9))
+    async with opened(tmp_path) as catalog:
+        await use(catalog)
+    async with opened(
+        tmp_path, BrokerProperties(transaction_state_log_num_partitions=7, offsets_topic_num_partitions=9)
+    ) as catalog:
+        await use(catalog)
 
 
-def test_nothing_can_be_changed_after_the_end(place: Path | None) -> None:
-    async def use(catalog: Catalog) -> None:
+async def test_nothing_can_be_changed_after_the_end(place: Path | None) -> None:
+    async with opened(place) as catalog:
         await catalog.create_topic("orders", 1)
         await catalog.close()
         with pytest.raises(LocalProtocolError, match="closed"):
             await catalog.create_topic("late", 1)
         assert (catalog.topic("late"), catalog.log("orders", 0)) == (None, None)
 
-    run(place, use)
 
-
-def test_an_id_that_a_caller_has_drawn_is_the_topics(place: Path | None) -> None:
-    async def use(catalog: Catalog) -> None:
+async def test_an_id_that_a_caller_has_drawn_is_the_topics(place: Path | None) -> None:
+    async with opened(place) as catalog:
         topic = await catalog.create_topic("orders", 1, topic_id=uuid.UUID(int=77))
         assert topic is not None
         assert catalog.topic_by_id(uuid.UUID(int=77)) == topic
-
-    run(place, use)

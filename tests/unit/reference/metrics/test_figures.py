@@ -149,8 +149,8 @@ async def asked(request: bytes, *, shut: bool = False) -> bytes:
         await server.stop()
 
 
-def test_the_page_is_served() -> None:
-    head, _, body = asyncio.run(asked(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+async def test_the_page_is_served() -> None:
+    head, _, body = (await asked(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
     assert f"Content-Length: {len(body)}".encode() in head
     assert b"kafka_partitions_with_late_transactions_count 4.0\n" in body
@@ -165,10 +165,10 @@ def test_the_page_is_served() -> None:
         (b"\r\n\r\n", b"405"),
     ],
 )
-def test_other_requests_are_told_so(request_head: bytes, status: bytes) -> None:
-    assert asyncio.run(asked(request_head)).split(b" ")[1] == status
+async def test_other_requests_are_told_so(request_head: bytes, status: bytes) -> None:
+    assert (await asked(request_head)).split(b" ")[1] == status
 
 
 @pytest.mark.parametrize("request_head", [b"", b"GET /metr", b"x" * 100_000])
-def test_what_is_no_request_ends_its_connection(request_head: bytes) -> None:
-    assert asyncio.run(asked(request_head, shut=True)) == b""
+async def test_what_is_no_request_ends_its_connection(request_head: bytes) -> None:
+    assert await asked(request_head, shut=True) == b""

@@ -49,10 +49,10 @@ REPLY_BYTES = 8 * 1024 * 1024
     ],
     ids=["text", "oversized", "negative", "empty", "short", "unknown", "minus", "version", "schema"],
 )
-def test_garbage_ends_only_its_own_connection_with_one_line(
+async def test_garbage_ends_only_its_own_connection_with_one_line(
     sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
+    with caplog.at_level(logging.WARNING):
         async with serving(metadata(empty_metadata)) as server:
             bystander = await Client.connect(server)
             client = await Client.connect(server)
@@ -61,115 +61,96 @@ def test_garbage_ends_only_its_own_connection_with_one_line(
             assert await bystander.works()
             assert server.metrics.protocol_errors == 1
             await until(lambda: server.connection_count == 1)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(run())
     (line,) = caplog.messages
     assert reason in line
     assert "127.0.0.1:" in line
 
 
 @pytest.mark.parametrize("sent", [b"\x00\x00", struct.pack(">i", 100) + b"half"], ids=["length", "body"])
-def test_a_frame_that_is_cut_off_ends_the_connection_in_silence(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with serving() as server:
-            client = await Client.connect(server)
-            client.writer.write(sent)
-            client.writer.write_eof()
-            assert await client.ends() == b""
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+async def test_a_frame_that_is_cut_off_ends_the_connection_in_silence(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as server:
+        client = await Client.connect(server)
+        client.writer.write(sent)
+        client.writer.write_eof()
+        assert await client.ends() == b""
+        await until(lambda: server.connection_count == 0)
     assert caplog.messages == []
 
 
-def test_requests_before_the_garbage_are_answered() -> None:
-    async def run() -> None:
-        async with serving(metadata(empty_metadata)) as server:
-            client = await Client.connect(server)
-            client.send(metadata_request(), METADATA_VERSION, 1)
-            client.send(metadata_request(), METADATA_VERSION, 2)
-            client.writer.write(struct.pack(">i", -5))
-            assert await client.correlation_ids(2) == [1, 2]
-            assert await client.ends() == b""
-
-    asyncio.run(run())
+async def test_requests_before_the_garbage_are_answered() -> None:
+    async with serving(metadata(empty_metadata)) as server:
+        client = await Client.connect(server)
+        client.send(metadata_request(), METADATA_VERSION, 1)
+        client.send(metadata_request(), METADATA_VERSION, 2)
+        client.writer.write(struct.pack(">i", -5))
+        assert await client.correlation_ids(2) == [1, 2]
+        assert await client.ends() == b""
 
 
-def test_what_was_sent_before_the_end_of_the_stream_is_answered() -> None:
-    async def run() -> None:
-        async with serving(metadata(empty_metadata)) as server:
-            client = await Client.connect(server)
-            for number in range(50):
-                client.send(metadata_request(), METADATA_VERSION, number)
-            client.writer.write_eof()
-            assert await client.correlation_ids(50) == list(range(50))
-            assert await client.ends() == b""
-
-    asyncio.run(run())
+async def test_what_was_sent_before_the_end_of_the_stream_is_answered() -> None:
+    async with serving(metadata(empty_metadata)) as server:
+        client = await Client.connect(server)
+        for number in range(50):
+            client.send(metadata_request(), METADATA_VERSION, number)
+        client.writer.write_eof()
+        assert await client.correlation_ids(50) == list(range(50))
+        assert await client.ends() == b""
 
 
-def test_pipelined_requests_are_carried_out_one_at_a_time_and_answered_in_order() -> None:
-    async def run() -> None:
-        under_way: list[int] = []
+async def test_pipelined_requests_are_carried_out_one_at_a_time_and_answered_in_order() -> None:
+    under_way: list[int] = []
 
-        async def slow(context: RequestContext, _request: Any) -> Any:
-            assert under_way == []
-            under_way.append(context.version)
-            await asyncio.sleep(0)
-            under_way.pop()
-            return metadata_response()
+    async def slow(context: RequestContext, _request: Any) -> Any:
+        assert under_way == []
+        under_way.append(context.version)
+        await asyncio.sleep(0)
+        under_way.pop()
+        return metadata_response()
 
-        async with serving(metadata(slow)) as server:
-            client = await Client.connect(server)
-            for number in range(300):
-                client.send(metadata_request(), number % 13, number)
-            assert await client.correlation_ids(300) == list(range(300))
-            assert server.metrics.requests == 300
-
-    asyncio.run(run())
+    async with serving(metadata(slow)) as server:
+        client = await Client.connect(server)
+        for number in range(300):
+            client.send(metadata_request(), number % 13, number)
+        assert await client.correlation_ids(300) == list(range(300))
+        assert server.metrics.requests == 300
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), RemoteProtocolError(peer="the client", detail="no")])
-def test_a_handler_that_fails_ends_the_connection_without_half_an_answer(
+async def test_a_handler_that_fails_ends_the_connection_without_half_an_answer(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        begun: list[int] = []
+    begun: list[int] = []
 
-        async def fail(context: RequestContext, _request: Any) -> Any:
-            begun.append(context.version)
-            raise error
+    async def fail(context: RequestContext, _request: Any) -> Any:
+        begun.append(context.version)
+        raise error
 
-        async with serving(metadata(fail)) as server:
-            bystander = await Client.connect(server)
-            client = await Client.connect(server)
-            client.send(metadata_request(), METADATA_VERSION, 1)
-            client.send(metadata_request(), METADATA_VERSION, 2)
-            assert await client.ends() == b""
-            assert await bystander.works()
-            await until(lambda: server.connection_count == 1)
-            assert len(begun) == 1
-            ours = isinstance(error, KeyError)
-            assert (server.metrics.handler_errors, server.metrics.protocol_errors) == (int(ours), int(not ours))
-
-    asyncio.run(run())
+    async with serving(metadata(fail)) as server:
+        bystander = await Client.connect(server)
+        client = await Client.connect(server)
+        client.send(metadata_request(), METADATA_VERSION, 1)
+        client.send(metadata_request(), METADATA_VERSION, 2)
+        assert await client.ends() == b""
+        assert await bystander.works()
+        await until(lambda: server.connection_count == 1)
+        assert len(begun) == 1
+        ours = isinstance(error, KeyError)
+        assert (server.metrics.handler_errors, server.metrics.protocol_errors) == (int(ours), int(not ours))
     (record,) = caplog.records
     assert (record.exc_info is not None) == isinstance(error, KeyError)
 
 
-def test_a_response_that_cannot_be_encoded_ends_the_connection() -> None:
-    async def run() -> None:
-        async def wrong(_context: RequestContext, _request: Any) -> Any:
-            return MetadataResponse(throttle_time_ms=2**40, brokers=[], cluster_id="c", controller_id=1, topics=[])
+async def test_a_response_that_cannot_be_encoded_ends_the_connection() -> None:
+    async def wrong(_context: RequestContext, _request: Any) -> Any:
+        return MetadataResponse(throttle_time_ms=2**40, brokers=[], cluster_id="c", controller_id=1, topics=[])
 
-        async with serving(metadata(wrong)) as server:
-            client = await Client.connect(server)
-            client.send(metadata_request(), METADATA_VERSION)
-            assert await client.ends() == b""
-            assert server.metrics.handler_errors == 1
-
-    asyncio.run(run())
+    async with serving(metadata(wrong)) as server:
+        client = await Client.connect(server)
+        client.send(metadata_request(), METADATA_VERSION)
+        assert await client.ends() == b""
+        assert server.metrics.handler_errors == 1
 
 
 def big_fetches(begun: list[int]) -> Handlers:
@@ -190,192 +171,160 @@ def fetch_request() -> FetchRequest:
     return FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=0, topics=[])
 
 
-def test_a_client_that_does_not_read_costs_one_reply_and_is_not_read_from() -> None:
+async def test_a_client_that_does_not_read_costs_one_reply_and_is_not_read_from() -> None:
     """20 requests ask for 160 MiB; one reply of 8 MiB may lie in the server while nobody reads."""
-
-    async def run() -> None:
-        begun: list[int] = []
-        async with serving(big_fetches(begun), metadata(empty_metadata)) as server:
-            slow = await Client.connect(server, limit=1024)
-            for number in range(20):
-                slow.send(fetch_request(), 4, number)
-            bystander = await Client.connect(server)
-            await until(lambda: len(begun) == 1)
-            (connection,) = [each for each in server.connections if each.buffered_bytes > 0]
-            for _ in range(20):
-                assert await bystander.works()
-                assert connection.buffered_bytes <= REPLY_BYTES + SCRATCH_BYTES + 1024
-            assert len(begun) == 1
-            assert await slow.correlation_ids(20) == list(range(20))
-            assert len(begun) == 20
-
-    asyncio.run(run())
+    begun: list[int] = []
+    async with serving(big_fetches(begun), metadata(empty_metadata)) as server:
+        slow = await Client.connect(server, limit=1024)
+        for number in range(20):
+            slow.send(fetch_request(), 4, number)
+        bystander = await Client.connect(server)
+        await until(lambda: len(begun) == 1)
+        (connection,) = [each for each in server.connections if each.buffered_bytes > 0]
+        for _ in range(20):
+            assert await bystander.works()
+            assert connection.buffered_bytes <= REPLY_BYTES + SCRATCH_BYTES + 1024
+        assert len(begun) == 1
+        assert await slow.correlation_ids(20) == list(range(20))
+        assert len(begun) == 20
 
 
-def test_a_slow_reader_that_goes_away_leaves_nothing_behind() -> None:
-    async def run() -> None:
-        begun: list[int] = []
-        async with serving(big_fetches(begun)) as server:
-            slow = await Client.connect(server, limit=1024)
-            for number in range(10):
-                slow.send(fetch_request(), 4, number)
-            await until(lambda: len(begun) == 1)
-            slow.reset()
-            await until(lambda: server.connection_count == 0 and not server.is_busy)
-            assert len(begun) == 1
-
-    asyncio.run(run())
+async def test_a_slow_reader_that_goes_away_leaves_nothing_behind() -> None:
+    begun: list[int] = []
+    async with serving(big_fetches(begun)) as server:
+        slow = await Client.connect(server, limit=1024)
+        for number in range(10):
+            slow.send(fetch_request(), 4, number)
+        await until(lambda: len(begun) == 1)
+        slow.reset()
+        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        assert len(begun) == 1
 
 
-def test_requests_are_read_ahead_up_to_a_bound() -> None:
-    async def run() -> None:
-        release = asyncio.Event()
+async def test_requests_are_read_ahead_up_to_a_bound() -> None:
+    release = asyncio.Event()
 
-        async def wait(_context: RequestContext, _request: Any) -> Any:
-            await release.wait()
-            return produce_response()
+    async def wait(_context: RequestContext, _request: Any) -> Any:
+        await release.wait()
+        return produce_response()
 
-        async with serving(produce(wait)) as server:
-            client = await Client.connect(server)
-            count, size = 64, 1024 * 1024
-            for number in range(count):
-                client.send(produce_request(bytes(size)), PRODUCE_VERSION, number)
-            (connection,) = server.connections
-            await until(lambda: connection.buffered_bytes >= connections.BYTES_AHEAD_MAX)
-            bystander = await Client.connect(server)
-            for _ in range(50):
-                assert await bystander.works()
-                assert connection.buffered_bytes <= connections.BYTES_AHEAD_MAX + 2 * size
-            release.set()
-            assert await client.correlation_ids(count) == list(range(count))
-
-    asyncio.run(run())
+    async with serving(produce(wait)) as server:
+        client = await Client.connect(server)
+        count, size = 64, 1024 * 1024
+        for number in range(count):
+            client.send(produce_request(bytes(size)), PRODUCE_VERSION, number)
+        (connection,) = server.connections
+        await until(lambda: connection.buffered_bytes >= connections.BYTES_AHEAD_MAX)
+        bystander = await Client.connect(server)
+        for _ in range(50):
+            assert await bystander.works()
+            assert connection.buffered_bytes <= connections.BYTES_AHEAD_MAX + 2 * size
+        release.set()
+        assert await client.correlation_ids(count) == list(range(count))
 
 
-def test_a_megabyte_arrives_whole() -> None:
-    async def run() -> None:
-        async def check(_context: RequestContext, request: Any) -> Any:
-            seen.append(request.topic_data[0].partition_data[0].records)
-            return produce_response()
+async def test_a_megabyte_arrives_whole() -> None:
+    async def check(_context: RequestContext, request: Any) -> Any:
+        seen.append(request.topic_data[0].partition_data[0].records)
+        return produce_response()
 
-        seen: list[bytes] = []
-        records = bytes(range(256)) * 4096
-        async with serving(produce(check)) as server:
-            client = await Client.connect(server)
-            client.send(produce_request(records), PRODUCE_VERSION)
-            await client.receive()
-        assert seen == [records]
-
-    asyncio.run(run())
+    seen: list[bytes] = []
+    records = bytes(range(256)) * 4096
+    async with serving(produce(check)) as server:
+        client = await Client.connect(server)
+        client.send(produce_request(records), PRODUCE_VERSION)
+        await client.receive()
+    assert seen == [records]
 
 
 @pytest.mark.parametrize("sent", [b"", struct.pack(">i", 100) + b"half"], ids=["silent", "mid-frame"])
-def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> None:
+async def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> None:
     """A peer that has vanished without a word (half-open) looks just like this."""
-
-    async def run() -> None:
-        async with serving(properties={"connections.max.idle.ms": "50"}) as server:
-            client = await Client.connect(server)
-            client.writer.write(sent)
-            assert await client.ends() == b""
-            assert server.metrics.connections_idle == 1
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+    async with serving(properties={"connections.max.idle.ms": "50"}) as server:
+        client = await Client.connect(server)
+        client.writer.write(sent)
+        assert await client.ends() == b""
+        assert server.metrics.connections_idle == 1
+        await until(lambda: server.connection_count == 0)
 
 
-def test_a_client_that_reads_nothing_for_too_long_is_closed() -> None:
-    async def run() -> None:
-        async with serving(big_fetches([]), properties={"connections.max.idle.ms": "50"}) as server:
-            slow = socket.create_connection(server.addresses[0])
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            request = fetch_request()
-            request.with_header(1, "test")
-            slow.sendall(bytes(request.encode(version=4, header=True, framed=True)))
-            await until(lambda: server.metrics.connections_idle == 1)
-            await until(lambda: server.connection_count == 0)
-            slow.close()
-
-    asyncio.run(run())
+async def test_a_client_that_reads_nothing_for_too_long_is_closed() -> None:
+    async with serving(big_fetches([]), properties={"connections.max.idle.ms": "50"}) as server:
+        slow = socket.create_connection(server.addresses[0])
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = fetch_request()
+        request.with_header(1, "test")
+        slow.sendall(bytes(request.encode(version=4, header=True, framed=True)))
+        await until(lambda: server.metrics.connections_idle == 1)
+        await until(lambda: server.connection_count == 0)
+        slow.close()
 
 
-def test_a_client_that_breaks_the_protocol_and_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        monkeypatch.setattr(connections, "CLOSE_DEADLINE_S", 0.05)
-        begun: list[int] = []
-        async with serving(big_fetches(begun)) as server:
-            slow = await Client.connect(server, limit=1024)
-            slow.send(fetch_request(), 4)
-            await until(lambda: len(begun) == 1)
-            slow.writer.write(struct.pack(">i", -1))
-            await until(lambda: server.connection_count == 0 and not server.is_busy)
-            assert server.metrics.protocol_errors == 1
-
-    asyncio.run(run())
+async def test_a_client_that_breaks_the_protocol_and_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CLOSE_DEADLINE_S", 0.05)
+    begun: list[int] = []
+    async with serving(big_fetches(begun)) as server:
+        slow = await Client.connect(server, limit=1024)
+        slow.send(fetch_request(), 4)
+        await until(lambda: len(begun) == 1)
+        slow.writer.write(struct.pack(">i", -1))
+        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        assert server.metrics.protocol_errors == 1
 
 
-def test_a_request_that_takes_long_does_not_make_its_connection_idle() -> None:
-    async def run() -> None:
-        release = asyncio.Event()
+async def test_a_request_that_takes_long_does_not_make_its_connection_idle() -> None:
+    release = asyncio.Event()
 
-        async def wait(_context: RequestContext, _request: Any) -> Any:
-            await release.wait()
-            return metadata_response()
+    async def wait(_context: RequestContext, _request: Any) -> Any:
+        await release.wait()
+        return metadata_response()
 
-        async with serving(metadata(wait), properties={"connections.max.idle.ms": "30"}) as server:
-            patient = await Client.connect(server)
-            patient.send(metadata_request(), METADATA_VERSION, 5)
-            silent = await Client.connect(server)
-            assert await silent.ends() == b""
-            release.set()
-            assert await patient.correlation_ids(1) == [5]
-
-    asyncio.run(run())
+    async with serving(metadata(wait), properties={"connections.max.idle.ms": "30"}) as server:
+        patient = await Client.connect(server)
+        patient.send(metadata_request(), METADATA_VERSION, 5)
+        silent = await Client.connect(server)
+        assert await silent.ends() == b""
+        release.set()
+        assert await patient.correlation_ids(1) == [5]
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-def test_a_lost_client_ends_what_only_reads_and_nothing_else(only_reads: bool) -> None:
-    async def run() -> None:
-        begun, release = asyncio.Event(), asyncio.Event()
-        ended: list[str] = []
+async def test_a_lost_client_ends_what_only_reads_and_nothing_else(only_reads: bool) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
 
-        async def wait(_context: RequestContext, _request: Any) -> Any:
-            begun.set()
-            try:
-                await release.wait()
-                ended.append("finished")
-            except asyncio.CancelledError:
-                ended.append("cancelled")
-                raise
-            return metadata_response()
+    async def wait(_context: RequestContext, _request: Any) -> Any:
+        begun.set()
+        try:
+            await release.wait()
+            ended.append("finished")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return metadata_response()
 
-        async with serving(metadata(wait, only_reads=only_reads)) as server:
-            client = await Client.connect(server)
-            client.send(metadata_request(), METADATA_VERSION)
-            await begun.wait()
-            client.reset()
-            await until(lambda: server.connection_count == 0)
-            release.set()
-            await until(lambda: not server.is_busy)
-            assert ended == ["cancelled" if only_reads else "finished"]
-
-    asyncio.run(run())
+    async with serving(metadata(wait, only_reads=only_reads)) as server:
+        client = await Client.connect(server)
+        client.send(metadata_request(), METADATA_VERSION)
+        await begun.wait()
+        client.reset()
+        await until(lambda: server.connection_count == 0)
+        release.set()
+        await until(lambda: not server.is_busy)
+        assert ended == ["cancelled" if only_reads else "finished"]
 
 
-def test_the_end_of_the_stream_ends_a_long_poll() -> None:
-    async def run() -> None:
-        begun = asyncio.Event()
+async def test_the_end_of_the_stream_ends_a_long_poll() -> None:
+    begun = asyncio.Event()
 
-        async def wait(_context: RequestContext, _request: Any) -> Any:
-            begun.set()
-            await asyncio.Event().wait()
+    async def wait(_context: RequestContext, _request: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
 
-        async with serving(metadata(wait, only_reads=True)) as server:
-            client = await Client.connect(server)
-            client.send(metadata_request(), METADATA_VERSION)
-            await begun.wait()
-            client.writer.write_eof()
-            assert await client.ends() == b""
-            await until(lambda: not server.is_busy)
-
-    asyncio.run(run())
+    async with serving(metadata(wait, only_reads=True)) as server:
+        client = await Client.connect(server)
+        client.send(metadata_request(), METADATA_VERSION)
+        await begun.wait()
+        client.writer.write_eof()
+        assert await client.ends() == b""
+        await until(lambda: not server.is_busy)

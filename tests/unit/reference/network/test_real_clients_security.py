@@ -26,6 +26,9 @@ from spark_2pc_sink.reference.network.socket_server import TcpServer
 from tests.unit.reference.net import dispatcher
 from tests.unit.reference.waiting import DEADLINE_S
 
+# A client that is refused goes on trying until its time is over.
+pytestmark = pytest.mark.slow
+
 #: How long a client tries: it takes a refused login for something that may pass.
 CLIENT_DEADLINE_S = 1.5
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'

@@ -57,185 +57,152 @@ def send(client: Client, *names: str, acks: int = -1) -> None:
         client.send(produce_request(name.encode(), acks), PRODUCE_VERSION, ord(name[0]))
 
 
-def test_the_next_produce_begins_when_the_one_before_has_appended() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce)) as server:
-            client = await Client.connect(server)
-            send(client, "a", "b")
-            await until(lambda: len(disk.log) == 4)
-            assert disk.log == ["begin a", "append a", "begin b", "append b"]
-            disk.sync("a", "b")
-            assert await client.correlation_ids(2) == [ord("a"), ord("b")]
-
-    asyncio.run(run())
-
-
-def test_a_produce_that_appends_nothing_lets_the_next_one_begin_when_it_ends() -> None:
-    async def run() -> None:
-        async def refuse(_context: RequestContext, _request: Any) -> Any:
-            return produce_response()
-
-        async with serving(produce(refuse)) as server:
-            client = await Client.connect(server)
-            send(client, "a", "b", "c")
-            assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
-
-    asyncio.run(run())
-
-
-def test_a_produce_that_asks_the_coordinator_first_is_not_overtaken() -> None:
-    async def run() -> None:
-        disk = Disk()
-        disk.coordinator.clear()
-        async with serving(produce(disk.produce)) as server:
-            client, bystander = await Client.connect(server), await Client.connect(server)
-            send(client, "a", "b")
-            await until(lambda: disk.log == ["begin a"])
-            for _ in range(5):
-                assert await bystander.works()
-            assert disk.log == ["begin a"]
-            disk.coordinator.set()
-            disk.sync("a", "b")
-            assert await client.correlation_ids(2) == [ord("a"), ord("b")]
-            assert disk.log.index("append a") < disk.log.index("begin b")
-
-    asyncio.run(run())
-
-
-def test_replies_keep_the_order_of_the_requests_whatever_is_durable_first() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce)) as server:
-            client = await Client.connect(server)
-            send(client, "a", "b", "c")
-            disk.sync("c", "b")
-            await until(lambda: {"durable b", "durable c"} <= set(disk.log))
-            assert "durable a" not in disk.log
-            disk.sync("a")
-            assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
-
-    asyncio.run(run())
-
-
-def test_the_number_of_produces_under_way_is_bounded() -> None:
-    async def run() -> None:
-        disk = Disk()
-        names = "abcdefgh"
-        async with serving(produce(disk.produce)) as server:
-            client, bystander = await Client.connect(server), await Client.connect(server)
-            send(client, *names)
-            await until(lambda: f"append {names[PRODUCES_AHEAD_MAX - 1]}" in disk.log)
-            for _ in range(5):
-                assert await bystander.works()
-            assert f"begin {names[PRODUCES_AHEAD_MAX]}" not in disk.log
-            disk.sync("a")
-            await until(lambda: f"append {names[PRODUCES_AHEAD_MAX]}" in disk.log)
-            disk.sync(*names)
-            assert await client.correlation_ids(len(names)) == [ord(name) for name in names]
-
-    asyncio.run(run())
-
-
-def test_any_other_request_waits_for_every_produce_before_it() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
-            client, bystander = await Client.connect(server), await Client.connect(server)
-            send(client, "a", "b")
-            client.send(metadata_request(), METADATA_VERSION, 1)
-            send(client, "c")
-            disk.sync("b", "c")
-            await until(lambda: "durable b" in disk.log)
-            for _ in range(5):
-                assert await bystander.works()
-            assert "metadata" not in disk.log
-            disk.sync("a")
-            assert await client.correlation_ids(4) == [ord("a"), ord("b"), 1, ord("c")]
-            assert disk.log.index("metadata") < disk.log.index("begin c")
-
-    asyncio.run(run())
-
-
-def test_a_produce_without_acks_has_no_reply() -> None:
-    async def run() -> None:
-        disk = Disk()
+async def test_the_next_produce_begins_when_the_one_before_has_appended() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a", "b")
+        await until(lambda: len(disk.log) == 4)
+        assert disk.log == ["begin a", "append a", "begin b", "append b"]
         disk.sync("a", "b")
-        async with serving(produce(disk.produce)) as server:
-            client = await Client.connect(server)
-            send(client, "a", acks=0)
-            send(client, "b")
-            assert await client.correlation_ids(1) == [ord("b")]
-
-    asyncio.run(run())
+        assert await client.correlation_ids(2) == [ord("a"), ord("b")]
 
 
-def test_a_produce_that_fails_ends_the_connection_after_the_replies_before_it() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
-            client = await Client.connect(server)
-            send(client, "a", "fails", "c")
-            client.send(metadata_request(), METADATA_VERSION, 1)
-            client.send(metadata_request(), METADATA_VERSION, 2)
-            disk.sync("fails", "c")
-            await until(lambda: {"durable fails", "durable c"} <= set(disk.log))
-            disk.sync("a")
-            assert await client.correlation_ids(1) == [ord("a")]
-            assert await client.ends() == b""
-            assert server.metrics.handler_errors == 1
-            await until(lambda: not server.is_busy)
-            assert "metadata" not in disk.log
+async def test_a_produce_that_appends_nothing_lets_the_next_one_begin_when_it_ends() -> None:
+    async def refuse(_context: RequestContext, _request: Any) -> Any:
+        return produce_response()
 
-    asyncio.run(run())
+    async with serving(produce(refuse)) as server:
+        client = await Client.connect(server)
+        send(client, "a", "b", "c")
+        assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
 
 
-def test_produces_of_a_lost_client_are_finished() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce)) as server:
-            client = await Client.connect(server)
-            send(client, "a", "b")
-            await until(lambda: "append b" in disk.log)
-            client.reset()
-            await until(lambda: server.connection_count == 0)
-            disk.sync("a", "b")
-            await until(lambda: not server.is_busy)
-            assert disk.log[-2:] == ["durable a", "durable b"]
-
-    asyncio.run(run())
-
-
-def test_a_stop_finishes_what_is_under_way_and_drops_what_waits() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
-            client = await Client.connect(server)
-            send(client, "a")
-            client.send(metadata_request(), METADATA_VERSION, 1)
-            client.send(metadata_request(), METADATA_VERSION, 2)
-            await until(lambda: "append a" in disk.log)
-            (connection,) = server.connections
-            await until(lambda: connection.buffered_bytes > 0)
-            stopping = asyncio.ensure_future(server.stop(deadline_s=20))
-            await asyncio.sleep(0)
-            disk.sync("a")
-            await within(stopping)
-            assert await client.correlation_ids(2) == [ord("a"), 1]
-            assert await client.ends() == b""
-
-    asyncio.run(run())
+async def test_a_produce_that_asks_the_coordinator_first_is_not_overtaken() -> None:
+    disk = Disk()
+    disk.coordinator.clear()
+    async with serving(produce(disk.produce)) as server:
+        client, bystander = await Client.connect(server), await Client.connect(server)
+        send(client, "a", "b")
+        await until(lambda: disk.log == ["begin a"])
+        for _ in range(5):
+            assert await bystander.works()
+        assert disk.log == ["begin a"]
+        disk.coordinator.set()
+        disk.sync("a", "b")
+        assert await client.correlation_ids(2) == [ord("a"), ord("b")]
+        assert disk.log.index("append a") < disk.log.index("begin b")
 
 
-def test_a_stop_does_not_wait_for_ever() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with serving(produce(disk.produce)) as server:
-            client = await Client.connect(server)
-            send(client, "a")
-            await until(lambda: "append a" in disk.log)
-            await within(server.stop(deadline_s=0.01))
-            assert await client.ends() == b""
-            assert disk.log == ["begin a", "append a"]
+async def test_replies_keep_the_order_of_the_requests_whatever_is_durable_first() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a", "b", "c")
+        disk.sync("c", "b")
+        await until(lambda: {"durable b", "durable c"} <= set(disk.log))
+        assert "durable a" not in disk.log
+        disk.sync("a")
+        assert await client.correlation_ids(3) == [ord("a"), ord("b"), ord("c")]
 
-    asyncio.run(run())
+
+async def test_the_number_of_produces_under_way_is_bounded() -> None:
+    disk = Disk()
+    names = "abcdefgh"
+    async with serving(produce(disk.produce)) as server:
+        client, bystander = await Client.connect(server), await Client.connect(server)
+        send(client, *names)
+        await until(lambda: f"append {names[PRODUCES_AHEAD_MAX - 1]}" in disk.log)
+        for _ in range(5):
+            assert await bystander.works()
+        assert f"begin {names[PRODUCES_AHEAD_MAX]}" not in disk.log
+        disk.sync("a")
+        await until(lambda: f"append {names[PRODUCES_AHEAD_MAX]}" in disk.log)
+        disk.sync(*names)
+        assert await client.correlation_ids(len(names)) == [ord(name) for name in names]
+
+
+async def test_any_other_request_waits_for_every_produce_before_it() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
+        client, bystander = await Client.connect(server), await Client.connect(server)
+        send(client, "a", "b")
+        client.send(metadata_request(), METADATA_VERSION, 1)
+        send(client, "c")
+        disk.sync("b", "c")
+        await until(lambda: "durable b" in disk.log)
+        for _ in range(5):
+            assert await bystander.works()
+        assert "metadata" not in disk.log
+        disk.sync("a")
+        assert await client.correlation_ids(4) == [ord("a"), ord("b"), 1, ord("c")]
+        assert disk.log.index("metadata") < disk.log.index("begin c")
+
+
+async def test_a_produce_without_acks_has_no_reply() -> None:
+    disk = Disk()
+    disk.sync("a", "b")
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a", acks=0)
+        send(client, "b")
+        assert await client.correlation_ids(1) == [ord("b")]
+
+
+async def test_a_produce_that_fails_ends_the_connection_after_the_replies_before_it() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
+        client = await Client.connect(server)
+        send(client, "a", "fails", "c")
+        client.send(metadata_request(), METADATA_VERSION, 1)
+        client.send(metadata_request(), METADATA_VERSION, 2)
+        disk.sync("fails", "c")
+        await until(lambda: {"durable fails", "durable c"} <= set(disk.log))
+        disk.sync("a")
+        assert await client.correlation_ids(1) == [ord("a")]
+        assert await client.ends() == b""
+        assert server.metrics.handler_errors == 1
+        await until(lambda: not server.is_busy)
+        assert "metadata" not in disk.log
+
+
+async def test_produces_of_a_lost_client_are_finished() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a", "b")
+        await until(lambda: "append b" in disk.log)
+        client.reset()
+        await until(lambda: server.connection_count == 0)
+        disk.sync("a", "b")
+        await until(lambda: not server.is_busy)
+        assert disk.log[-2:] == ["durable a", "durable b"]
+
+
+async def test_a_stop_finishes_what_is_under_way_and_drops_what_waits() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce), metadata(disk.metadata)) as server:
+        client = await Client.connect(server)
+        send(client, "a")
+        client.send(metadata_request(), METADATA_VERSION, 1)
+        client.send(metadata_request(), METADATA_VERSION, 2)
+        await until(lambda: "append a" in disk.log)
+        (connection,) = server.connections
+        await until(lambda: connection.buffered_bytes > 0)
+        stopping = asyncio.ensure_future(server.stop(deadline_s=20))
+        await asyncio.sleep(0)
+        disk.sync("a")
+        await within(stopping)
+        assert await client.correlation_ids(2) == [ord("a"), 1]
+        assert await client.ends() == b""
+
+
+async def test_a_stop_does_not_wait_for_ever() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a")
+        await until(lambda: "append a" in disk.log)
+        await within(server.stop(deadline_s=0.01))
+        assert await client.ends() == b""
+        assert disk.log == ["begin a", "append a"]

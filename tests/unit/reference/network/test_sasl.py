@@ -57,19 +57,16 @@ async def authenticate(client: Client, message: bytes, version: int = 2) -> Any:
         ("\0zoë\0ünï".encode(), "User:zoë"),
     ],
 )
-def test_the_right_password_comes_in(message: bytes, principal: str, version: int) -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            assert await client.works()
-            shaken = await handshake(client)
-            assert (shaken.error_code, list(shaken.mechanisms)) == (0, ["PLAIN"])
-            answer = await authenticate(client, message, version)
-            assert (answer.error_code, answer.auth_bytes) == (0, b"")
-            assert await ask_whoami(client) == principal
-            assert server.metrics.failed_logins == 0
-
-    asyncio.run(run())
+async def test_the_right_password_comes_in(message: bytes, principal: str, version: int) -> None:
+    async with serving(metadata(whoami), properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        assert await client.works()
+        shaken = await handshake(client)
+        assert (shaken.error_code, list(shaken.mechanisms)) == (0, ["PLAIN"])
+        answer = await authenticate(client, message, version)
+        assert (answer.error_code, answer.auth_bytes) == (0, b"")
+        assert await ask_whoami(client) == principal
+        assert server.metrics.failed_logins == 0
 
 
 @pytest.mark.parametrize(
@@ -85,56 +82,47 @@ def test_the_right_password_comes_in(message: bytes, principal: str, version: in
         (b"", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
     ],
 )
-def test_the_wrong_one_is_told_so_and_the_connection_ends(
+async def test_the_wrong_one_is_told_so_and_the_connection_ends(
     message: bytes, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            await handshake(client)
-            answer = await authenticate(client, message)
-            assert answer.error_code == 58
-            assert answer.error_message.startswith(text)
-            assert await client.ends() == b""
-            assert server.metrics.failed_logins == 1
-
-    asyncio.run(run())
+    async with serving(metadata(whoami), properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        await handshake(client)
+        answer = await authenticate(client, message)
+        assert answer.error_code == 58
+        assert answer.error_message.startswith(text)
+        assert await client.ends() == b""
+        assert server.metrics.failed_logins == 1
     (line,) = caplog.messages
     assert text in line
     assert "secret" not in line
     assert "wrong" not in line
 
 
-def test_an_unknown_mechanism_is_answered_with_those_that_there_are() -> None:
-    async def run() -> None:
-        async with serving(properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            answer = await handshake(client, mechanism="SCRAM-SHA-256")
-            assert (answer.error_code, list(answer.mechanisms)) == (33, ["PLAIN"])
-            assert await client.ends() == b""
-
-    asyncio.run(run())
+async def test_an_unknown_mechanism_is_answered_with_those_that_there_are() -> None:
+    async with serving(properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        answer = await handshake(client, mechanism="SCRAM-SHA-256")
+        assert (answer.error_code, list(answer.mechanisms)) == (33, ["PLAIN"])
+        assert await client.ends() == b""
 
 
-def test_a_handshake_of_version_0_is_followed_by_a_bare_message() -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            assert (await handshake(client, 0)).error_code == 0
-            message = b"\0alice\0secret"
-            client.writer.write(struct.pack(">i", len(message)) + message)
-            assert await client.receive() == b""
-            assert await ask_whoami(client) == "User:alice"
-            wrong = await Client.connect(server)
-            await handshake(wrong, 0)
-            wrong.writer.write(struct.pack(">i", 3) + b"\0a\0")
-            assert await wrong.ends() == b""
-
-    asyncio.run(run())
+async def test_a_handshake_of_version_0_is_followed_by_a_bare_message() -> None:
+    async with serving(metadata(whoami), properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        assert (await handshake(client, 0)).error_code == 0
+        message = b"\0alice\0secret"
+        client.writer.write(struct.pack(">i", len(message)) + message)
+        assert await client.receive() == b""
+        assert await ask_whoami(client) == "User:alice"
+        wrong = await Client.connect(server)
+        await handshake(wrong, 0)
+        wrong.writer.write(struct.pack(">i", 3) + b"\0a\0")
+        assert await wrong.ends() == b""
 
 
 @pytest.mark.parametrize("steps", ["M", "VM", "HM", "A", "VV", "HH", "HV", "VHH"])
-def test_anything_else_before_the_login_ends_the_connection(steps: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_anything_else_before_the_login_ends_the_connection(steps: str, caplog: pytest.LogCaptureFixture) -> None:
     """V ApiVersions, H SaslHandshake, A SaslAuthenticate, M Metadata; the last of each is out of order."""
     requests = {
         "V": (ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3),
@@ -143,105 +131,84 @@ def test_anything_else_before_the_login_ends_the_connection(steps: str, caplog: 
         "M": (metadata_request(), METADATA_VERSION),
     }
 
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            for step in steps[:-1]:
-                client.send(*requests[step])
-                await client.receive()
-            client.send(*requests[steps[-1]])
-            assert await client.ends() == b""
-            assert server.metrics.protocol_errors == 1
-
-    asyncio.run(run())
+    async with serving(metadata(whoami), properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        for step in steps[:-1]:
+            client.send(*requests[step])
+            await client.receive()
+        client.send(*requests[steps[-1]])
+        assert await client.ends() == b""
+        assert server.metrics.protocol_errors == 1
     assert "before the login" in caplog.text
 
 
-def test_an_unknown_version_of_api_versions_may_be_followed_by_a_known_one() -> None:
-    async def run() -> None:
-        async with serving(properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            client.writer.write(struct.pack(">ihhihb", 11, 18, 99, 1, -1, 0))
-            answer = ApiVersionsResponse.decode(await client.receive(), version=0, header=True)
-            assert (answer.error_code, [(each.api_key, each.max_version) for each in answer.api_keys]) == (
-                35,
-                [(18, 4)],
-            )
-            assert await client.works()
-            assert (await handshake(client)).error_code == 0
-
-    asyncio.run(run())
+async def test_an_unknown_version_of_api_versions_may_be_followed_by_a_known_one() -> None:
+    async with serving(properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        client.writer.write(struct.pack(">ihhihb", 11, 18, 99, 1, -1, 0))
+        answer = ApiVersionsResponse.decode(await client.receive(), version=0, header=True)
+        assert (answer.error_code, [(each.api_key, each.max_version) for each in answer.api_keys]) == (
+            35,
+            [(18, 4)],
+        )
+        assert await client.works()
+        assert (await handshake(client)).error_code == 0
 
 
-def test_a_second_login_is_refused_and_so_is_one_where_none_is_needed() -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami)) as server:
-            client = await Client.connect(server)
-            assert (await handshake(client)).error_code == 34
-            assert (await authenticate(client, b"\0alice\0secret")).error_code == 34
-            assert await ask_whoami(client) == "User:ANONYMOUS"
-
-    asyncio.run(run())
+async def test_a_second_login_is_refused_and_so_is_one_where_none_is_needed() -> None:
+    async with serving(metadata(whoami)) as server:
+        client = await Client.connect(server)
+        assert (await handshake(client)).error_code == 34
+        assert (await authenticate(client, b"\0alice\0secret")).error_code == 34
+        assert await ask_whoami(client) == "User:ANONYMOUS"
 
 
-def test_a_long_request_before_the_login_ends_the_connection_and_after_it_does_not() -> None:
-    async def run() -> None:
-        properties = {**PROPERTIES, "sasl.server.max.receive.size": "100"}
-        async with serving(metadata(whoami), properties=properties) as server:
-            client = await Client.connect(server)
-            await handshake(client)
-            await authenticate(client, b"\0alice\0secret")
-            client.writer.write(struct.pack(">ihhih", 20_000, 3, 0, 1, -1) + bytes(20_000 - 10))
-            await client.receive()
-            stranger = await Client.connect(server)
-            stranger.writer.write(struct.pack(">i", 101))
-            assert await stranger.ends() == b""
-
-    asyncio.run(run())
+async def test_a_long_request_before_the_login_ends_the_connection_and_after_it_does_not() -> None:
+    properties = {**PROPERTIES, "sasl.server.max.receive.size": "100"}
+    async with serving(metadata(whoami), properties=properties) as server:
+        client = await Client.connect(server)
+        await handshake(client)
+        await authenticate(client, b"\0alice\0secret")
+        client.writer.write(struct.pack(">ihhih", 20_000, 3, 0, 1, -1) + bytes(20_000 - 10))
+        await client.receive()
+        stranger = await Client.connect(server)
+        stranger.writer.write(struct.pack(">i", 101))
+        assert await stranger.ends() == b""
 
 
-def test_a_refusal_takes_its_time_and_holds_up_nobody_else() -> None:
-    async def run() -> None:
-        properties = {**PROPERTIES, "connection.failed.authentication.delay.ms": "60000"}
-        async with serving(properties=properties) as server:
-            client = await Client.connect(server)
-            await handshake(client)
-            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
-            await until(lambda: server.metrics.failed_logins == 1)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.reader.read(1), 0.05)
-            bystander = await Client.connect(server)
-            await handshake(bystander)
-            assert (await authenticate(bystander, b"\0alice\0secret")).error_code == 0
-
-    asyncio.run(run())
+async def test_a_refusal_takes_its_time_and_holds_up_nobody_else() -> None:
+    properties = {**PROPERTIES, "connection.failed.authentication.delay.ms": "60000"}
+    async with serving(properties=properties) as server:
+        client = await Client.connect(server)
+        await handshake(client)
+        client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+        await until(lambda: server.metrics.failed_logins == 1)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(client.reader.read(1), 0.05)
+        bystander = await Client.connect(server)
+        await handshake(bystander)
+        assert (await authenticate(bystander, b"\0alice\0secret")).error_code == 0
 
 
-def test_a_client_that_has_logged_in_is_not_closed_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        monkeypatch.setattr(connections, "LOGIN_DEADLINE_S", 0.1)
-        async with serving(metadata(whoami), properties=PROPERTIES) as server:
-            client = await Client.connect(server)
-            await handshake(client)
-            await authenticate(client, b"\0alice\0secret")
-            stranger = await Client.connect(server)
-            assert await stranger.ends() == b""
-            assert await ask_whoami(client) == "User:alice"
-
-    asyncio.run(run())
+async def test_a_client_that_has_logged_in_is_not_closed_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOGIN_DEADLINE_S", 0.1)
+    async with serving(metadata(whoami), properties=PROPERTIES) as server:
+        client = await Client.connect(server)
+        await handshake(client)
+        await authenticate(client, b"\0alice\0secret")
+        stranger = await Client.connect(server)
+        assert await stranger.ends() == b""
+        assert await ask_whoami(client) == "User:alice"
 
 
-def test_a_client_that_does_not_log_in_is_closed(
+async def test_a_client_that_does_not_log_in_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
+    with caplog.at_level(logging.WARNING):
         monkeypatch.setattr(connections, "LOGIN_DEADLINE_S", 0.05)
         async with serving(properties=PROPERTIES) as server:
             client = await Client.connect(server)
             assert await client.works()
             assert await client.ends() == b""
             assert server.metrics.failed_logins == 1
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(run())
     assert "no login within" in caplog.text

@@ -70,90 +70,74 @@ async def ask_whoami(client: Client) -> Any:
     return (await client.ask(metadata_request(), MetadataResponse, METADATA_VERSION)).cluster_id
 
 
-def test_requests_travel_through_tls(certificates: Certificates) -> None:
-    async def run() -> None:
-        async def check(_context: RequestContext, request: Any) -> Any:
-            assert request.topic_data[0].partition_data[0].records == bytes(1_000_000)
-            return produce_response()
+async def test_requests_travel_through_tls(certificates: Certificates) -> None:
+    async def check(_context: RequestContext, request: Any) -> Any:
+        assert request.topic_data[0].partition_data[0].records == bytes(1_000_000)
+        return produce_response()
 
-        async with serving(metadata(whoami), produce(check), properties=certificates.properties) as server:
-            client = await Client.connect(server, ssl=certificates.client())
-            for number in range(20):
-                client.send(metadata_request(), METADATA_VERSION, number)
-                client.send(produce_request(bytes(1_000_000)), PRODUCE_VERSION, number)
-            assert await client.correlation_ids(40) == [number for number in range(20) for _ in "mp"]
-            assert await ask_whoami(client) == "User:ANONYMOUS"
-
-    asyncio.run(run())
+    async with serving(metadata(whoami), produce(check), properties=certificates.properties) as server:
+        client = await Client.connect(server, ssl=certificates.client())
+        for number in range(20):
+            client.send(metadata_request(), METADATA_VERSION, number)
+            client.send(produce_request(bytes(1_000_000)), PRODUCE_VERSION, number)
+        assert await client.correlation_ids(40) == [number for number in range(20) for _ in "mp"]
+        assert await ask_whoami(client) == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize(
     "sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"]
 )
-def test_garbage_in_place_of_a_handshake_ends_only_its_own_connection(certificates: Certificates, sent: bytes) -> None:
-    async def run() -> None:
-        async with serving(properties=certificates.properties) as server:
-            garbage = await Client.connect(server)
-            garbage.writer.write(sent)
-            await garbage.ends()
-            client = await Client.connect(server, ssl=certificates.client())
-            assert await client.works()
-            assert server.connection_count == 1
+async def test_garbage_in_place_of_a_handshake_ends_only_its_own_connection(
+    certificates: Certificates, sent: bytes
+) -> None:
+    async with serving(properties=certificates.properties) as server:
+        garbage = await Client.connect(server)
+        garbage.writer.write(sent)
+        await garbage.ends()
+        client = await Client.connect(server, ssl=certificates.client())
+        assert await client.works()
+        assert server.connection_count == 1
 
-    asyncio.run(run())
 
-
-def test_a_client_that_does_not_shake_hands_is_closed(
+async def test_a_client_that_does_not_shake_hands_is_closed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        monkeypatch.setattr(tcp, "TLS_HANDSHAKE_DEADLINE_S", 0.05)
-        async with serving(properties=certificates.properties) as server:
-            client = await Client.connect(server)
-            assert await client.ends() == b""
-            assert server.connection_count == 0
-
-    asyncio.run(run())
+    monkeypatch.setattr(tcp, "TLS_HANDSHAKE_DEADLINE_S", 0.05)
+    async with serving(properties=certificates.properties) as server:
+        client = await Client.connect(server)
+        assert await client.ends() == b""
+        assert server.connection_count == 0
 
 
-def test_a_client_with_a_certificate_is_known_by_its_name(certificates: Certificates) -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=with_client_auth(certificates, "required")) as server:
-            client = await Client.connect(server, ssl=certificates.client("alice"))
-            principal = await ask_whoami(client)
-            assert principal.startswith("User:CN=alice,")
-            assert r"O=Smith\, Inc" in principal
-
-    asyncio.run(run())
+async def test_a_client_with_a_certificate_is_known_by_its_name(certificates: Certificates) -> None:
+    async with serving(metadata(whoami), properties=with_client_auth(certificates, "required")) as server:
+        client = await Client.connect(server, ssl=certificates.client("alice"))
+        principal = await ask_whoami(client)
+        assert principal.startswith("User:CN=alice,")
+        assert r"O=Smith\, Inc" in principal
 
 
 @pytest.mark.parametrize(("auth", "comes_in"), [("none", True), ("requested", True), ("required", False)])
-def test_a_client_without_a_certificate(certificates: Certificates, auth: str, comes_in: bool) -> None:
-    async def run() -> None:
-        async with serving(metadata(whoami), properties=with_client_auth(certificates, auth)) as server:
-            client = await Client.connect(server, ssl=certificates.client())
-            if comes_in:
-                assert await ask_whoami(client) == "User:ANONYMOUS"
-                return
-            # With TLS 1.3 the client learns that it was refused from its first read.
-            with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError, ConnectionResetError)):
-                await ask_whoami(client)
-            assert server.connection_count == 0
-
-    asyncio.run(run())
+async def test_a_client_without_a_certificate(certificates: Certificates, auth: str, comes_in: bool) -> None:
+    async with serving(metadata(whoami), properties=with_client_auth(certificates, auth)) as server:
+        client = await Client.connect(server, ssl=certificates.client())
+        if comes_in:
+            assert await ask_whoami(client) == "User:ANONYMOUS"
+            return
+        # With TLS 1.3 the client learns that it was refused from its first read.
+        with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError, ConnectionResetError)):
+            await ask_whoami(client)
+        assert server.connection_count == 0
 
 
-def test_a_stranger_is_not_let_in(certificates: Certificates) -> None:
-    async def run() -> None:
-        stranger = trustme.CA()
-        context = certificates.client()
-        stranger.issue_cert("mallory@example.org").configure_cert(context)
-        async with serving(metadata(whoami), properties=with_client_auth(certificates, "requested")) as server:
-            client = await Client.connect(server, ssl=context)
-            with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError, ConnectionResetError)):
-                await ask_whoami(client)
-
-    asyncio.run(run())
+async def test_a_stranger_is_not_let_in(certificates: Certificates) -> None:
+    stranger = trustme.CA()
+    context = certificates.client()
+    stranger.issue_cert("mallory@example.org").configure_cert(context)
+    async with serving(metadata(whoami), properties=with_client_auth(certificates, "requested")) as server:
+        client = await Client.connect(server, ssl=context)
+        with pytest.raises((ssl.SSLError, asyncio.IncompleteReadError, ConnectionResetError)):
+            await ask_whoami(client)
 
 
 @pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.truststore.location"])

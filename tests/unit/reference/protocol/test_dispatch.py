@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from typing import Any
 
@@ -82,45 +81,45 @@ def test_only_produce_may_be_long() -> None:
     assert found.read(frame_of(produce_request(filling + filling), PRODUCE_VERSION)).api is Api.PRODUCE
 
 
-def test_the_handler_gets_the_request_and_its_answer_the_correlation_id() -> None:
-    reply = asyncio.run(answer(dispatcher(metadata(empty_metadata)), frame_of(metadata_request(), 9)))
+async def test_the_handler_gets_the_request_and_its_answer_the_correlation_id() -> None:
+    reply = await answer(dispatcher(metadata(empty_metadata)), frame_of(metadata_request(), 9))
     response = MetadataResponse.decode(reply, version=9, header=True)
     assert (response.header.correlation_id, response.cluster_id) == (7, "c")
 
 
 @pytest.mark.parametrize("version", [5, 99, -1, 32767])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
     """KIP-511: the broker answers with version 0, UNSUPPORTED_VERSION and the versions of ApiVersions."""
     frame = struct.pack(">hhih", 18, version, 3, -1) + b"whatever"
-    response = ApiVersionsResponse.decode(asyncio.run(answer(dispatcher(), frame)), version=0, header=True)
+    response = ApiVersionsResponse.decode(await answer(dispatcher(), frame), version=0, header=True)
     assert response.error_code == 35
     assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
 
 
-def api_versions_bytes(version: int, *, level: int = 2, name: str = "me", software_version: str = "1") -> bytes:
+async def api_versions_bytes(version: int, *, level: int = 2, name: str = "me", software_version: str = "1") -> bytes:
     others = join([metadata(empty_metadata)], unstable_versions=False)
     versions = ApiVersionsHandlers(others, transaction_version=level, features_epoch=6)
     request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
     frame = frame_of(request, version)
-    return asyncio.run(answer(Dispatcher({**others, **versions.handlers()}), frame))
+    return await answer(Dispatcher({**others, **versions.handlers()}), frame)
 
 
-def api_versions(version: int, *, level: int = 2) -> Any:
-    return ApiVersionsResponse.decode(api_versions_bytes(version, level=level), version=version, header=True)
+async def api_versions(version: int, *, level: int = 2) -> Any:
+    return ApiVersionsResponse.decode(await api_versions_bytes(version, level=level), version=version, header=True)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_names_every_api(version: int) -> None:
-    response = api_versions(version)
+async def test_api_versions_names_every_api(version: int) -> None:
+    response = await api_versions(version)
     assert response.error_code == 0
     assert [(each.api_key, each.max_version) for each in response.api_keys] == [(3, 12), (18, 4)]
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("version", [3, 4])
-def test_features_are_those_of_kafka(version: int, level: int) -> None:
+async def test_features_are_those_of_kafka(version: int, level: int) -> None:
     """Apache Kafka 4.4.0 names a feature that begins at level 0 from version 4 on (KIP-1022), and no level 0."""
-    response = api_versions(version, level=level)
+    response = await api_versions(version, level=level)
     supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
     assert supported["metadata.version"] == (7, 33)
     assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
@@ -131,12 +130,12 @@ def test_features_are_those_of_kafka(version: int, level: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("me", ""), ("a@", "1"), ("-a", "1"), ("a", "1 2")])
-def test_a_client_without_a_proper_name_is_refused(name: str, software_version: str) -> None:
+async def test_a_client_without_a_proper_name_is_refused(name: str, software_version: str) -> None:
     """The bytes are those of Apache Kafka 4.4.0; kafka-python reads an answer with an error as version 0."""
-    reply = api_versions_bytes(4, name=name, software_version=software_version)
+    reply = await api_versions_bytes(4, name=name, software_version=software_version)
     assert reply == struct.pack(">ih", 7, 42) + b"\x01" + bytes(4) + b"\x00"
 
 
-def test_a_proper_name_may_have_dots_and_dashes() -> None:
-    reply = api_versions_bytes(3, name="apache-kafka.java", software_version="4.4.0-rc1")
+async def test_a_proper_name_may_have_dots_and_dashes() -> None:
+    reply = await api_versions_bytes(3, name="apache-kafka.java", software_version="4.4.0-rc1")
     assert struct.unpack_from(">ih", reply) == (7, 0)

@@ -80,204 +80,177 @@ class Log:
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_all_who_ask_while_one_runs_share_the_next(
+async def test_all_who_ask_while_one_runs_share_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        executor = ThreadPoolExecutor(1) if given else None
-        log = Log(DiskStore(tmp_path), executor)
-        log.append()
-        first = log.sync.request()
-        await disk.has_begun()
-        same = log.sync.request()  # nothing was written since
-        log.append()
-        second = log.sync.request()
-        log.append()
-        third = log.sync.request()
-        disk.may_end.release()
-        assert (await first, await same) == (None, None)
-        assert log.durable == [1]
-        assert not second.done()
-        assert not third.done()
-        disk.may_end.release()
-        assert (await second, await third) == (None, None)
-        assert log.durable == [1, 3]
-        assert disk.count == 2
-        assert log.sync.request().done()
-        log.sync.close()
-        if executor is not None:
-            executor.shutdown()
-
-    asyncio.run(run())
+    disk = SlowDisk(monkeypatch)
+    executor = ThreadPoolExecutor(1) if given else None
+    log = Log(DiskStore(tmp_path), executor)
+    log.append()
+    first = log.sync.request()
+    await disk.has_begun()
+    same = log.sync.request()  # nothing was written since
+    log.append()
+    second = log.sync.request()
+    log.append()
+    third = log.sync.request()
+    disk.may_end.release()
+    assert (await first, await same) == (None, None)
+    assert log.durable == [1]
+    assert not second.done()
+    assert not third.done()
+    disk.may_end.release()
+    assert (await second, await third) == (None, None)
+    assert log.durable == [1, 3]
+    assert disk.count == 2
+    assert log.sync.request().done()
+    log.sync.close()
+    if executor is not None:
+        executor.shutdown()
 
 
-def test_who_gives_up_waiting_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        asked = [log.sync.request(), log.sync.request()]
-        await disk.has_begun()
-        log.append()
-        asked += [log.sync.request(), log.sync.request()]
-        asked[0].cancel()
-        asked[2].cancel()
-        disk.may_end.release(2)
-        assert (await asked[1], await asked[3]) == (None, None)
-        assert log.durable == [1, 2]
-        log.sync.close()
-
-    asyncio.run(run())
+async def test_who_gives_up_waiting_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    asked = [log.sync.request(), log.sync.request()]
+    await disk.has_begun()
+    log.append()
+    asked += [log.sync.request(), log.sync.request()]
+    asked[0].cancel()
+    asked[2].cancel()
+    disk.may_end.release(2)
+    assert (await asked[1], await asked[3]) == (None, None)
+    assert log.durable == [1, 2]
+    log.sync.close()
 
 
-def test_what_is_written_while_it_runs_is_not_durable_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        first = log.sync.request()
-        await disk.has_begun()
-        log.append()
-        disk.may_end.release()
-        await first
-        assert log.durable == [1]
-        log.sync.close()
-
-    asyncio.run(run())
-
-
-def test_a_failure_is_for_good_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may have dropped what it could not write: a second fdatasync would say that all is well."""
-
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        disk.error = OSError("Input/output error")
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        first = log.sync.request()
-        await disk.has_begun()
-        log.append()
-        waiting = log.sync.request()
-        disk.may_end.release()
-        for future in (first, waiting, log.sync.request()):
-            failure = await future
-            assert failure is not None
-            assert "Input/output error" in str(failure)
-        assert (disk.count, log.durable) == (1, [])
-        with pytest.raises(OSError, match="fdatasync failed"):
-            log.append()
-        log.sync.close()
-
-    asyncio.run(run())
-
-
-def test_threads_that_are_ended_are_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        executor = ThreadPoolExecutor(1)
-        busy, idle = Log(DiskStore(tmp_path), executor), Log(DiskStore(tmp_path), executor)
-        busy.append()
-        idle.append()
-        running, queued = busy.sync.request(), idle.sync.request()
-        await disk.has_begun()
-        executor.shutdown(wait=False, cancel_futures=True)
-        disk.may_end.release()
-        assert await running is None
-        assert "the threads were ended" in str(await queued)
-
-    asyncio.run(run())
-
-
-def test_files_are_closed_when_the_last_fdatasync_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        first = log.sync.request()
-        await disk.has_begun()
-        log.append()
-        waiting = log.sync.request()
-        log.sync.close()
-        log.sync.close()
-        assert log.log.read(0, max_bytes=100, min_one=True, limit_offset=1).data
-        disk.may_end.release(2)
-        assert await first is None
-        assert await waiting is None
-        assert log.durable == [1, 2]
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            log.log.read(0, max_bytes=100, min_one=True, limit_offset=1)
-
-    asyncio.run(run())
-
-
-def test_little_is_made_durable_on_the_loop_while_the_disk_is_quick(
+async def test_what_is_written_while_it_runs_is_not_durable_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        disk = WatchedDisk(monkeypatch)
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        assert await log.sync.request() is None  # nothing is known about the disk yet
-        log.append()
-        assert log.sync.request().done()
-        assert log.durable == [1, 2]
-        log.append(bytes(INLINE_BYTES_MAX))
-        assert await log.sync.request() is None
-        log.append()
-        disk.takes_s = 2 * INLINE_SECONDS_MAX
-        assert log.sync.request().done()
-        log.append()
-        assert await log.sync.request() is None  # it was slow, and is again
-        disk.takes_s = INLINE_SECONDS_MAX / 2
-        log.append()
-        assert await log.sync.request() is None  # this one shows that it is quick
-        log.append()
-        assert log.sync.request().done()
-        assert disk.on_loop == [False, True, False, True, False, False, True]
-        assert log.durable == [1, 2, 3, 4, 5, 6, 7]
-        log.sync.close()
-
-    asyncio.run(run())
+    disk = SlowDisk(monkeypatch)
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    first = log.sync.request()
+    await disk.has_begun()
+    log.append()
+    disk.may_end.release()
+    await first
+    assert log.durable == [1]
+    log.sync.close()
 
 
-def test_a_failure_on_the_loop_is_for_good_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = WatchedDisk(monkeypatch)
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        assert await log.sync.request() is None
-        log.append()
-        disk.error = OSError("Input/output error")
-        failure = log.sync.request().result()
+async def test_a_failure_is_for_good_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may have dropped what it could not write: a second fdatasync would say that all is well."""
+    disk = SlowDisk(monkeypatch)
+    disk.error = OSError("Input/output error")
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    first = log.sync.request()
+    await disk.has_begun()
+    log.append()
+    waiting = log.sync.request()
+    disk.may_end.release()
+    for future in (first, waiting, log.sync.request()):
+        failure = await future
+        assert failure is not None
         assert "Input/output error" in str(failure)
-        disk.error = None
-        assert "Input/output error" in str(log.sync.request().result())
-        assert (disk.on_loop, log.durable) == ([False, True], [1])
-        log.sync.close()
-
-    asyncio.run(run())
-
-
-def test_memory_is_durable_at_once() -> None:
-    async def run() -> None:
-        log = Log(MemoryStore())
+    assert (disk.count, log.durable) == (1, [])
+    with pytest.raises(OSError, match="fdatasync failed"):
         log.append()
-        assert log.sync.request().done()
-        assert log.durable == [1]
-        log.sync.close()
-
-    asyncio.run(run())
+    log.sync.close()
 
 
-def test_what_was_recovered_is_durable(tmp_path: Path) -> None:
-    async def run() -> None:
-        log = Log(DiskStore(tmp_path))
-        log.append()
-        await log.sync.request()
-        log.sync.close()
-        again = Log(DiskStore(tmp_path))
-        assert again.sync.request().done()
-        again.sync.close()
+async def test_threads_that_are_ended_are_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    executor = ThreadPoolExecutor(1)
+    busy, idle = Log(DiskStore(tmp_path), executor), Log(DiskStore(tmp_path), executor)
+    busy.append()
+    idle.append()
+    running, queued = busy.sync.request(), idle.sync.request()
+    await disk.has_begun()
+    executor.shutdown(wait=False, cancel_futures=True)
+    disk.may_end.release()
+    assert await running is None
+    assert "the threads were ended" in str(await queued)
 
-    asyncio.run(run())
+
+async def test_files_are_closed_when_the_last_fdatasync_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    first = log.sync.request()
+    await disk.has_begun()
+    log.append()
+    waiting = log.sync.request()
+    log.sync.close()
+    log.sync.close()
+    assert log.log.read(0, max_bytes=100, min_one=True, limit_offset=1).data
+    disk.may_end.release(2)
+    assert await first is None
+    assert await waiting is None
+    assert log.durable == [1, 2]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        log.log.read(0, max_bytes=100, min_one=True, limit_offset=1)
+
+
+async def test_little_is_made_durable_on_the_loop_while_the_disk_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = WatchedDisk(monkeypatch)
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    assert await log.sync.request() is None  # nothing is known about the disk yet
+    log.append()
+    assert log.sync.request().done()
+    assert log.durable == [1, 2]
+    log.append(bytes(INLINE_BYTES_MAX))
+    assert await log.sync.request() is None
+    log.append()
+    disk.takes_s = 2 * INLINE_SECONDS_MAX
+    assert log.sync.request().done()
+    log.append()
+    assert await log.sync.request() is None  # it was slow, and is again
+    disk.takes_s = INLINE_SECONDS_MAX / 2
+    log.append()
+    assert await log.sync.request() is None  # this one shows that it is quick
+    log.append()
+    assert log.sync.request().done()
+    assert disk.on_loop == [False, True, False, True, False, False, True]
+    assert log.durable == [1, 2, 3, 4, 5, 6, 7]
+    log.sync.close()
+
+
+async def test_a_failure_on_the_loop_is_for_good_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = WatchedDisk(monkeypatch)
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    assert await log.sync.request() is None
+    log.append()
+    disk.error = OSError("Input/output error")
+    failure = log.sync.request().result()
+    assert "Input/output error" in str(failure)
+    disk.error = None
+    assert "Input/output error" in str(log.sync.request().result())
+    assert (disk.on_loop, log.durable) == ([False, True], [1])
+    log.sync.close()
+
+
+async def test_memory_is_durable_at_once() -> None:
+    log = Log(MemoryStore())
+    log.append()
+    assert log.sync.request().done()
+    assert log.durable == [1]
+    log.sync.close()
+
+
+async def test_what_was_recovered_is_durable(tmp_path: Path) -> None:
+    log = Log(DiskStore(tmp_path))
+    log.append()
+    await log.sync.request()
+    log.sync.close()
+    again = Log(DiskStore(tmp_path))
+    assert again.sync.request().done()
+    again.sync.close()

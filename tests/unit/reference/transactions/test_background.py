@@ -11,62 +11,53 @@ from spark_2pc_sink.reference.transactions.background import Background
 from tests.unit.reference.waiting import until
 
 
-def test_work_begins_when_the_caller_waits_and_is_waited_for_at_the_end() -> None:
-    async def run() -> None:
-        done: list[str] = []
+async def test_work_begins_when_the_caller_waits_and_is_waited_for_at_the_end() -> None:
+    done: list[str] = []
 
-        async def work() -> None:
-            await asyncio.sleep(0.01)
-            done.append("work")
+    async def work() -> None:
+        await asyncio.sleep(0.01)
+        done.append("work")
 
-        owner = Background()
-        owner.run(work())
-        done.append("reply")
-        await owner.stop()
-        assert done == ["reply", "work"]
-
-    asyncio.run(run())
+    owner = Background()
+    owner.run(work())
+    done.append("reply")
+    await owner.stop()
+    assert done == ["reply", "work"]
 
 
-def test_work_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        owner = Background()
-        ended: list[str] = []
-
-        async def cleaning_up() -> None:
-            ended.append("cleaned up")
-
-        async def forever() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                # What is begun now would outlive its owner.
-                owner.run(cleaning_up())
-                ended.append("cut off")
-
-        owner.run(forever())
-        await asyncio.wait_for(owner.stop(), 5)
-        await asyncio.sleep(0)
-        assert ended == ["cut off"]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
+async def test_work_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "STOP_WAIT_MS_MAX", 10)
-    asyncio.run(run())
+    owner = Background()
+    ended: list[str] = []
+
+    async def cleaning_up() -> None:
+        ended.append("cleaned up")
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # What is begun now would outlive its owner.
+            owner.run(cleaning_up())
+            ended.append("cut off")
+
+    owner.run(forever())
+    await asyncio.wait_for(owner.stop(), 5)
+    await asyncio.sleep(0)
+    assert ended == ["cut off"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_timer_goes_on_until_the_end() -> None:
-    async def run() -> None:
-        owner = Background()
-        rounds = 0
+async def test_a_timer_goes_on_until_the_end() -> None:
+    owner = Background()
+    rounds = 0
 
-        async def work() -> None:
-            nonlocal rounds
-            rounds += 1
+    async def work() -> None:
+        nonlocal rounds
+        rounds += 1
 
-        owner.every(1, work)
-        assert rounds == 0
-        await until(lambda: rounds >= 3)
-        await owner.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
+    owner.every(1, work)
+    assert rounds == 0
+    await until(lambda: rounds >= 3)
+    await owner.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -35,361 +35,299 @@ from tests.unit.reference.waiting import until
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_a_transaction_ends_with_markers_of_the_bumped_epoch_and_is_read_as_committed() -> None:
-    async def run() -> None:
-        async with node() as running:
-            made = await running.init()
-            pair = (made.producer_id, made.producer_epoch)
-            assert [await running.write(pair, partition=index) for index in (0, 1)] == [0, 0]
-            assert committed(await running.read()) == []
-            ended = await running.end(pair)
-            assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, pair[0], 1)
-            assert await running.settled() == "CompleteCommit"
-            for index in (0, 1):
-                assert running.markers_of(partition=index) == [(pair[0], 1, "commit")]
-                assert committed(await running.read(index)) == [b"v"]
-            # The state log: Empty, Ongoing (twice, a partition each), PrepareCommit, CompleteCommit.
-            assert running.logged_states() == [0, 1, 1, 2, 4]
-
-    asyncio.run(run())
+async def test_a_transaction_ends_with_markers_of_the_bumped_epoch_and_is_read_as_committed() -> None:
+    async with node() as running:
+        made = await running.init()
+        pair = (made.producer_id, made.producer_epoch)
+        assert [await running.write(pair, partition=index) for index in (0, 1)] == [0, 0]
+        assert committed(await running.read()) == []
+        ended = await running.end(pair)
+        assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, pair[0], 1)
+        assert await running.settled() == "CompleteCommit"
+        for index in (0, 1):
+            assert running.markers_of(partition=index) == [(pair[0], 1, "commit")]
+            assert committed(await running.read(index)) == [b"v"]
+        # The state log: Empty, Ongoing (twice, a partition each), PrepareCommit, CompleteCommit.
+        assert running.logged_states() == [0, 1, 1, 2, 4]
 
 
-def test_an_event_without_a_record_is_answered_without_waiting() -> None:
-    async def run() -> None:
-        async with node() as running:
-            waiting = running.service.submit(DescribeTransactions(transactional_ids=("nobody",)))
-            with pytest.raises(StopIteration) as answered:
-                waiting.send(None)
-            assert answered.value.value.transactions[0].code == Code.TRANSACTIONAL_ID_NOT_FOUND
-
-    asyncio.run(run())
+async def test_an_event_without_a_record_is_answered_without_waiting() -> None:
+    async with node() as running:
+        waiting = running.service.submit(DescribeTransactions(transactional_ids=("nobody",)))
+        with pytest.raises(StopIteration) as answered:
+            waiting.send(None)
+        assert answered.value.value.transactions[0].code == Code.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_the_first_id_is_there_at_once_and_a_restart_goes_on_with_the_next_block() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with node(disk) as running:
-            assert [(await running.init(None)).producer_id for _ in range(2)] == [0, 1]
-        async with node(disk.copied(everything=True)) as restarted:
-            assert (await restarted.init(None)).producer_id == 1000
-
-    asyncio.run(run())
+async def test_the_first_id_is_there_at_once_and_a_restart_goes_on_with_the_next_block() -> None:
+    disk = Disk()
+    async with node(disk) as running:
+        assert [(await running.init(None)).producer_id for _ in range(2)] == [0, 1]
+    async with node(disk.copied(everything=True)) as restarted:
+        assert (await restarted.init(None)).producer_id == 1000
 
 
-def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_starting(
+async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_starting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """TransactionLog.readTxnRecordKey: an unknown key version is warned of and ignored, as left by an upgrade."""
-
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
-        assert log is not None
-        end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
-        async with node(disk.copied(everything=True)) as restarted:
-            assert restarted.state() == "CompleteCommit"
-        assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: key version 99 is not known"]
-
-    asyncio.run(run())
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
+    assert log is not None
+    end = log.append_records([(b"\0\x63of another kind", b"\0\0value")], now_ms=START_MS).base_offset
+    async with node(disk.copied(everything=True)) as restarted:
+        assert restarted.state() == "CompleteCommit"
+    assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: key version 99 is not known"]
 
 
-def test_a_block_is_fetched_ahead_once() -> None:
-    async def run() -> None:
-        async with node() as running:
-            for expected in range(1500):
-                assert (await running.init(None)).producer_id == expected
-                await asyncio.sleep(0)  # as between two requests
-            assert running.disk.next_producer_id == 2000
-
-    asyncio.run(run())
+async def test_a_block_is_fetched_ahead_once() -> None:
+    async with node() as running:
+        for expected in range(1500):
+            assert (await running.init(None)).producer_id == expected
+            await asyncio.sleep(0)  # as between two requests
+        assert running.disk.next_producer_id == 2000
 
 
-def test_while_a_block_is_being_allocated_no_other_one_is() -> None:
-    async def run() -> None:
-        async with node() as running:
-            allocate, asked, finish = running.cluster.allocate_producer_ids, 0, asyncio.Event()
+async def test_while_a_block_is_being_allocated_no_other_one_is() -> None:
+    async with node() as running:
+        allocate, asked, finish = running.cluster.allocate_producer_ids, 0, asyncio.Event()
 
-            async def slow() -> Any:
-                nonlocal asked
-                asked += 1
-                await finish.wait()
-                return await allocate()
+        async def slow() -> Any:
+            nonlocal asked
+            asked += 1
+            await finish.wait()
+            return await allocate()
 
-            running.cluster.allocate_producer_ids = slow  # type: ignore[method-assign]
-            for _ in range(1000):
-                assert (await running.init(None)).error_code == 0
-                await asyncio.sleep(0)
-            # Kafka answers so as long as it has no block.
-            assert (await running.init(None)).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
-            finish.set()
-            await until(lambda: running.service.state.producer_ids.following is not None)
-            assert (asked, (await running.init(None)).producer_id) == (1, 1000)
-
-    asyncio.run(run())
+        running.cluster.allocate_producer_ids = slow  # type: ignore[method-assign]
+        for _ in range(1000):
+            assert (await running.init(None)).error_code == 0
+            await asyncio.sleep(0)
+        # Kafka answers so as long as it has no block.
+        assert (await running.init(None)).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+        finish.set()
+        await until(lambda: running.service.state.producer_ids.following is not None)
+        assert (asked, (await running.init(None)).producer_id) == (1, 1000)
 
 
-def test_a_block_that_cannot_be_allocated_is_asked_for_again() -> None:
-    async def run() -> None:
-        async with node() as running:
-            allocate, asked = running.cluster.allocate_producer_ids, 0
+async def test_a_block_that_cannot_be_allocated_is_asked_for_again() -> None:
+    async with node() as running:
+        allocate, asked = running.cluster.allocate_producer_ids, 0
 
-            async def failing() -> Any:
-                nonlocal asked
-                asked += 1
-                if asked == 1:
-                    raise OSError("the catalog's disk")
-                return await allocate()
+        async def failing() -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise OSError("the catalog's disk")
+            return await allocate()
 
-            running.cluster.allocate_producer_ids = failing  # type: ignore[method-assign]
-            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-            for _ in range(1000):
-                await running.init(None)
-                await asyncio.sleep(0)
-            assert (asked, (await running.init(None)).producer_id) == (2, 1000)
-
-    asyncio.run(run())
+        running.cluster.allocate_producer_ids = failing  # type: ignore[method-assign]
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        for _ in range(1000):
+            await running.init(None)
+            await asyncio.sleep(0)
+        assert (asked, (await running.init(None)).producer_id) == (2, 1000)
 
 
-def test_nothing_is_answered_before_the_record_is_durable() -> None:
-    async def run() -> None:
-        disk = Disk(stop_at=1)
-        async with node(disk) as running:
-            task = asyncio.ensure_future(running.init())
-            await until(disk.stopped.is_set)
-            assert not task.done()
-            # While it is pending every other request of the id waits, too.
-            assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
-            disk.released.set()
-            assert (await task).error_code == 0
-
-    asyncio.run(run())
+async def test_nothing_is_answered_before_the_record_is_durable() -> None:
+    disk = Disk(stop_at=1)
+    async with node(disk) as running:
+        task = asyncio.ensure_future(running.init())
+        await until(disk.stopped.is_set)
+        assert not task.done()
+        # While it is pending every other request of the id waits, too.
+        assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
+        disk.released.set()
+        assert (await task).error_code == 0
 
 
-def test_a_caller_that_is_cancelled_leaves_no_id_pending() -> None:
-    async def run() -> None:
-        disk = Disk(stop_at=1)
-        async with node(disk) as running:
-            task = asyncio.ensure_future(running.init())
-            await until(disk.stopped.is_set)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            disk.released.set()
-            assert await running.settled() == "Empty"
-            assert (await running.init()).producer_epoch == 1
-
-    asyncio.run(run())
+async def test_a_caller_that_is_cancelled_leaves_no_id_pending() -> None:
+    disk = Disk(stop_at=1)
+    async with node(disk) as running:
+        task = asyncio.ensure_future(running.init())
+        await until(disk.stopped.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        disk.released.set()
+        assert await running.settled() == "Empty"
+        assert (await running.init()).producer_epoch == 1
 
 
 @pytest.mark.parametrize("phase", ["init", "add", "end"])
-def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            if phase == "end":
-                assert await running.write((42, 5)) == 0
-            before = running.service.state
-            running.disk.append_error = TRANSACTION_STATE
-            if phase == "init":
-                assert (await running.init()).error_code == Code.NOT_COORDINATOR
-            elif phase == "add":
-                # The leader hides that the coordinator is away.
-                assert await running.write((42, 5)) == Code.NOT_ENOUGH_REPLICAS
-                assert running.batches() == []
-            else:
-                failed = await running.end((42, 5))
-                assert (failed.error_code, failed.producer_id) == (Code.NOT_COORDINATOR, -1)
-            assert running.service.state == before
-            running.disk.append_error = ""
-            assert (await running.end((42, 5), commit=False)).error_code == 0
-            assert await running.settled() == "CompleteAbort"
-
-    asyncio.run(run())
-
-
-def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_restart_decides() -> None:
-    """After a failed fdatasync nobody knows what is on the disk: the log takes nothing more until the next start."""
-
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk) as running:
-            before = running.service.state
-            disk.sync_error = TRANSACTION_STATE
-            for _ in range(2):
-                assert (await running.init()).error_code == Code.NOT_COORDINATOR
-                assert running.service.state == before
-        for everything, epoch in ((True, 7), (False, 6)):
-            async with node(disk.copied(everything=everything)) as restarted:
-                made = await restarted.init()
-                assert (made.error_code, made.producer_id, made.producer_epoch) == (0, 42, epoch)
-
-    asyncio.run(run())
-
-
-def test_a_completion_that_the_log_does_not_take_for_a_moment_is_tried_again_after_a_pause() -> None:
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+async def test_an_append_that_fails_leaves_the_id_as_it_was(phase: str) -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        if phase == "end":
             assert await running.write((42, 5)) == 0
-            log = running.cluster.log(TRANSACTION_STATE, running.service.state.partition_of(TID))
-            assert log is not None
-            append, tried_s = log.append_records, []
-
-            def busy_once(records: Any, *, now_ms: int) -> Appended:
-                tried_s.append(asyncio.get_running_loop().time())
-                if len(tried_s) == 2:
-                    return Appended(Code.NOT_ENOUGH_REPLICAS)
-                return append(records, now_ms=now_ms)
-
-            with mock.patch.object(log, "append_records", busy_once):
-                assert (await running.end((42, 5))).error_code == 0
-                assert await running.settled() == "CompleteCommit"
-            assert len(tried_s) == 3
-            assert tried_s[2] - tried_s[1] >= 0.9 * RETRY_PAUSE_MS / 1000
-
-    asyncio.run(run())
+        before = running.service.state
+        running.disk.append_error = TRANSACTION_STATE
+        if phase == "init":
+            assert (await running.init()).error_code == Code.NOT_COORDINATOR
+        elif phase == "add":
+            # The leader hides that the coordinator is away.
+            assert await running.write((42, 5)) == Code.NOT_ENOUGH_REPLICAS
+            assert running.batches() == []
+        else:
+            failed = await running.end((42, 5))
+            assert (failed.error_code, failed.producer_id) == (Code.NOT_COORDINATOR, -1)
+        assert running.service.state == before
+        running.disk.append_error = ""
+        assert (await running.end((42, 5), commit=False)).error_code == 0
+        assert await running.settled() == "CompleteAbort"
 
 
-def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
-            running.disk.append_error = "t-1"
-            assert (await running.end((42, 5))).error_code == 0
-            await until(running.markers_of)
-            loop = asyncio.get_running_loop()
-            await until(lambda: running.disk.failed_appends >= 1)
-            start_s = loop.time()
-            await until(lambda: running.disk.failed_appends >= 2)
-            assert loop.time() - start_s >= 0.9 * RETRY_PAUSE_MS / 1000
-            found = running.service.state.get(TID)
-            assert found is not None
-            assert found.partitions == frozenset({T1})
-            running.disk.append_error = ""
-            assert await running.settled() == "CompleteCommit"
-            # A partition that had its marker gets no second one.
-            assert [running.markers_of(partition=index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
-
-    asyncio.run(run())
+async def test_a_record_that_may_not_be_durable_is_not_answered_as_done_and_the_restart_decides() -> None:
+    """After a failed fdatasync nobody knows what is on the disk: the log takes nothing more until the next start."""
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk) as running:
+        before = running.service.state
+        disk.sync_error = TRANSACTION_STATE
+        for _ in range(2):
+            assert (await running.init()).error_code == Code.NOT_COORDINATOR
+            assert running.service.state == before
+    for everything, epoch in ((True, 7), (False, 6)):
+        async with node(disk.copied(everything=everything)) as restarted:
+            made = await restarted.init()
+            assert (made.error_code, made.producer_id, made.producer_epoch) == (0, 42, epoch)
 
 
-def test_nothing_is_owed_to_a_deleted_topic() -> None:
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            answers = await running.produce(
-                {("t", 0): batch(b"v", pair=(42, 5), sequence=0), ("u", 0): batch(b"v", pair=(42, 5), sequence=0)}
-            )
-            assert [each.error_code for each in answers.values()] == [0, 0]
-            running.cluster.delete("u")
+async def test_a_completion_that_the_log_does_not_take_for_a_moment_is_tried_again_after_a_pause() -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        assert await running.write((42, 5)) == 0
+        log = running.cluster.log(TRANSACTION_STATE, running.service.state.partition_of(TID))
+        assert log is not None
+        append, tried_s = log.append_records, []
+
+        def busy_once(records: Any, *, now_ms: int) -> Appended:
+            tried_s.append(asyncio.get_running_loop().time())
+            if len(tried_s) == 2:
+                return Appended(Code.NOT_ENOUGH_REPLICAS)
+            return append(records, now_ms=now_ms)
+
+        with mock.patch.object(log, "append_records", busy_once):
             assert (await running.end((42, 5))).error_code == 0
             assert await running.settled() == "CompleteCommit"
-            assert running.markers_of() == [(42, 6, "commit")]
+        assert len(tried_s) == 3
+        assert tried_s[2] - tried_s[1] >= 0.9 * RETRY_PAUSE_MS / 1000
 
-    asyncio.run(run())
+
+async def test_a_marker_that_cannot_be_written_is_tried_again() -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        assert [await running.write((42, 5), partition=index) for index in (0, 1)] == [0, 0]
+        running.disk.append_error = "t-1"
+        assert (await running.end((42, 5))).error_code == 0
+        await until(running.markers_of)
+        loop = asyncio.get_running_loop()
+        await until(lambda: running.disk.failed_appends >= 1)
+        start_s = loop.time()
+        await until(lambda: running.disk.failed_appends >= 2)
+        assert loop.time() - start_s >= 0.9 * RETRY_PAUSE_MS / 1000
+        found = running.service.state.get(TID)
+        assert found is not None
+        assert found.partitions == frozenset({T1})
+        running.disk.append_error = ""
+        assert await running.settled() == "CompleteCommit"
+        # A partition that had its marker gets no second one.
+        assert [running.markers_of(partition=index) for index in (0, 1)] == [[(42, 6, "commit")]] * 2
 
 
-def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -> None:
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            offsets = TopicPartition("__consumer_offsets", 2)
-            event = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0, offsets))
-            reply = await running.service.submit(event)
-            assert isinstance(reply, AddPartitionsReply)
-            assert set(reply.codes.values()) == {0}
-            running.disk.append_error = "__consumer_offsets"
-            assert (await running.end((42, 5), commit=False)).error_code == 0
-            await until(lambda: running.disk.failed_appends)
-            assert running.group_markers == []
-            running.disk.append_error = ""
-            assert await running.settled() == "CompleteAbort"
-            assert running.group_markers == [(2, 42, False)]
-            running.markers.on_group_marker = None
-            event = replace(event, producer_epoch=6, partitions=(offsets,))
-            assert await running.service.submit(event) == AddPartitionsReply(TID, ((offsets, Code.NONE),))
-            assert (await running.end((42, 6))).error_code == 0
-            assert await running.settled() == "CompleteCommit"
+async def test_nothing_is_owed_to_a_deleted_topic() -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        answers = await running.produce(
+            {("t", 0): batch(b"v", pair=(42, 5), sequence=0), ("u", 0): batch(b"v", pair=(42, 5), sequence=0)}
+        )
+        assert [each.error_code for each in answers.values()] == [0, 0]
+        running.cluster.delete("u")
+        assert (await running.end((42, 5))).error_code == 0
+        assert await running.settled() == "CompleteCommit"
+        assert running.markers_of() == [(42, 6, "commit")]
 
-    asyncio.run(run())
+
+async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        offsets = TopicPartition("__consumer_offsets", 2)
+        event = AddPartitionsToTxn(transactional_id=TID, producer_id=42, producer_epoch=5, partitions=(T0, offsets))
+        reply = await running.service.submit(event)
+        assert isinstance(reply, AddPartitionsReply)
+        assert set(reply.codes.values()) == {0}
+        running.disk.append_error = "__consumer_offsets"
+        assert (await running.end((42, 5), commit=False)).error_code == 0
+        await until(lambda: running.disk.failed_appends)
+        assert running.group_markers == []
+        running.disk.append_error = ""
+        assert await running.settled() == "CompleteAbort"
+        assert running.group_markers == [(2, 42, False)]
+        running.markers.on_group_marker = None
+        event = replace(event, producer_epoch=6, partitions=(offsets,))
+        assert await running.service.submit(event) == AddPartitionsReply(TID, ((offsets, Code.NONE),))
+        assert (await running.end((42, 6))).error_code == 0
+        assert await running.settled() == "CompleteCommit"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_is_open_for_too_long_is_aborted_and_one_in_two_phase_commit_is_not() -> None:
-    async def run() -> None:
-        async with node() as running:
-            made = [await running.init("plain"), await running.init("2pc", enable2_pc=True)]
-            for tid, each in zip(("plain", "2pc"), made, strict=True):
-                assert await running.write((each.producer_id, 0), tid=tid, partition=each.producer_id) == 0
-            running.now_ms += 60_000
-            await running.service.abort_timed_out()
-            assert await running.settled("plain") == "Ongoing"
-            running.now_ms += 1
-            await running.service.abort_timed_out()
-            assert [await running.settled(tid) for tid in ("plain", "2pc")] == ["CompleteAbort", "Ongoing"]
-            assert [running.markers_of(partition=index) for index in (0, 1)] == [[(0, 1, "abort")], []]
-
-    asyncio.run(run())
+async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_one_in_two_phase_commit_is_not() -> None:
+    async with node() as running:
+        made = [await running.init("plain"), await running.init("2pc", enable2_pc=True)]
+        for tid, each in zip(("plain", "2pc"), made, strict=True):
+            assert await running.write((each.producer_id, 0), tid=tid, partition=each.producer_id) == 0
+        running.now_ms += 60_000
+        await running.service.abort_timed_out()
+        assert await running.settled("plain") == "Ongoing"
+        running.now_ms += 1
+        await running.service.abort_timed_out()
+        assert [await running.settled(tid) for tid in ("plain", "2pc")] == ["CompleteAbort", "Ongoing"]
+        assert [running.markers_of(partition=index) for index in (0, 1)] == [[(0, 1, "abort")], []]
 
 
-def test_an_unused_id_is_forgotten_with_a_tombstone_and_stays_so_after_a_restart() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with node(disk) as running:
-            await running.init()
-            running.now_ms += 7 * 86_400_000
-            await running.service.remove_expired()
-            assert running.service.state.get(TID) is None
-            assert running.records()[-1].value is None
-        async with node(disk.copied(everything=False)) as restarted:
-            assert restarted.service.state.get(TID) is None
-
-    asyncio.run(run())
+async def test_an_unused_id_is_forgotten_with_a_tombstone_and_stays_so_after_a_restart() -> None:
+    disk = Disk()
+    async with node(disk) as running:
+        await running.init()
+        running.now_ms += 7 * 86_400_000
+        await running.service.remove_expired()
+        assert running.service.state.get(TID) is None
+        assert running.records()[-1].value is None
+    async with node(disk.copied(everything=False)) as restarted:
+        assert restarted.service.state.get(TID) is None
 
 
-def test_leaders_forget_unused_producers() -> None:
-    async def run() -> None:
-        async with node() as running:
-            await running.produce({("t", 0): batch(b"v", pair=(7, 0), sequence=0, transactional=False)}, tid=None)
-            log = running.cluster.log("t", 0)
-            assert log is not None
-            running.now_ms += 86_400_000
-            assert len(list(log.producers())) == 1
-            await running.service.expire_producers()
-            assert list(log.producers()) == []
-
-    asyncio.run(run())
+async def test_leaders_forget_unused_producers() -> None:
+    async with node() as running:
+        await running.produce({("t", 0): batch(b"v", pair=(7, 0), sequence=0, transactional=False)}, tid=None)
+        log = running.cluster.log("t", 0)
+        assert log is not None
+        running.now_ms += 86_400_000
+        assert len(list(log.producers())) == 1
+        await running.service.expire_producers()
+        assert list(log.producers()) == []
 
 
-def test_the_timers_run_by_themselves_until_the_end() -> None:
-    async def run() -> None:
-        running = Node(Disk(), Settings(), verification=None)
-        running.service._intervals = Intervals(abort_timed_out_ms=1, remove_expired_ms=1)
-        await running.service.load()
-        running.service.start()
-        made = await running.init()
-        assert await running.write((made.producer_id, 0)) == 0
-        running.now_ms += 60_001
-        await until(running.markers_of)
-        await running.service.stop()
-        assert running.markers_of() == [(0, 1, "abort")]
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    asyncio.run(run())
+async def test_the_timers_run_by_themselves_until_the_end() -> None:
+    running = Node(Disk(), Settings(), verification=None)
+    running.service._intervals = Intervals(abort_timed_out_ms=1, remove_expired_ms=1)
+    await running.service.load()
+    running.service.start()
+    made = await running.init()
+    assert await running.write((made.producer_id, 0)) == 0
+    running.now_ms += 60_001
+    await until(running.markers_of)
+    await running.service.stop()
+    assert running.markers_of() == [(0, 1, "abort")]
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-def test_who_waits_for_an_id_is_woken_by_its_next_change_or_by_time() -> None:
-    async def run() -> None:
-        async with node() as running:
-            loop = asyncio.get_running_loop()
-            start_s = loop.time()
-            await asyncio.gather(*(running.service.next_change(TID, timeout_ms=5) for _ in range(2)))
-            assert loop.time() - start_s >= 0.004
-            waiting = asyncio.ensure_future(running.service.next_change(TID, timeout_ms=60_000))
-            await until(lambda: running.service._waiting_for_change)
-            await running.init()
-            await asyncio.wait_for(waiting, 5)
-            assert running.service._waiting_for_change == {}
-
-    asyncio.run(run())
+async def test_who_waits_for_an_id_is_woken_by_its_next_change_or_by_time() -> None:
+    async with node() as running:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        await asyncio.gather(*(running.service.next_change(TID, timeout_ms=5) for _ in range(2)))
+        assert loop.time() - start_s >= 0.004
+        waiting = asyncio.ensure_future(running.service.next_change(TID, timeout_ms=60_000))
+        await until(lambda: running.service._waiting_for_change)
+        await running.init()
+        await asyncio.wait_for(waiting, 5)
+        assert running.service._waiting_for_change == {}
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
@@ -470,87 +408,68 @@ def _crash_points() -> Iterator[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize(("stop_at", "everything"), list(_crash_points()))
-def test_a_crash_at_any_wait_for_the_disk_changes_no_answer(stop_at: int, everything: bool) -> None:
+async def test_a_crash_at_any_wait_for_the_disk_changes_no_answer(stop_at: int, everything: bool) -> None:
     """Nothing that was answered is lost, nothing appears twice, and no transaction is left hanging."""
-
-    async def run() -> None:
-        job = Job()
-        left = await _crashed(Disk(stop_at=stop_at), job, everything=everything)
-        async with node(left) as restarted:
-            await job.run(restarted)
-            assert await restarted.settled() == "CompleteAbort"
-            for index in (0, 1):
-                got = await restarted.read(index)
-                assert committed(got) == [b"first"]
-                assert got.last_stable_offset == got.high_watermark
-                assert {marker[1:] for marker in restarted.markers_of(partition=index)} == {
-                    (job.pair[1] - 1, "commit"),
-                    (job.pair[1], "abort"),
-                }
-
-    asyncio.run(run())
+    job = Job()
+    left = await _crashed(Disk(stop_at=stop_at), job, everything=everything)
+    async with node(left) as restarted:
+        await job.run(restarted)
+        assert await restarted.settled() == "CompleteAbort"
+        for index in (0, 1):
+            got = await restarted.read(index)
+            assert committed(got) == [b"first"]
+            assert got.last_stable_offset == got.high_watermark
+            assert {marker[1:] for marker in restarted.markers_of(partition=index)} == {
+                (job.pair[1] - 1, "commit"),
+                (job.pair[1], "abort"),
+            }
 
 
-def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
-    async def run() -> None:
-        disk = Disk()
-        async with node(disk) as running:
-            await Job().run(running)
-            await running.settled()
-        assert 10 < disk.syncs <= SYNCS_MAX
-
-    asyncio.run(run())
+async def test_the_crash_points_reach_to_the_end_of_the_job() -> None:
+    disk = Disk()
+    async with node(disk) as running:
+        await Job().run(running)
+        await running.settled()
+    assert 10 < disk.syncs <= SYNCS_MAX
 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(state: TransactionState) -> None:
-    async def run() -> None:
-        prepared = metadata(state, (42, 6), partitions=frozenset({T0, T1}), previous_producer_id=42)
-        async with node(seeded(prepared, data={T0: (42, 5), T1: (42, 5)})) as running:
-            label = await running.settled()
-            assert label == ("CompleteCommit" if state is TransactionState.PREPARE_COMMIT else "CompleteAbort")
-            for index in (0, 1):
-                assert [marker[:2] for marker in running.markers_of(partition=index)] == [(42, 6)]
-
-    asyncio.run(run())
+async def test_a_decided_transaction_is_driven_to_its_end_by_the_next_start(state: TransactionState) -> None:
+    prepared = metadata(state, (42, 6), partitions=frozenset({T0, T1}), previous_producer_id=42)
+    async with node(seeded(prepared, data={T0: (42, 5), T1: (42, 5)})) as running:
+        label = await running.settled()
+        assert label == ("CompleteCommit" if state is TransactionState.PREPARE_COMMIT else "CompleteAbort")
+        for index in (0, 1):
+            assert [marker[:2] for marker in running.markers_of(partition=index)] == [(42, 6)]
 
 
-def test_a_decided_transaction_without_partitions_is_completed_by_the_next_start() -> None:
-    async def run() -> None:
-        prepared = metadata(TransactionState.PREPARE_ABORT, (42, 6), partitions=frozenset())
-        async with node(seeded(prepared)) as running:
-            assert await running.settled() == "CompleteAbort"
-
-    asyncio.run(run())
+async def test_a_decided_transaction_without_partitions_is_completed_by_the_next_start() -> None:
+    prepared = metadata(TransactionState.PREPARE_ABORT, (42, 6), partitions=frozenset())
+    async with node(seeded(prepared)) as running:
+        assert await running.settled() == "CompleteAbort"
 
 
-def test_markers_carry_the_start_of_the_node_as_coordinator_epoch() -> None:
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk) as running:
-            assert await running.write((42, 5)) == 0
-            assert (await running.end((42, 5))).error_code == 0
-            await running.settled()
-            log = running.cluster.log("t", 0)
-            assert log is not None
-            assert [each.coordinator_epoch for each in log.producers()] == [1]
-
-    asyncio.run(run())
+async def test_markers_carry_the_start_of_the_node_as_coordinator_epoch() -> None:
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk) as running:
+        assert await running.write((42, 5)) == 0
+        assert (await running.end((42, 5))).error_code == 0
+        await running.settled()
+        log = running.cluster.log("t", 0)
+        assert log is not None
+        assert [each.coordinator_epoch for each in log.producers()] == [1]
 
 
 # --- what it is made of -----------------------------------------------------------------------------------------------
 
 
-def test_without_the_state_topic_there_is_no_coordinator() -> None:
-    async def run() -> None:
-        running = Node(Disk(), Settings(), verification=None)
-        del running.disk.topics[TRANSACTION_STATE]
-        with pytest.raises(LocalProtocolError, match=TRANSACTION_STATE):
-            TransactionService(
-                running.cluster, running.markers, settings=RELEASED, intervals=Intervals(), now_ms=running.clock
-            )
-
-    asyncio.run(run())
+async def test_without_the_state_topic_there_is_no_coordinator() -> None:
+    running = Node(Disk(), Settings(), verification=None)
+    del running.disk.topics[TRANSACTION_STATE]
+    with pytest.raises(LocalProtocolError, match=TRANSACTION_STATE):
+        TransactionService(
+            running.cluster, running.markers, settings=RELEASED, intervals=Intervals(), now_ms=running.clock
+        )
 
 
 def test_settings_and_intervals_come_from_the_properties() -> None:
@@ -576,25 +495,18 @@ def test_settings_and_intervals_come_from_the_properties() -> None:
     assert defaults == replace(Settings(), two_phase_commit_enable=False)
 
 
-def test_events_of_one_id_come_one_after_the_other() -> None:
+async def test_events_of_one_id_come_one_after_the_other() -> None:
     """Of two that want to end a transaction at once, one does, and the other hears that it is being done."""
-
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            assert await running.write((42, 5)) == 0
-            events: list[Event] = [
-                *(
-                    EndTxn(transactional_id=TID, producer_id=42, producer_epoch=5, commit=each)
-                    for each in (True, False)
-                ),
-                InitProducerId(transactional_id=TID),
-            ]
-            replies = await asyncio.gather(*map(running.service.submit, events))
-            assert [reply.code for reply in replies if isinstance(reply, EndTxnReply | InitProducerIdReply)] == [
-                0,
-                51,
-                51,
-            ]
-            assert await running.settled() == "CompleteCommit"
-
-    asyncio.run(run())
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        assert await running.write((42, 5)) == 0
+        events: list[Event] = [
+            *(EndTxn(transactional_id=TID, producer_id=42, producer_epoch=5, commit=each) for each in (True, False)),
+            InitProducerId(transactional_id=TID),
+        ]
+        replies = await asyncio.gather(*map(running.service.submit, events))
+        assert [reply.code for reply in replies if isinstance(reply, EndTxnReply | InitProducerIdReply)] == [
+            0,
+            51,
+            51,
+        ]
+        assert await running.settled() == "CompleteCommit"

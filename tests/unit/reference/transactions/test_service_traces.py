@@ -6,15 +6,15 @@ the sequence numbers and the replay of the state log are the real ones.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import Code, TransactionMetadata, TransactionState
 from tests.unit.reference.coordinator.driver import KEEPING, metadata
-from tests.unit.reference.node import Disk, Node, committed, node, run
+from tests.unit.reference.node import Disk, Node, committed, node
 from tests.unit.reference.seeds import seeded
 from tests.unit.reference.waiting import until
 
@@ -23,9 +23,11 @@ T0 = TopicPartition("t", 0)
 FRESH = 5000
 
 
-def _follow(trace: Callable[[Node], Awaitable[None]], disk: Disk, **changes: Any) -> None:
+@asynccontextmanager
+async def _followed(disk: Disk, **changes: Any) -> AsyncIterator[Node]:
     disk.next_producer_id = FRESH
-    run(trace, disk, settings=replace(KEEPING, **changes))
+    async with node(disk, settings=replace(KEEPING, **changes)) as running:
+        yield running
 
 
 def _at_rest(pair: tuple[int, int]) -> TransactionMetadata:
@@ -52,10 +54,9 @@ async def _end(running: Node, pair: tuple[int, int], *, commit: bool = True) -> 
     return ended.error_code, (ended.producer_id, ended.producer_epoch)
 
 
-def test_a_kept_transaction_is_committed_with_the_pair_that_was_handed_out() -> None:
+async def test_a_kept_transaction_is_committed_with_the_pair_that_was_handed_out() -> None:
     """Trace A: the marker has the transaction's epoch + 1, the next pair is one beyond the client's."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(seeded(_at_rest((42, 100)))) as running:
         assert await running.write((42, 100)) == 0
         assert await _keep(running) == ((42, 101), (42, 100))
         assert await _end(running, (42, 101)) == (0, (42, 102))
@@ -68,71 +69,58 @@ def test_a_kept_transaction_is_committed_with_the_pair_that_was_handed_out() -> 
         assert await _end(running, (42, 102)) == (0, (42, 103))
         assert committed(await running.read()) == [b"v", b"v"]
 
-    _follow(trace, seeded(_at_rest((42, 100))))
 
-
-def test_each_recoverer_gets_an_epoch_of_its_own_and_only_the_last_can_commit() -> None:
+async def test_each_recoverer_gets_an_epoch_of_its_own_and_only_the_last_can_commit() -> None:
     """Trace B."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 100))) as running:
         kept = [await _keep(running) for _ in range(3)]
         assert kept == [((42, epoch), (42, 100)) for epoch in (101, 102, 103)]
         assert await _end(running, (42, 102)) == (Code.PRODUCER_FENCED, (-1, -1))
         assert await _end(running, (42, 103)) == (0, (42, 104))
         assert running.markers_of() == [(42, 101, "commit")]
 
-    _follow(trace, _ongoing((42, 100)))
 
-
-def test_a_transaction_kept_beyond_an_overflow_ends_under_its_own_producer_id() -> None:
+async def test_a_transaction_kept_beyond_an_overflow_ends_under_its_own_producer_id() -> None:
     """Trace C."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 10), (73, 85))) as running:
         assert await _end(running, (73, 85)) == (0, (73, 86))
         assert running.markers_of() == [(42, 11, "commit")]
         assert await _end(running, (73, 85)) == (0, (73, 86))
 
-    _follow(trace, _ongoing((42, 10), (73, 85)))
 
-
-def test_a_double_overflow() -> None:
+async def test_a_double_overflow() -> None:
     """Trace D, as the pull request has it: 32767 stands in the marker and is never handed out."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 32766), (73, 32766))) as running:
         assert await _end(running, (73, 32766)) == (0, (FRESH, 0))
         assert running.markers_of() == [(42, 32767, "commit")]
         assert await _end(running, (73, 32766)) == (0, (FRESH, 0))
         assert running.logged_states() == [1, 2, 4]
 
-    _follow(trace, _ongoing((42, 32766), (73, 32766)))
 
-
-def test_keeping_at_the_last_epoch_hands_out_a_new_producer_id() -> None:
+async def test_keeping_at_the_last_epoch_hands_out_a_new_producer_id() -> None:
     """Trace D, its first and its other step."""
 
     async def trace(running: Node) -> None:
         assert await _keep(running) == ((FRESH, 0), (42, 32766))
 
-    _follow(trace, _ongoing((42, 32766)))
-    _follow(trace, _ongoing((42, 32766), (73, 32766)))
+    async with _followed(_ongoing((42, 32766))) as running:
+        await trace(running)
+    async with _followed(_ongoing((42, 32766), (73, 32766))) as running:
+        await trace(running)
 
 
-def test_keeping_at_the_epoch_before_the_last_rotates_at_the_commit() -> None:
+async def test_keeping_at_the_epoch_before_the_last_rotates_at_the_commit() -> None:
     """Trace E."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(seeded(_at_rest((42, 32765)))) as running:
         assert await running.write((42, 32765)) == 0
         assert await _keep(running) == ((42, 32766), (42, 32765))
         assert await _end(running, (42, 32766)) == (0, (FRESH, 0))
         assert running.markers_of() == [(42, 32766, "commit")]
 
-    _follow(trace, seeded(_at_rest((42, 32765))))
 
-
-def test_force_terminate_aborts_a_kept_transaction() -> None:
+async def test_force_terminate_aborts_a_kept_transaction() -> None:
     """Trace F."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 100), (42, 101))) as running:
         assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
         assert await running.settled() == "CompleteAbort"
         assert running.markers_of() == [(42, 101, "abort")]
@@ -142,76 +130,58 @@ def test_force_terminate_aborts_a_kept_transaction() -> None:
         assert await _end(running, (42, 101), commit=False) == (Code.PRODUCER_FENCED, (-1, -1))
         assert committed(await running.read()) == []
 
-    _follow(trace, _ongoing((42, 100), (42, 101)))
 
-
-def test_a_kept_transaction_without_two_phase_commit_times_out() -> None:
+async def test_a_kept_transaction_without_two_phase_commit_times_out() -> None:
     """Trace G."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 100), (42, 101))) as running:
         running.now_ms += 60_000
         await running.service.abort_timed_out()
         assert await running.settled() == "CompleteAbort"
         assert running.markers_of() == [(42, 101, "abort")]
         assert await _end(running, (42, 101), commit=False) == (0, (42, 102))
 
-    _follow(trace, _ongoing((42, 100), (42, 101)))
 
-
-def test_keeping_where_nothing_is_open_is_plain() -> None:
+async def test_keeping_where_nothing_is_open_is_plain() -> None:
     """Trace H."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(seeded(_at_rest((42, 102)))) as running:
         assert await _keep(running) == ((42, 103), (-1, -1))
         assert await running.settled() == "Empty"
 
-    _follow(trace, seeded(_at_rest((42, 102))))
 
-
-def test_a_crash_between_the_decision_and_its_completion_keeps_the_pairs() -> None:
+async def test_a_crash_between_the_decision_and_its_completion_keeps_the_pairs() -> None:
     """Trace I: the tags bring back the next pair, and the marker is sent again at 32767."""
-
-    async def before(disk: Disk) -> Disk:
-        # The marker cannot be written, so the node stays between the two records.
-        async with node(disk, settings=KEEPING) as running:
-            disk.append_error = "t-0"
-            assert (await running.end((73, 32766))).error_code == 0
-            await until(lambda: len(running.records()) == 2)
-            return disk.copied(everything=False)
-
-    async def trace(running: Node) -> None:
+    disk = _ongoing((42, 32766), (73, 32766))
+    # The marker cannot be written, so the node stays between the two records.
+    async with node(disk, settings=KEEPING) as running:
+        disk.append_error = "t-0"
+        assert (await running.end((73, 32766))).error_code == 0
+        await until(lambda: len(running.records()) == 2)
+        left = disk.copied(everything=False)
+    async with _followed(left) as running:
         assert await running.settled() == "CompleteCommit"
         assert running.markers_of() == [(42, 32767, "commit")]
         assert await _end(running, (73, 32766)) == (0, (0, 0))
 
-    _follow(trace, asyncio.run(before(_ongoing((42, 32766), (73, 32766)))))
 
-
-def test_a_second_marker_after_a_crash_is_taken_and_changes_nothing() -> None:
+async def test_a_second_marker_after_a_crash_is_taken_and_changes_nothing() -> None:
     """The marker was durable, the Complete record was not: after the restart there are two, and one transaction."""
-
-    async def before(disk: Disk) -> Disk:
-        async with node(disk, settings=KEEPING) as running:
-            disk.stop_at = disk.syncs + 3  # PrepareCommit, marker, CompleteCommit
-            assert (await running.end((42, 100))).error_code == 0
-            await until(disk.stopped.is_set)
-            left = disk.copied(everything=False)
-            disk.released.set()
-            return left
-
-    async def trace(running: Node) -> None:
+    disk = _ongoing((42, 100))
+    async with node(disk, settings=KEEPING) as running:
+        disk.stop_at = disk.syncs + 3  # PrepareCommit, marker, CompleteCommit
+        assert (await running.end((42, 100))).error_code == 0
+        await until(disk.stopped.is_set)
+        left = disk.copied(everything=False)
+        disk.released.set()
+    async with _followed(left) as running:
         assert await running.settled() == "CompleteCommit"
         assert running.markers_of() == [(42, 101, "commit")] * 2
         assert committed(await running.read()) == [b"before"]
         assert await running.write((42, 101)) == 0
 
-    _follow(trace, asyncio.run(before(_ongoing((42, 100)))))
 
-
-def test_nothing_can_be_added_to_a_kept_transaction() -> None:
+async def test_nothing_can_be_added_to_a_kept_transaction() -> None:
     """KIP-939: after a restart "the application is only allowed to call" commit, abort or complete."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(_ongoing((42, 100))) as running:
         assert await _keep(running) == ((42, 101), (42, 100))
         assert await running.write((42, 101), partition=1) == Code.INVALID_TXN_STATE
         # Only an end marker fences the first producer where its data is already; elsewhere the coordinator does.
@@ -220,13 +190,10 @@ def test_nothing_can_be_added_to_a_kept_transaction() -> None:
         assert await _end(running, (42, 101)) == (0, (42, 102))
         assert await running.write((42, 100), sequence=2) == Code.INVALID_PRODUCER_EPOCH
 
-    _follow(trace, _ongoing((42, 100)))
 
-
-def test_below_the_epoch_bump_markers_carry_the_epoch_of_the_data() -> None:
+async def test_below_the_epoch_bump_markers_carry_the_epoch_of_the_data() -> None:
     """Transaction version 0: EndTxn v4 and AddPartitionsToTxn v3, whose transactions share an epoch."""
-
-    async def trace(running: Node) -> None:
+    async with _followed(Disk(), transaction_version=0) as running:
         made = await running.init()
         pair = (made.producer_id, made.producer_epoch)
         for sequence in (0, 1):
@@ -236,5 +203,3 @@ def test_below_the_epoch_bump_markers_carry_the_epoch_of_the_data() -> None:
             assert (ended.error_code, ended.producer_id) == (0, -1)
             assert await running.settled() == "CompleteCommit"
         assert running.markers_of() == [(*pair, "commit")] * 2
-
-    _follow(trace, Disk(), transaction_version=0)

@@ -10,7 +10,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
-from tests.unit.reference.node import TID, Node, batch, committed, node, run
+from tests.unit.reference.node import TID, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded
 from tests.unit.reference.waiting import until
 
@@ -32,8 +32,8 @@ async def _nothing_hangs(running: Node, *partitions: int) -> None:
 
 @pytest.mark.parametrize("state", AT_REST)
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, commit: bool) -> None:
-    async def check(running: Node) -> None:
+async def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, commit: bool) -> None:
+    async with node(seeded(metadata(state), data={T0: PAIR})) as running:
         assert (running.state(), _partitions(running)) == ("Ongoing", {T0})
         assert running.disk.syncs == 1  # before anybody is served
         answers = await running.produce({("t", 0): batch(b"before", pair=PAIR, sequence=0)})
@@ -44,111 +44,87 @@ def test_the_producer_repeats_its_records_and_goes_on(state: TransactionState, c
         assert committed(await running.read()) == ([b"before", b"v"] if commit else [])
         await _nothing_hangs(running, 0)
 
-    run(check, seeded(metadata(state), data={T0: PAIR}))
 
-
-def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
-    async def check(running: Node) -> None:
+async def test_the_producer_is_gone_and_the_next_one_aborts() -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})) as running:
         assert (await running.init()).error_code == Code.CONCURRENT_TRANSACTIONS
         assert await running.settled() == "CompleteAbort"
         assert running.markers_of() == [(42, 6, "abort")]
         await _nothing_hangs(running, 0)
 
-    run(check, seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR}))
 
-
-def test_a_further_partition_joins_the_open_transaction() -> None:
-    async def check(running: Node) -> None:
+async def test_a_further_partition_joins_the_open_transaction() -> None:
+    async with node(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR})) as running:
         assert _partitions(running) == {T0, T1}
         assert (await running.end(PAIR)).error_code == 0
         await running.settled()
         assert (running.markers_of(partition=0), running.markers_of(partition=1)) == ([(42, 6, "commit")],) * 2
         await _nothing_hangs(running, 0, 1)
 
-    run(check, seeded(metadata(TransactionState.ONGOING), data={T0: PAIR, T1: PAIR}))
 
-
-def test_an_open_transaction_that_is_known_costs_no_record() -> None:
-    async def check(running: Node) -> None:
+async def test_an_open_transaction_that_is_known_costs_no_record() -> None:
+    async with node(seeded(metadata(TransactionState.ONGOING), data={T0: PAIR})) as running:
         assert (len(running.records()), running.disk.syncs) == (1, 0)
-
-    run(check, seeded(metadata(TransactionState.ONGOING), data={T0: PAIR}))
 
 
 @pytest.mark.parametrize("pair", [(42, 4), (42, 6), (7, 5)])
-def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, int]) -> None:
+async def test_a_transaction_of_another_pair_is_left_hanging(pair: tuple[int, int]) -> None:
     """It is not of this start: whoever looks for hanging transactions (KIP-664) finds it."""
-
-    async def check(running: Node) -> None:
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair})) as running:
         assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
         assert (await running.read()).last_stable_offset == 0
 
-    run(check, seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: pair}))
 
-
-def test_below_transaction_version_2_nothing_is_added() -> None:
+async def test_below_transaction_version_2_nothing_is_added() -> None:
     """There are no implicit adds, and records of the pair may be of any transaction before."""
-
-    async def check(running: Node) -> None:
-        assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
-
     disk = seeded(metadata(TransactionState.COMPLETE_COMMIT), data={T0: PAIR})
-    run(check, disk, settings=Settings(transaction_version=1))
+    async with node(disk, settings=Settings(transaction_version=1)) as running:
+        assert (running.state(), len(running.records())) == ("CompleteCommit", 1)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of_power(commit: bool) -> None:
+async def test_records_that_were_answered_are_in_the_transaction_after_a_loss_of_power(commit: bool) -> None:
     """What adds their partition was not on the disk yet."""
-
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk) as running:
-            assert await running.write(PAIR) == 0
-            left = disk.copied(everything=False)
-            assert (running.state(), len(running.records())) == ("Ongoing", 2)
-        async with node(left) as restarted:
-            assert (restarted.state(), _partitions(restarted)) == ("Ongoing", {T0})
-            assert await restarted.write(PAIR, sequence=1) == 0
-            assert (await restarted.end(PAIR, commit=commit)).error_code == 0
-            await restarted.settled()
-            assert committed(await restarted.read()) == ([b"v", b"v"] if commit else [])
-            await _nothing_hangs(restarted, 0)
-
-    asyncio.run(run())
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk) as running:
+        assert await running.write(PAIR) == 0
+        left = disk.copied(everything=False)
+        assert (running.state(), len(running.records())) == ("Ongoing", 2)
+    async with node(left) as restarted:
+        assert (restarted.state(), _partitions(restarted)) == ("Ongoing", {T0})
+        assert await restarted.write(PAIR, sequence=1) == 0
+        assert (await restarted.end(PAIR, commit=commit)).error_code == 0
+        await restarted.settled()
+        assert committed(await restarted.read()) == ([b"v", b"v"] if commit else [])
+        await _nothing_hangs(restarted, 0)
 
 
-def test_records_that_were_lost_with_what_adds_them_are_written_again() -> None:
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk) as running:
-            disk.stop_in = "t-0"
-            task = asyncio.ensure_future(running.write(PAIR))
-            await until(disk.stopped.is_set)
-            left = disk.copied(everything=False)
-            assert not task.done()
-            disk.released.set()
-            await task
-        async with node(left) as restarted:
-            assert restarted.state() == "CompleteCommit"
-            assert await restarted.write(PAIR) == 0
-            assert (await restarted.end(PAIR)).error_code == 0
-            await restarted.settled()
-            assert committed(await restarted.read()) == [b"v"]
-
-    asyncio.run(run())
+async def test_records_that_were_lost_with_what_adds_them_are_written_again() -> None:
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk) as running:
+        disk.stop_in = "t-0"
+        task = asyncio.ensure_future(running.write(PAIR))
+        await until(disk.stopped.is_set)
+        left = disk.copied(everything=False)
+        assert not task.done()
+        disk.released.set()
+        await task
+    async with node(left) as restarted:
+        assert restarted.state() == "CompleteCommit"
+        assert await restarted.write(PAIR) == 0
+        assert (await restarted.end(PAIR)).error_code == 0
+        await restarted.settled()
+        assert committed(await restarted.read()) == [b"v"]
 
 
-def test_a_state_log_that_fails_leaves_records_for_the_next_start() -> None:
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk) as running:
-            disk.sync_error = TRANSACTION_STATE
-            assert await running.write(PAIR) == 0
-            assert (await running.end(PAIR)).error_code != 0
-            assert running.state() == "Ongoing"
-        async with node(disk.copied(everything=False)) as restarted:
-            assert (await restarted.end(PAIR)).error_code == 0
-            await restarted.settled()
-            assert committed(await restarted.read()) == [b"v"]
-
-    asyncio.run(run())
+async def test_a_state_log_that_fails_leaves_records_for_the_next_start() -> None:
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk) as running:
+        disk.sync_error = TRANSACTION_STATE
+        assert await running.write(PAIR) == 0
+        assert (await running.end(PAIR)).error_code != 0
+        assert running.state() == "Ongoing"
+    async with node(disk.copied(everything=False)) as restarted:
+        assert (await restarted.end(PAIR)).error_code == 0
+        await restarted.settled()
+        assert committed(await restarted.read()) == [b"v"]

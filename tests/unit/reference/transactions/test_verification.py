@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from spark_2pc_sink.ids import TopicPartition
@@ -34,31 +32,24 @@ def test_the_settings_come_from_the_properties() -> None:
     ("version", "enabled", "code", "added"),
     [(5, True, 0, True), (5, False, 0, True), (4, True, 120, False), (3, True, 48, False), (3, False, 0, False)],
 )
-def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
+async def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
     version: int, enabled: bool, code: int, added: bool
 ) -> None:
-    async def run() -> None:
-        disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-        async with node(disk, verification=VerificationSettings(enabled=enabled)) as running:
-            assert await running.verification.for_offsets(version, TID, Pair(42, 5), OFFSETS) == code
-            found = running.service.state.get(TID)
-            assert found is not None
-            assert (OFFSETS in found.partitions) is added
-            if enabled:
-                assert await running.verification.for_offsets(version, TID, Pair(42, 4), OFFSETS) == 47
-
-    asyncio.run(run())
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    async with node(disk, verification=VerificationSettings(enabled=enabled)) as running:
+        assert await running.verification.for_offsets(version, TID, Pair(42, 5), OFFSETS) == code
+        found = running.service.state.get(TID)
+        assert found is not None
+        assert (OFFSETS in found.partitions) is added
+        if enabled:
+            assert await running.verification.for_offsets(version, TID, Pair(42, 4), OFFSETS) == 47
 
 
-def test_offsets_are_asked_for_once() -> None:
+async def test_offsets_are_asked_for_once() -> None:
     """Unlike Produce, TxnOffsetCommit hears of CONCURRENT_TRANSACTIONS at once."""
-
-    async def run() -> None:
-        async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-            assert await running.write((42, 5)) == 0
-            running.disk.append_error = "t-0"
-            assert (await running.end((42, 5))).error_code == 0
-            assert await running.verification.for_offsets(5, TID, Pair(42, 6), OFFSETS) == 51
-            running.disk.append_error = ""
-
-    asyncio.run(run())
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        assert await running.write((42, 5)) == 0
+        running.disk.append_error = "t-0"
+        assert (await running.end((42, 5))).error_code == 0
+        assert await running.verification.for_offsets(5, TID, Pair(42, 6), OFFSETS) == 51
+        running.disk.append_error = ""

@@ -154,7 +154,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
     ),
-    Mutant("a driver does not look for its records", ((batch, "find_lost_records", returning(None)),), _PEOPLE),
+    Mutant("a driver does not look for its records", ((batch_driver, "find_lost_records", returning(None)),), _PEOPLE),
     Mutant(
         "a recovery does not look for the records",
         ((diagnosis, "check_kept", _not_looked_for), (recovery, "check_kept", _not_looked_for)),

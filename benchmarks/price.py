@@ -32,7 +32,7 @@ from jdbc_state.memory import MemoryStateStore
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionClient
-from spark_2pc_sink.sink import sink as sink_module
+from spark_2pc_sink.sink import query_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,8 +138,8 @@ def without(bench: Workbench, task: Task) -> Writer:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         with (
-            mock.patch.object(sink_module, "TransactionClient", _NoTransactions),
-            mock.patch.object(sink_module, "SqlStateStore", _NoStateRow),
+            mock.patch.object(query_run, "TransactionClient", _NoTransactions),
+            mock.patch.object(query_run, "SqlStateStore", _NoStateRow),
         ):
             sink(batch, batch_id)
 

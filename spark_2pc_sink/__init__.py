@@ -31,7 +31,9 @@ in doubt       a decision that Kafka has not followed yet, or not visibly
 ============== ==================================================================================================
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
-to it. A provisional name may change in a minor version, and the changelog says so. Any other name is not public.
+to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` are stable;
+`producer.TransactionalWriter`, `transactions.TransactionTool` and `testing` are provisional. Any other name is not
+public.
 
 ================ =========== =====================================================================================
 DualWriteSink    stable      the object for ``foreachBatch``

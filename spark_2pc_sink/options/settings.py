@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -74,11 +75,13 @@ def check_settings(options: Any) -> None:
     Raises:
         ConfigurationError: the first field, in order of declaration, that breaks a rule.
     """
-    choices = _choices(type(options))
+    kind: Any = type(options)
+    choices = _choices(kind)
     for item in fields(options):
         _check_one(item, getattr(options, item.name), choices.get(item.name))
 
 
+@cache
 def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
     """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
     parts = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(options).items()}

@@ -48,5 +48,5 @@ def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SmallBatches, "expected", request.param == "driver")
     if request.param == "tasks without files":
         # As in a cluster, by Spark's master: not by the option, of which the tests that ask for this know nothing.
-        monkeypatch.setattr("spark_2pc_sink.sink.sink.runs_here", lambda _: False)
+        monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
     return str(request.param)

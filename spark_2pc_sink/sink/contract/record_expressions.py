@@ -197,7 +197,7 @@ def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapp
     Args:
         expressions: over the batch.
         schema: of the batch.
-        settings: the session's values of `json_values.SETTINGS`.
+        settings: the session's values of `record_json.SETTINGS`.
     """
     # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())

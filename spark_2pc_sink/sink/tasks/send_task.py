@@ -115,7 +115,7 @@ class _SendTask:
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrangement = self._arrangement
         try:
-            with self._plan.piece_files() as files, arrangement or nullcontext():
+            with self._plan.shuffle_files() as files, arrangement or nullcontext():
                 for batch in batches:
                     self._take(batch, files)
                 for encoded in arrangement.finish() if arrangement else ():

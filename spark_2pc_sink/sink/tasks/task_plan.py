@@ -112,7 +112,7 @@ class TaskPlan:
             limits=self.topics.limits,
         )
 
-    def piece_files(self) -> ShuffleFiles | nullcontext[None]:
+    def shuffle_files(self) -> ShuffleFiles | nullcontext[None]:
         """The files of shuffle batches, None where there are none."""
         return nullcontext() if self.shuffle_folder is None else ShuffleFiles(self.shuffle_folder)
 

@@ -150,7 +150,7 @@ class TableLoader:
         )
 
     def table(self, connection: Connection) -> TableRows:
-        """What writes rows into the table through ``connection``, in the transaction that decides.
+        """The writer of rows into the table, through ``connection``, in the transaction that decides.
 
         Raises:
             BatchRetryError: the table was altered since it was planned.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def task_function(run: TaskRunner, plan: TaskPlan) -> TaskFunction:
-    """What `mapInArrow` calls with the Arrow batches of a Spark partition: ``run``, told which task it is."""
+    """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run(batches, plan, _task_identity())

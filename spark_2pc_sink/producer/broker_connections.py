@@ -280,7 +280,7 @@ class BrokerConnections:
         raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def api_versions(self, node_id: int | str, deadline: Deadline) -> ApiVersionsReply:
-        """What this broker offers, asked once per broker and again after `forget_features`.
+        """The versions that this broker offers, asked once per broker and again after `forget_features`.
 
         Raises:
             NodeUnavailableError: no answer.
@@ -364,7 +364,7 @@ class BrokerConnections:
 
 
 def _unavailable(node_id: int | str, error: BaseException) -> NodeUnavailableError | KafkaError:
-    """What a failure of kafka-python means: ask again, except where the credentials were refused."""
+    """The exception for a failure of kafka-python: ask again, except where the credentials were refused."""
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     if isinstance(error, refused):
         return AuthorizationError(

@@ -33,7 +33,7 @@ _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALI
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """What the cluster is and can do, as the broker said that was asked.
+    """Identity and features of the cluster, as one broker says.
 
     Args:
         cluster_id: names the cluster for ever.

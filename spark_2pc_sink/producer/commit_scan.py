@@ -48,7 +48,7 @@ class CommitQuery:
 
 @dataclass
 class _Account:
-    """What one transaction has in the partitions that were read so far."""
+    """The records of one transaction in the partitions that were read so far."""
 
     records: int = 0
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)

@@ -33,7 +33,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """What a topic allows; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
+    """The limits of a topic; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
 
     Args:
         message_bytes_max: the largest record batch, compressed (max.message.bytes).
@@ -205,7 +205,7 @@ def end_offsets(
 
 
 def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
-    """What the topic allows, as far as we may know it.
+    """The limits of a topic, as far as we may know them.
 
     Raises:
         KafkaTimeoutError: no broker answered.

@@ -18,7 +18,7 @@ _LOGGERS = ("kafka.net.transport", "kafka.net.connection", "kafka.net.manager", 
 
 
 class ConnectionEvents:
-    """What kafka-python last complained about on one `Cluster`."""
+    """The newest complaint of kafka-python on one `Cluster`."""
 
     def __init__(self) -> None:
         self.last_error = "no broker has answered yet"

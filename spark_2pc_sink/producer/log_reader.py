@@ -30,7 +30,7 @@ _FETCH_WAIT_MS: Final = 100
 
 
 class Marker(Enum):
-    """What the log says of a transaction."""
+    """The end of a transaction, by the log."""
 
     COMMIT = "committed"
     ABORT = "aborted"

@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PartitionReceipt:
-    """What the brokers acknowledged on one partition in this transaction.
+    """The acknowledgements of brokers on one partition in this transaction.
 
     Args:
         records: how many, never counting what was only sent.

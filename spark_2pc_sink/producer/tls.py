@@ -16,7 +16,7 @@ from spark_2pc_sink.producer.sockets import TlsSocket
 
 
 def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
-    """What connections with TLS need; None where ``security.protocol`` has none.
+    """The TLS context of connections; None where ``security.protocol`` has none.
 
     Raises:
         ConfigurationError: a file cannot be read or does not hold what it should.

@@ -59,7 +59,7 @@ _BUMPING_END_VERSION: Final = 5
 
 @dataclass(frozen=True)
 class InitializedProducer:
-    """What InitProducerId granted.
+    """The answer to InitProducerId.
 
     Args:
         producer: the pair to use next.
@@ -79,7 +79,7 @@ class InitializedProducer:
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """What the coordinator says of a transactional id (KIP-664, DescribeTransactions).
+    """The coordinator's description of a transactional id (KIP-664, DescribeTransactions).
 
     Args:
         state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id that the
@@ -97,7 +97,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True)
 class EndTxnAnswer:
-    """What the coordinator answered to EndTxn. Success is ``code == 0``, and durable.
+    """The coordinator's answer to EndTxn. Success is ``code == 0``, and durable.
 
     Args:
         code: the error code.

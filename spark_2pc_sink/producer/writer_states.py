@@ -39,7 +39,7 @@ class WriterState(Enum):
 
 
 class Operation(Enum):
-    """What can be called on a writer."""
+    """The operations of a writer."""
 
     INIT = "init_transactions"
     INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"

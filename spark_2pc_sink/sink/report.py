@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """What became of a batch, told when both sides have it.
+    """The result of a batch, reported when both sides have it.
 
     Attributes:
         transactional_id: the sink's id.

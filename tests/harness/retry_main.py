@@ -10,18 +10,21 @@ blocks yet when those are deleted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
-from spark_2pc_sink.sink.tasks import task_functions
+from spark_2pc_sink.sink.job import spark_batch
+from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
+from spark_2pc_sink.sink.tasks.send_task import run_send_task
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000
@@ -63,47 +66,42 @@ def main(scenario: str, options: str, directory: str) -> None:
 
 def _fail_after_encoding(marker: Path) -> None:
     """Let the first task that has encoded rows fail before it has read the others."""
-    make = task_functions.encode_function
 
-    def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        encode = make(plan)
+    def some(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        encoded = 0
+        for batch in batches:
+            if encoded and not marker.exists():
+                marker.touch()
+                message = "this task fails once"
+                raise RuntimeError(message)
+            yield batch
+            encoded += batch.num_rows
 
-        def some(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            encoded = 0
-            for batch in batches:
-                if encoded and not marker.exists():
-                    marker.touch()
-                    message = "this task fails once"
-                    raise RuntimeError(message)
-                yield batch
-                encoded += batch.num_rows
+    def encode_some(
+        batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
+    ) -> Iterator[pa.RecordBatch]:
+        return run_encode_task(some(batches), plan, identity)
 
-        return lambda batches: encode(some(batches))
-
-    task_functions.encode_function = failing
+    mock.patch.object(spark_batch, "run_encode_task", encode_some).start()
 
 
 def _fail_after_sending(scenario: str, marker: Path, local: Path) -> None:
     """Let the first task that has written its records fail, or lose the shuffle files of those that have not."""
-    make = task_functions.send_function
 
-    def failing(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        send = make(plan)
+    def send_and_fail(
+        batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
+    ) -> Iterator[pa.RecordBatch]:
+        yield from run_send_task(batches, plan, identity)
+        if marker.exists():
+            return
+        marker.touch()
+        if scenario == "task":
+            message = "this task fails once"
+            raise RuntimeError(message)
+        for file in local.rglob("shuffle_*"):
+            file.unlink()
 
-        def send_and_fail(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from send(batches)
-            if marker.exists():
-                return
-            marker.touch()
-            if scenario == "task":
-                message = "this task fails once"
-                raise RuntimeError(message)
-            for file in local.rglob("shuffle_*"):
-                file.unlink()
-
-        return send_and_fail
-
-    task_functions.send_function = failing
+    mock.patch.object(spark_batch, "run_send_task", send_and_fail).start()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What driver and tasks agree on: the values that travel between them, and the columns that both know."""
+"""The contract of driver and tasks: the values that travel between them, and the columns that both know."""

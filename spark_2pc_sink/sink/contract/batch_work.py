@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransactionTicket:
-    """What tasks need to write into the transaction of this attempt.
+    """The Kafka transaction of an attempt, for the tasks that write into it.
 
     Attributes:
         transactional_id: the sink's id.
@@ -37,13 +37,13 @@ class TransactionTicket:
 
     @property
     def attempt(self) -> tuple[str, int, int]:
-        """What no other attempt of any batch has."""
+        """Identity of the attempt: no other attempt of any batch has it."""
         return (self.transactional_id, self.generation, self.transaction)
 
 
 @dataclass(frozen=True)
 class ProducedBatch:
-    """What all tasks of one attempt have written to Kafka and encoded for the database.
+    """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
 
     Attributes:
         row_count: rows that the tasks read.
@@ -66,7 +66,7 @@ class ProducedBatch:
 
 @dataclass(frozen=True)
 class Replay:
-    """What tells a batch from another that has come under its id.
+    """Count and digest of records: they tell a batch from another that has come under its id.
 
     Attributes:
         record_count: records.
@@ -81,7 +81,7 @@ class Replay:
 
 
 class BatchWork(Protocol):
-    """What a batch consists of; `SparkBatchWork` is the real one."""
+    """The work of a batch; `SparkBatchWork` is the real one."""
 
     def partitions(self) -> Iterable[TopicPartition]:
         """Every partition that `produce` may write; asked only below transaction.version 2."""

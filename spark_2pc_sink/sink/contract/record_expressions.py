@@ -197,7 +197,7 @@ def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapp
     Args:
         expressions: over the batch.
         schema: of the batch.
-        settings: the session's values of `json_values.SETTINGS`.
+        settings: the session's values of `record_json.SETTINGS`.
     """
     # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
@@ -307,7 +307,7 @@ def record_columns(expressions: RecordExpressions) -> list[str]:
 
 
 def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
-    """What tasks need to tell rows of one upsert key apart, beside what `shared_columns` names."""
+    """The columns, beside `shared_columns`, by which tasks tell rows of one upsert key apart."""
     shared = shared_columns(expressions)
     keys = [name for name in upsert_keys if quoted(name) not in shared]
     return [*(f"{expressions.columns[name]} AS {quoted(name)}" for name in keys), f"{order_by} AS {ORDER_COLUMN}"]

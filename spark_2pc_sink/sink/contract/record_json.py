@@ -80,13 +80,13 @@ class JsonField:
 
     @property
     def head(self) -> bytes:
-        """What stands before the text of a value."""
+        """The bytes before the text of a value."""
         name = json.dumps(self.column, ensure_ascii=False).encode()
         return name + (b":" if self._bare else b':"')
 
     @property
     def tail(self) -> bytes:
-        """What stands behind it."""
+        """The bytes behind it."""
         return b"" if self._bare else b'Z"' if self.kind == "TimestampType" else b'"'
 
     @property

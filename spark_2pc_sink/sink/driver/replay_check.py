@@ -50,7 +50,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
 
 
 def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
-    """What is skipped must be what both sides have: else rows that no side has would be lost without a word.
+    """A skipped batch must be the one that both sides have: else rows that no side has would be lost without a word.
 
     Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
     may then be others. A job may call the sink twice for one batch, with a part of the rows each time. And rows that

@@ -20,10 +20,12 @@ from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, shape_of
-from spark_2pc_sink.sink.tasks import task_functions
-from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
+from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
+from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
 from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
+from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, SALT, SHUFFLE_DDL
+from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics
 from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
@@ -156,10 +158,10 @@ class SparkBatchWork:
             # Which records there are is known where all rows of a key are. Shuffle batches may be of any size: a bound.
             self._arrow.forget()
             plan = replace(plan, salts=balanced_salts(spark, at_once), shuffle_bytes_max=self._arrow.apply(spark))
-            answers = self._exchanged(self._frame.coalesce(at_once), plan, task_functions.count_function(plan))
+            answers = self._exchanged(self._frame.coalesce(at_once), plan, task_function(run_count_task, plan))
         else:
             rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
-            answers = self._map_in_arrow(rows, task_functions.reread_function(plan), RESULT_DDL)
+            answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         results = read_results(answers.toArrow(), tasks_expected=None)
         records = results.rows - results.left_out
         return Replay(records, format_digest(results.digest) if records else "")
@@ -249,13 +251,13 @@ class SparkBatchWork:
         frame = self._frame.coalesce(at_once)
         if not shape.exchange:
             rows = self._selected(frame, [record_expressions.attempt_sql()], kafka_only=plan.ticket.kafka_only)
-            return self._map_in_arrow(rows, task_functions.encode_and_send_function(plan), RESULT_DDL)
-        return self._exchanged(frame, plan, task_functions.send_function(plan))
+            return self._map_in_arrow(rows, task_function(run_encode_and_send_task, plan), RESULT_DDL)
+        return self._exchanged(frame, plan, task_function(run_send_task, plan))
 
     def _exchanged(self, frame: DataFrame, plan: TaskPlan, function: TaskFunction) -> DataFrame:
         """The results of a function of shuffle batches, for each task that owns partitions."""
         rows = self._selected(frame, [], kafka_only=plan.ticket.kafka_only)
-        encoded = self._map_in_arrow(rows, task_functions.encode_function(plan), SHUFFLE_DDL)
+        encoded = self._map_in_arrow(rows, task_function(run_encode_task, plan), SHUFFLE_DDL)
         shuffle_batches = encoded.repartition(plan.tasks, SALT)
         if plan.upsert_records is not None:
             shuffle_batches = shuffle_batches.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
@@ -326,7 +328,7 @@ class SparkBatchWork:
         if not any(mark in name for name in self._expressions.columns for mark in ".`"):
             return frame.mapInArrow(function, schema)
         numbered = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
-        return numbered.mapInArrow(task_functions.renaming(function, frame.columns), schema)
+        return numbered.mapInArrow(renaming(function, frame.columns), schema)
 
     def _partition_count(self, known: dict[str, int]) -> int | None:
         """How many partitions there are to own; None where rows name their topics."""

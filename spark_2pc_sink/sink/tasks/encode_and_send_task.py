@@ -14,6 +14,7 @@ from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
+from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,23 +25,19 @@ if TYPE_CHECKING:
 
 
 def run_encode_and_send_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, task_attempt: int, attempt_number: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one Spark partition; yields one receipt.
 
     Args:
         batches: the rows, with the columns that `record_expressions` names, `ATTEMPT` among them.
         plan: what to do.
-        task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt, which no other has.
-        attempt_number: of the task, from 0.
+        identity: of the task.
     """
     try:
-        receipt = _EncodeAndSendTask(plan, task, task_attempt).write(
-            plan.of_first_attempt(batches, task=task, attempt_number=attempt_number)
-        )
+        receipt = _EncodeAndSendTask(plan, identity).write(plan.of_first_attempt(batches, identity))
     except DualWriteError as error:
-        receipt = TaskReceipt(task=task, error=error)
+        receipt = TaskReceipt(task=identity.task, error=error)
     yield receipt.to_result()
 
 
@@ -55,23 +52,23 @@ def write_alone(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> TaskReceip
     Raises:
         DualWriteError: what a task would have returned as the error of its receipt.
     """
-    return _EncodeAndSendTask(plan, task=0, task_attempt=0).write(batches)
+    return _EncodeAndSendTask(plan, TaskIdentity(task=0, task_attempt=0)).write(batches)
 
 
 class _EncodeAndSendTask:
     """One attempt of a task."""
 
-    def __init__(self, plan: TaskPlan, task: int, task_attempt: int) -> None:
+    def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
         self._plan = plan
-        self._task = task
-        self._task_attempt = task_attempt
+        self._identity = identity
+        self._task = identity.task
         self._partitioner = RowPartitioner(plan.topic, plan.topics.partition_count, self._own)
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()
         self._left_out = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
-        with TaskInput(self._plan, self._task, self._task_attempt) as rows:
+        with TaskInput(self._plan, self._identity) as rows:
             for batch in rows.read(batches):
                 self._produce(batch)
             rows.finish()

@@ -27,50 +27,48 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 
 
 def run_encode_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, encode_task: int, task_attempt: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.tasks.shuffle_batches`.
 
     Args:
         batches: the rows, with the columns that `record_expressions` names.
         plan: what to do.
-        encode_task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt, which no other has.
+        identity: of the task.
     """
-    encoding = _EncodeTask(plan, encode_task, task_attempt)
+    encoding = _EncodeTask(plan, identity)
     try:
         yield from encoding.encode(batches)
     except DualWriteError as error:
-        yield encoding.shuffled(EncodeReceipt(encode_task=encode_task, task_attempt=task_attempt, error=error))
+        yield encoding.shuffled(EncodeReceipt(identity.task, identity.task_attempt, error=error))
 
 
 def run_reread_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, encode_task: int, task_attempt: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
 
     Args:
         batches: the rows, with the columns that `record_expressions` names.
         plan: what to do, for Kafka only.
-        encode_task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt, which no other has.
+        identity: of the task.
     """
     partitioner, encoder = _partitioner(plan), _encoder(plan)
     digest = EMPTY_DIGEST
     try:
-        with TaskInput(plan, encode_task, task_attempt) as rows:
+        with TaskInput(plan, identity) as rows:
             for batch in rows.read(batches):
                 for part in partitioner.split_batch(batch):
                     encoded = encoder.append(part.partition, part.rows)
                     digest = combine_digests(digest, *(each.digest for each in encoded))
             digest = combine_digests(digest, *(each.digest for each in encoder.finish()))
-        receipt = TaskReceipt(task=encode_task, encoded=(rows.receipt(digest),), digest=digest)
+        receipt = TaskReceipt(task=identity.task, encoded=(rows.receipt(digest),), digest=digest)
     except DualWriteError as error:
-        receipt = TaskReceipt(task=encode_task, error=error)
+        receipt = TaskReceipt(task=identity.task, error=error)
     yield receipt.to_result()
 
 
@@ -86,22 +84,20 @@ def _encoder(plan: TaskPlan) -> RecordEncoder:
 class _EncodeTask:
     """One attempt of one encode task."""
 
-    def __init__(self, plan: TaskPlan, encode_task: int, task_attempt: int) -> None:
+    def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
         self._plan = plan
-        self._encode_task = encode_task
-        self._task_attempt = task_attempt
+        self._identity = identity
         self._partitioner = _partitioner(plan)
         self._encoder = _encoder(plan)
-        self._file = (
-            None if plan.shuffle_folder is None else ShuffleFile(plan.shuffle_folder, encode_task, task_attempt)
-        )
+        folder = plan.shuffle_folder
+        self._file = None if folder is None else ShuffleFile(folder, identity.task, identity.task_attempt)
         self._shuffle_batches = 0
         self._shuffle_bytes = 0
         self._digest = EMPTY_DIGEST
         self._index = IndexBuilder()
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskInput(self._plan, self._encode_task, self._task_attempt) as rows:
+        with TaskInput(self._plan, self._identity) as rows:
             # The receipt follows when the file is closed: who has it reads the shuffle batches.
             with self._file or nullcontext():
                 for batch in rows.read(batches):
@@ -125,16 +121,17 @@ class _EncodeTask:
             self._count(content.nbytes)
         elif isinstance(content, EncodedBatch) and self._file is None:
             self._count(len(content.payload))
-        salt = self._plan.salts[self._encode_task % self._plan.tasks if owner is None else owner]
+        salt = self._plan.salts[self._identity.task % self._plan.tasks if owner is None else owner]
         number, self._shuffle_batches = self._shuffle_batches, self._shuffle_batches + 1
-        return ShuffleBatch(self._encode_task, self._task_attempt, number, content).to_row(salt, self._file)
+        made = ShuffleBatch(self._identity.task, self._identity.task_attempt, number, content)
+        return made.to_row(salt, self._file)
 
     def _count(self, shuffle_bytes: int) -> None:
         self._shuffle_bytes += shuffle_bytes
         limit = self._plan.shuffle_bytes_max
         if limit is not None and self._shuffle_bytes > limit:
             raise BatchRetryError(
-                reason=f"the batch is far larger than the one before: encode task {self._encode_task} has made more "
+                reason=f"the batch is far larger than the one before: encode task {self._identity.task} has made more "
                 f"than {limit} bytes, which are only moved where Spark counts the bytes of Arrow batches"
             )
 

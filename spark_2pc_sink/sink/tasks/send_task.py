@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
@@ -24,66 +24,47 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.partition_queue import PartitionReceipt
+    from spark_2pc_sink.producer.produce_session import ProduceSession
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 
 
 def run_send_task(
-    batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int, attempt_number: int
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
     """Send the shuffle batches that came to one task; yields one receipt.
 
     Args:
         batches: shuffle batches, with the column `record_expressions.ATTEMPT`.
         plan: what to do.
-        task: the Spark partition id.
-        attempt_number: of the task, from 0.
+        identity: of the task.
     """
     try:
-        sending = _SendTask(plan, task, plan.open_session())
-        yield from sending.send(plan.of_first_attempt(batches, task=task, attempt_number=attempt_number))
+        sending = _SendTask(plan, identity.task, plan.open_session())
+        yield from sending.send(plan.of_first_attempt(batches, identity))
     except DualWriteError as error:
-        yield TaskReceipt(task=task, error=error).to_result()
+        yield TaskReceipt(task=identity.task, error=error).to_result()
 
 
-def run_count_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, *, task: int) -> Iterator[pa.RecordBatch]:
+def run_count_task(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
     """Do all that `run_send_task` does but send: for the digest of what it would; yields one receipt.
 
     Args:
         batches: shuffle batches.
         plan: what to do, for Kafka only.
-        task: the Spark partition id.
+        identity: of the task.
     """
     try:
-        yield from _SendTask(plan, task, _Unsent()).send(batches)
+        yield from _SendTask(plan, identity.task, _Unsent()).send(batches)
     except DualWriteError as error:
-        yield TaskReceipt(task=task, error=error).to_result()
-
-
-class _Session(Protocol):
-    """What a task does with record batches."""
-
-    @property
-    def digest(self) -> int:
-        """Of all records."""
-
-    @property
-    def record_bytes(self) -> int:
-        """Of all record batches."""
-
-    def meet(self, partitions: Iterable[TopicPartition]) -> None:
-        """These will be written."""
-
-    def append_encoded(self, batch: EncodedBatch) -> None:
-        """Take the next batch of its partition."""
-
-    def flush(self) -> Mapping[TopicPartition, PartitionReceipt]:
-        """What was acknowledged."""
+        yield TaskReceipt(task=identity.task, error=error).to_result()
 
 
 class _Unsent:
-    """Counts, and sends nothing."""
+    """Takes the place of a `ProduceSession`: adds digests up, and sends nothing."""
 
     def __init__(self) -> None:
         self.digest = EMPTY_DIGEST
@@ -102,7 +83,7 @@ class _Unsent:
 class _SendTask:
     """One attempt of one task."""
 
-    def __init__(self, plan: TaskPlan, task: int, session: _Session) -> None:
+    def __init__(self, plan: TaskPlan, task: int, session: ProduceSession | _Unsent) -> None:
         self._plan = plan
         self._task = task
         # Making one asks nobody anything: a task without shuffle batches needs no broker.
@@ -115,7 +96,7 @@ class _SendTask:
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrangement = self._arrangement
         try:
-            with self._plan.piece_files() as files, arrangement or nullcontext():
+            with self._plan.shuffle_files() as files, arrangement or nullcontext():
                 for batch in batches:
                     self._take(batch, files)
                 for encoded in arrangement.finish() if arrangement else ():

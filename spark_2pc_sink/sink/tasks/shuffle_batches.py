@@ -82,7 +82,7 @@ class RowIndex:
 
     @property
     def nbytes(self) -> int:
-        """What it weighs."""
+        """Its bytes."""
         return int(self.identities.nbytes + self.orders.nbytes)
 
     @classmethod
@@ -112,7 +112,7 @@ class RowIndex:
 
     @classmethod
     def of_bytes(cls, payload: ArrowBuffer) -> RowIndex:
-        """What `to_bytes` made."""
+        """The index that `to_bytes` wrote."""
         with pa.ipc.open_stream(payload) as reader:
             batch = reader.read_next_batch()
         return cls(batch.column(0), batch.column(1))

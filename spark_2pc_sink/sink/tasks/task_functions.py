@@ -11,74 +11,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
-from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
+from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from pyspark import TaskContext
-
     from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    TaskRunner: TypeAlias = Callable[[Iterable[pa.RecordBatch], TaskPlan, TaskIdentity], Iterator[pa.RecordBatch]]
 
 
-def encode_and_send_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, records sent; see `run_encode_and_send_task`."""
+def task_function(run: TaskRunner, plan: TaskPlan) -> TaskFunction:
+    """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
 
-    def write_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_encode_and_send_task(
-            batches,
-            plan,
-            task=context.partitionId(),
-            task_attempt=context.taskAttemptId(),
-            attempt_number=context.attemptNumber(),
-        )
+    def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batches, plan, _task_identity())
 
-    return write_partition
-
-
-def encode_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, shuffle batches out; see `run_encode_task`."""
-
-    def encode_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_encode_task(batches, plan, encode_task=context.partitionId(), task_attempt=context.taskAttemptId())
-
-    return encode_partition
-
-
-def send_function(plan: TaskPlan) -> TaskFunction:
-    """Shuffle batches in, records sent; see `run_send_task`."""
-
-    def send_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_send_task(batches, plan, task=context.partitionId(), attempt_number=context.attemptNumber())
-
-    return send_partition
-
-
-def count_function(plan: TaskPlan) -> TaskFunction:
-    """Shuffle batches in, the digest of what would be sent out; see `run_count_task`."""
-
-    def count_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_count_task(batches, plan, task=_task_context().partitionId())
-
-    return count_partition
-
-
-def reread_function(plan: TaskPlan) -> TaskFunction:
-    """Rows in, their digest out; see `run_reread_task`."""
-
-    def reread_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _task_context()
-        return run_reread_task(batches, plan, encode_task=context.partitionId(), task_attempt=context.taskAttemptId())
-
-    return reread_partition
+    return run_in_task
 
 
 def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
@@ -116,7 +67,7 @@ class GarbageCollection:
 _garbage_collection = GarbageCollection()
 
 
-def _task_context() -> TaskContext:
+def _task_identity() -> TaskIdentity:
     from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
 
     context = TaskContext.get()
@@ -124,4 +75,4 @@ def _task_context() -> TaskContext:
         message = "this runs inside Spark tasks only"
         raise RuntimeError(message)
     _garbage_collection.spare()
-    return context
+    return TaskIdentity(context.partitionId(), context.taskAttemptId(), context.attemptNumber())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 
 
 class TaskInput:
@@ -21,17 +21,15 @@ class TaskInput:
 
     Args:
         plan: from the driver.
-        encode_task: the Spark partition id.
-        task_attempt: tells the attempts of one encode task apart.
+        identity: of the task.
     """
 
-    def __init__(self, plan: TaskPlan, encode_task: int, task_attempt: int) -> None:
+    def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
         self._plan = plan
-        self._encode_task = encode_task
-        self._task_attempt = task_attempt
-        self._encoder = (
-            None if plan.row_encoder is None else RowEncoder(plan.row_encoder, plan.ticket, encode_task, task_attempt)
-        )
+        self._identity = identity
+        self._encoder: RowEncoder | None = None
+        if plan.row_encoder is not None:
+            self._encoder = RowEncoder(plan.row_encoder, plan.ticket, identity.task, identity.task_attempt)
         self._rows = self._arrow_bytes = 0
 
     def __enter__(self) -> TaskInput:
@@ -73,8 +71,8 @@ class TaskInput:
             digest: of the records that were made of them.
         """
         return EncodeReceipt(
-            encode_task=self._encode_task,
-            task_attempt=self._task_attempt,
+            encode_task=self._identity.task,
+            task_attempt=self._identity.task_attempt,
             rows=self._rows,
             digest=digest,
             copy_rows=0 if self._encoder is None else self._encoder.rows,

@@ -32,6 +32,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TaskIdentity:
+    """Which task this is, as Spark says.
+
+    Attributes:
+        task: the Spark partition id.
+        task_attempt: Spark's id of the task attempt, which no other has.
+        attempt_number: of the task, 0 for its first attempt.
+    """
+
+    task: int
+    task_attempt: int
+    attempt_number: int = 0
+
+
+@dataclass(frozen=True)
 class TaskPlan:
     """Everything that a task needs to know.
 
@@ -112,28 +127,24 @@ class TaskPlan:
             limits=self.topics.limits,
         )
 
-    def piece_files(self) -> ShuffleFiles | nullcontext[None]:
+    def shuffle_files(self) -> ShuffleFiles | nullcontext[None]:
         """The files of shuffle batches, None where there are none."""
         return nullcontext() if self.shuffle_folder is None else ShuffleFiles(self.shuffle_folder)
 
-    def of_first_attempt(
-        self, batches: Iterable[pa.RecordBatch], *, task: int, attempt_number: int
-    ) -> Iterator[pa.RecordBatch]:
+    def of_first_attempt(self, batches: Iterable[pa.RecordBatch], identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
         """The batches that have rows, for a task that sends: in the first attempt of the task and of its stage only.
 
         Args:
             batches: with the column `record_expressions.ATTEMPT`, which says what stage this is.
-            task: the Spark partition id.
-            attempt_number: of the task, from 0.
+            identity: of the task.
 
         Raises:
             BatchRetryError: an earlier attempt may have written.
             ConfigurationError: this Spark does not tell, and runs stages again.
         """
-        if attempt_number > 0:
-            raise BatchRetryError(
-                reason=f"task {task} ran again as attempt {attempt_number}: an earlier one may have written"
-            )
+        task, number = identity.task, identity.attempt_number
+        if number > 0:
+            raise BatchRetryError(reason=f"task {task} ran again as attempt {number}: an earlier one may have written")
         checked = False
         for batch in batches:
             if batch.num_rows == 0:

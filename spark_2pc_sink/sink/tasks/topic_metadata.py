@@ -105,7 +105,7 @@ class TopicMetadata:
         return found
 
     def limits(self, topic: str) -> TopicLimits:
-        """What a topic allows, asked again when the answer is older than ``metadata.max.age.ms``.
+        """The limits of a topic, asked again when the answer is older than ``metadata.max.age.ms``.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -153,7 +153,7 @@ class Topics:
         return self.counts[topic]
 
     def limits_of(self, topic: str) -> TopicLimits:
-        """What a topic allows.
+        """The limits of a topic.
 
         Raises:
             KafkaTimeoutError: no broker answered.

@@ -114,7 +114,7 @@ class IndexBuilder:
         return RowIndex.joined(self._made.pop(owner)) if sum(map(len, made)) >= INDEX_ROWS else None
 
     def finish(self) -> Iterator[tuple[int, RowIndex]]:
-        """What is left for each task."""
+        """The rest of the index, for each task."""
         for owner, made in self._made.items():
             yield owner, RowIndex.joined(made)
         self._made = {}
@@ -157,7 +157,7 @@ class Arrangement:
         self._indexes.setdefault((encode_task, task_attempt), []).append(index)
 
     def arrange(self, encode_task: int, task_attempt: int, batch: EncodedBatch) -> Iterator[EncodedBatch]:
-        """What of a batch is to be sent now: mostly the batch itself.
+        """The records of a batch that are to be sent now: mostly the batch itself.
 
         Raises:
             BatchRetryError: the indexes say nothing of its records, encode tasks do not come in the order of their ids,
@@ -189,7 +189,7 @@ class Arrangement:
             yield self._encoder.encode(batch.partition, stay, digest=without_digest(batch.digest, digest))
 
     def finish(self) -> Iterator[EncodedBatch]:
-        """What had to wait for everything else.
+        """The records that had to wait for all others.
 
         Raises:
             BatchRetryError: the indexes tell of records that have not come.

@@ -74,7 +74,7 @@ class LocalFolder:
 
 
 def unusable(path: Path, error: OSError) -> BatchRetryError:
-    """What to raise for an error of the disk."""
+    """The exception for an error of the disk."""
     return BatchRetryError(
         reason=f"{path} cannot be used: {error.strerror}; spark.local.dir names another place, and local_files=False "
         "does without"

@@ -332,7 +332,7 @@ def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) 
 
 @dataclass(frozen=True)
 class DroppedStaging:
-    """What became of staging tables that nobody needs any more.
+    """The outcome of dropping staging tables that nobody needs any more.
 
     Attributes:
         dropped: these are gone.

@@ -119,7 +119,7 @@ class TableLoader:
         self._row_key = record_expressions.KEY if expressions.key and not self._options.upsert_keys else None
 
     def select_lists(self) -> tuple[list[str], list[str] | None]:
-        """What to select of the batch, and of the result of that; None where one select does both.
+        """The columns to select of the batch, and of the result of that; None where one select does both.
 
         The first computes the table's columns, the second brings them into the form in which they are encoded. Spark
         analyzes each select anew, which counts in a batch of a few rows.
@@ -150,7 +150,7 @@ class TableLoader:
         )
 
     def table(self, connection: Connection) -> TableRows:
-        """What writes rows into the table through ``connection``, in the transaction that decides.
+        """The writer of rows into the table, through ``connection``, in the transaction that decides.
 
         Raises:
             BatchRetryError: the table was altered since it was planned.

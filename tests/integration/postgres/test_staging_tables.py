@@ -89,7 +89,7 @@ def test_a_table_is_unlogged_and_each_slice_of_a_part_fills_a_page(database: str
 def test_slices_are_put_together_wherever_the_server_keeps_them(database: str, plan: ColumnPlan) -> None:
     text = "".join(map(str, range(10_000)))
     source = stage(tables(database), plan, (1, text), (2, "small"))
-    run(database, f"UPDATE {name()} SET run = run WHERE slice IN (0, 2)")
+    run(database, f"UPDATE {name()} SET task_attempt = task_attempt WHERE slice IN (0, 2)")
     assert rows(database, f"SELECT array_agg(slice ORDER BY ctid) FROM {name()}") == [([1, 3, 4, 0, 2],)]
     with transaction(database) as connection:
         copying(connection, plan, tables(database)).finish(connection, [source])

@@ -16,7 +16,7 @@ from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
-from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.producer.fake_broker import FakeCluster, answer
@@ -66,9 +66,7 @@ def run(kafka: KafkaOptions, *, attempt_number: int = 0, transaction: int = 1) -
         record_expressions.VALUE: pa.array([b"a", b"b"], pa.binary()),
         record_expressions.ATTEMPT: pa.array([THREAD, None]),
     }
-    *_, last = run_encode_and_send_task(
-        [pa.RecordBatch.from_pydict(columns)], plan, task=0, task_attempt=1, attempt_number=attempt_number
-    )
+    *_, last = run_encode_and_send_task([pa.RecordBatch.from_pydict(columns)], plan, TaskIdentity(0, 1, attempt_number))
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
     return receipt
 

@@ -29,7 +29,7 @@ from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_t
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_send_task
 from spark_2pc_sink.sink.tasks.shuffle_batches import SALT, SHUFFLE_DDL
-from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
@@ -109,12 +109,10 @@ def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]]) -> TaskResults:
     made = [
         each
         for encode_task, batches in enumerate(inputs)
-        for each in run_encode_task(batches, plan, encode_task=encode_task, task_attempt=50 + encode_task)
+        for each in run_encode_task(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
     ]
     results = [
-        result
-        for task in range(TASKS)
-        for result in run_send_task(shuffled(made, task), plan, task=task, attempt_number=0)
+        result for task in range(TASKS) for result in run_send_task(shuffled(made, task), plan, TaskIdentity(task, 1))
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
 
@@ -159,7 +157,7 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
 def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
     """What this is for: 2 000 rows, some hundred times fewer made."""
     large = replace(plan, kafka=replace(plan.kafka, batch_bytes_max=100_000, max_request_bytes=200_000))
-    made = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, encode_task=0, task_attempt=1))
+    made = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, TaskIdentity(0, 1)))
     assert len(made) == PARTITIONS + 1
     assert [field.name for field in made[0].schema] == [part.split()[0] for part in SHUFFLE_DDL.split(", ")]
 
@@ -198,27 +196,23 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
 )
 def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
     """C1: the error of an encode task reaches the driver through the task that gets its receipt."""
-    made = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, encode_task=1, task_attempt=1))
-    error = error_of(run_send_task(shuffled(made, 1), plan, task=1, attempt_number=0))
+    made = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, TaskIdentity(1, 1)))
+    error = error_of(run_send_task(shuffled(made, 1), plan, TaskIdentity(1, 1)))
     assert isinstance(error, UnstorableValueError)
 
 
 def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> None:
     """A4, A5, B30: neither a task's nor a stage's, and where the stage's cannot be read, none."""
-    made = list(run_encode_task([keyed(0, 50)], plan, encode_task=0, task_attempt=1))
+    made = list(run_encode_task([keyed(0, 50)], plan, TaskIdentity(0, 1)))
     stage = FIRST_ATTEMPT.replace("stage 2.0", "stage 2.1")
     refused = [
-        error_of(run_send_task(shuffled(made, 0), plan, task=0, attempt_number=1)),
-        error_of(run_send_task(shuffled(made, 0, thread=stage), plan, task=0, attempt_number=0)),
-        error_of(run_encode_and_send_task(shuffled_rows(thread=stage), plan, task=0, task_attempt=1, attempt_number=0)),
-        error_of(
-            run_encode_and_send_task(
-                shuffled_rows(thread=FIRST_ATTEMPT), plan, task=0, task_attempt=1, attempt_number=2
-            )
-        ),
+        error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(0, 2, 1))),
+        error_of(run_send_task(shuffled(made, 0, thread=stage), plan, TaskIdentity(0, 1))),
+        error_of(run_encode_and_send_task(shuffled_rows(thread=stage), plan, TaskIdentity(0, 1))),
+        error_of(run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), plan, TaskIdentity(0, 1, 2))),
     ]
     assert all(isinstance(error, BatchRetryError) for error in refused), refused
-    unknown = error_of(run_send_task(shuffled(made, 0, thread="main"), plan, task=0, attempt_number=0))
+    unknown = error_of(run_send_task(shuffled(made, 0, thread="main"), plan, TaskIdentity(0, 1)))
     assert isinstance(unknown, ConfigurationError)
     assert fake.of(Api.PRODUCE) == []
 
@@ -229,11 +223,11 @@ def shuffled_rows(*, thread: str) -> list[pa.RecordBatch]:
 
 def test_an_encode_task_may_run_again_but_its_attempts_are_never_mixed(plan: TaskPlan) -> None:
     """A4: shuffle files are lost, and one task has sent of the first run, the other of the second."""
-    first = list(run_encode_task([keyed(0, 100)], plan, encode_task=0, task_attempt=1))
-    second = list(run_encode_task([keyed(0, 100)], plan, encode_task=0, task_attempt=2))
+    first = list(run_encode_task([keyed(0, 100)], plan, TaskIdentity(0, 1)))
+    second = list(run_encode_task([keyed(0, 100)], plan, TaskIdentity(0, 2)))
     results = [
-        *run_send_task(shuffled(first, 0), plan, task=0, attempt_number=0),
-        *run_send_task(shuffled(second, 1), plan, task=1, attempt_number=0),
+        *run_send_task(shuffled(first, 0), plan, TaskIdentity(0, 1)),
+        *run_send_task(shuffled(second, 1), plan, TaskIdentity(1, 1)),
     ]
     with pytest.raises(BatchRetryError, match="an encode task ran again"):
         read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=TASKS)
@@ -241,16 +235,16 @@ def test_an_encode_task_may_run_again_but_its_attempts_are_never_mixed(plan: Tas
 
 def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
     """Rows with one key would be out of order."""
-    made = list(run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1))
-    error = error_of(run_send_task(shuffled(made[::-1], 0), plan, task=0, attempt_number=0))
+    made = list(run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1)))
+    error = error_of(run_send_task(shuffled(made[::-1], 0), plan, TaskIdentity(0, 1)))
     assert isinstance(error, BatchRetryError)
     assert "order" in str(error)
 
 
 def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
     """B30: two tasks would write one partition."""
-    made = list(run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1))
-    error = error_of(run_send_task(shuffled(made, 0), plan, task=1, attempt_number=0))
+    made = list(run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1)))
+    error = error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(1, 1)))
     assert isinstance(error, BatchRetryError)
     assert "does not own" in str(error)
 
@@ -258,9 +252,7 @@ def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
 def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPlan) -> None:
     """A batch that is small: no shuffle, and the same records in the same partitions."""
     alone = replace(plan, salts=SALTS[:1])
-    results = run_encode_and_send_task(
-        shuffled_rows(thread=FIRST_ATTEMPT), alone, task=0, task_attempt=1, attempt_number=0
-    )
+    results = run_encode_and_send_task(shuffled_rows(thread=FIRST_ATTEMPT), alone, TaskIdentity(0, 1))
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=None)
     assert (read.rows, read.records) == (2, 2)
     expected = partition_for_keys(pa.array(["k0", "k1"]), PARTITIONS).tolist()
@@ -270,8 +262,8 @@ def test_one_task_that_does_all_writes_the_same(fake: FakeCluster, plan: TaskPla
 def test_tasks_without_rows_ask_no_broker(fake: FakeCluster, plan: TaskPlan) -> None:
     """Small batches have many of them."""
     results = [
-        *run_encode_and_send_task([], plan, task=0, task_attempt=1, attempt_number=0),
-        *run_send_task([], plan, task=1, attempt_number=0),
+        *run_encode_and_send_task([], plan, TaskIdentity(0, 1)),
+        *run_send_task([], plan, TaskIdentity(1, 1)),
     ]
     read = read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=2)
     assert (read.rows, read.records, read.offsets) == (0, 0, {})
@@ -304,25 +296,23 @@ def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: Fak
 
 def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_path: Path) -> None:
     plan = replace(plan, shuffle_folder=tmp_path / "shuffle")
-    made = [*run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1)]
+    made = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
     shutil.rmtree(tmp_path / "shuffle")
-    error = error_of(run_send_task(shuffled(made, 0), plan, task=0, attempt_number=0))
+    error = error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(0, 1)))
     assert isinstance(error, BatchRetryError)
     assert "shuffle/0-1 cannot be used: No such file" in str(error)
-    without = error_of(run_send_task(shuffled(made, 0), replace(plan, shuffle_folder=None), task=0, attempt_number=0))
+    without = error_of(run_send_task(shuffled(made, 0), replace(plan, shuffle_folder=None), TaskIdentity(0, 1)))
     assert isinstance(without, LocalProtocolError)
 
 
 def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     """`arrow_batch_size`: else a task would be handed all made of a batch that has grown, at once."""
     plan = replace(plan, shuffle_folder=None)
-    counted = [*run_encode_task([keyed(0, 200)], plan, encode_task=0, task_attempt=1)]
+    counted = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
     limit = sum(len(each.column("payload")[0].as_py()) for each in counted[:-1])
-    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), encode_task=0, task_attempt=1)]
+    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), TaskIdentity(0, 1))]
     assert len(fits) == len(counted)
-    (*_, last) = run_encode_task(
-        [keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), encode_task=0, task_attempt=1
-    )
+    (*_, last) = run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), TaskIdentity(0, 1))
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert isinstance(account.error, BatchRetryError)
     assert "far larger than the one before" in str(account.error)
@@ -330,7 +320,7 @@ def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> No
 
 def test_encode_tasks_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
     batches = [keyed(0, 150), keyed(150, 200)]
-    (*made, last) = run_encode_task(batches, plan, encode_task=0, task_attempt=1)
+    (*made, last) = run_encode_task(batches, plan, TaskIdentity(0, 1))
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
     moved = made if plan.shuffle_folder is None else []

@@ -26,7 +26,7 @@ from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.shuffle_batches import INDEX_KIND, SALT, RowIndex
-from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics
 from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
@@ -149,15 +149,15 @@ def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]], *, count: bool 
     made = [
         each
         for encode_task, batches in enumerate(inputs)
-        for each in run_encode_task(batches, plan, encode_task=encode_task, task_attempt=50 + encode_task)
+        for each in run_encode_task(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
     ]
     results = [
         result
         for task in range(len(SALTS))
         for result in (
-            run_count_task(in_order(made, task), plan, task=task)
+            run_count_task(in_order(made, task), plan, TaskIdentity(task, 1))
             if count
-            else run_send_task(in_order(made, task), plan, task=task, attempt_number=0)
+            else run_send_task(in_order(made, task), plan, TaskIdentity(task, 1))
         )
     ]
     return read_results(pa.Table.from_batches(results, RESULT_SCHEMA), tasks_expected=len(SALTS))
@@ -244,7 +244,7 @@ def test_rows_in_order_of_their_versions_are_not_taken_apart(monkeypatch: pytest
 
 
 def sent_in(plan: Plan, made: list[pa.RecordBatch]) -> BaseException | None:
-    (*_, last) = run_send_task(made, plan, task=0, attempt_number=0)
+    (*_, last) = run_send_task(made, plan, TaskIdentity(0, 1))
     receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_buffer())  # noqa: S301 - made above
     return receipt.error
 
@@ -256,7 +256,7 @@ def encoded_by(plan: Plan, *, inputs: int = 1) -> list[pa.RecordBatch]:
     made = [
         each
         for encode_task in range(inputs)
-        for each in run_encode_task([batch_of(DOUBLED)], plan, encode_task=encode_task, task_attempt=1)
+        for each in run_encode_task([batch_of(DOUBLED)], plan, TaskIdentity(encode_task, 1))
     ]
     return in_order(made, 0)
 

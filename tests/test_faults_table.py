@@ -47,9 +47,11 @@ def rows() -> list[Row]:
 def docstrings_of(path: Path) -> dict[str, str]:
     """The test functions of a module, with their docstrings; the module's own has no name."""
     found = ast.parse(path.read_text(), filename=str(path))
+    scopes = [found, *(node for node in found.body if isinstance(node, ast.ClassDef))]
     functions = {
         node.name: ast.get_docstring(node) or ""
-        for node in ast.walk(found)
+        for scope in scopes
+        for node in scope.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
     return {"": ast.get_docstring(found) or "", **functions}

@@ -1,7 +1,11 @@
-"""Streaming queries over files: a batch per file, in a known order, run to the end of what is there."""
+"""Streaming queries over files: a batch per file, in a known order, run to the end of what is there.
+
+And the settings of their Spark session, changed for a while.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +16,8 @@ from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import DualWriteError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -113,3 +119,19 @@ def sink_options(
 def make_sink(**options: Any) -> DualWriteSink:
     """A sink with `sink_options`."""
     return DualWriteSink(**sink_options(**options))
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Change settings (None: as if nobody had set it), and put back the values that were there."""
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, str(old))

@@ -13,7 +13,7 @@ from spark_2pc_sink.sink.table.catalog import read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from tests.harness.session import session_settings
+from tests.harness.streams import session_settings
 from tests.integration.postgres.database_tables import append, rows, run, transaction
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions, w
 from spark_2pc_sink.sink.contract.record_json import SETTINGS, TIME_ZONE, WHOLE_ROW, JsonField, json_values
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from tests.harness.session import session_settings
+from tests.harness.streams import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
 )
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from tests.harness.session import session_settings
+from tests.harness.streams import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -205,7 +205,7 @@ async def test_a_client_that_does_not_log_in_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        monkeypatch.setattr(connections, "LOGIN_DEADLINE_S", 0.05)
+        monkeypatch.setattr(connections, "LOGIN_DEADLINE_S", 0.5)
         async with serving(properties=PROPERTIES) as server:
             client = await Client.connect(server)
             assert await client.works()

@@ -42,7 +42,7 @@ _REFUSED: Final = frozenset(
     }
 )
 _ACL_REMEDY: Final = (
-    "An ACL is missing: docs/permissions.md lists what a sink needs, and `spark-2pc transactions --help` "
+    "An ACL is missing: README.md lists under Permissions what a sink needs, and `spark-2pc transactions --help` "
     "what those commands need"
 )
 

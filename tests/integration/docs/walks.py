@@ -49,6 +49,8 @@ ROOMS: Final = (
     *("reference/protocol", "reference/coordinator", "reference/record_schemas"),
     *("wire", "recipe", "options", "testing"),
 )
+#: Modules that hold values alone, and are below the rooms beside them by the contracts.
+VALUES: Final = frozenset({"sink/report"})
 #: How many modules of a room are named in a lane.
 MODULES_MAX: Final = 3
 LINE_MAX: Final = 120
@@ -59,8 +61,8 @@ Walk = dict[str, Lane]
 
 
 def room_of(module: str) -> str:
-    """``sink/job`` for ``sink/job/spark_batch``; '' for the modules at the top (ids, errors, clock), which all use."""
-    return module.rpartition("/")[0]
+    """``sink/job`` for ``sink/job/spark_batch``; '' for what all rooms use (ids, errors, clock) and for `VALUES`."""
+    return "" if module in VALUES else module.rpartition("/")[0]
 
 
 def rooms(lane: Lane) -> dict[str, dict[str, int]]:

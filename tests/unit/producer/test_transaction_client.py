@@ -337,7 +337,7 @@ def test_describe_without_permission_is_an_error(fake: FakeCluster, client: Tran
 
 def test_a_coordinator_that_may_not_be_found_is_an_error_at_once(fake: FakeCluster, client: TransactionClient) -> None:
     fake.script(Api.FIND_COORDINATOR, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match=r"'orders'. An ACL is missing: docs/permissions.md lists what"):
+    with pytest.raises(AuthorizationError, match=r"'orders'. An ACL is missing: README.md lists under Permissions"):
         client.describe()
 
 

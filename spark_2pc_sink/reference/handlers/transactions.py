@@ -25,7 +25,6 @@ from spark_2pc_sink.reference.coordinator import (
 )
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
-from spark_2pc_sink.reference.coordinator.fields import STRING_BYTES_MAX
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
@@ -38,6 +37,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.record_schemas import STRING_BYTES_MAX
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
 

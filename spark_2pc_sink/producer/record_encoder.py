@@ -17,7 +17,8 @@ from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_answers import record_too_large
 from spark_2pc_sink.producer.row_buffer import RowBuffer
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_sections
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
@@ -148,7 +149,7 @@ def records_bytes_max(option: int, limits: TopicLimits) -> int:
     """Bytes of records for one batch: the option, or less where the topic takes less."""
     if limits.message_bytes_max is None:
         return option
-    room = limits.message_bytes_max - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
+    room = limits.message_bytes_max - HEADER_BYTES - _COMPRESSION_LOSS_BYTES
     return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
 
 

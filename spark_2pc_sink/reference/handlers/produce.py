@@ -25,11 +25,12 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused
 from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
+from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.records import decode_records
 from spark_2pc_sink.reference.transactions.marker_writer import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 _VERSION_MIN: Final = 3
 _VERSION_MAX: Final = 13

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
 from spark_2pc_sink.reference.log.verification_guards import Guard, Guards
-from spark_2pc_sink.reference.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader
+from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 #: How many batches are remembered to recognise a retry: a producer has at most five requests on their way
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
@@ -74,7 +74,7 @@ class ProducerEntry:
     def written(self, header: BatchHeader) -> ProducerEntry:
         """The entry after a data batch: a new epoch forgets the batches, a transaction that is open stays so."""
         memory = BatchMemory(
-            (header.last_sequence - header.last_offset_delta) % SEQUENCE_COUNT,
+            next_sequence(header.last_sequence, -header.last_offset_delta),
             header.last_sequence,
             header.base_offset,
             header.last_offset,
@@ -285,7 +285,7 @@ class ProducerStates:
             return True  # nothing is known: the producer's records may have expired
         if header.producer_epoch != entry.epoch:
             return first == 0
-        return first == (entry.last_sequence + 1) % SEQUENCE_COUNT
+        return first == next_sequence(entry.last_sequence, 1)
 
     # --- effects ------------------------------------------------------------------------------------------------------
 

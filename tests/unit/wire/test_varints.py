@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 

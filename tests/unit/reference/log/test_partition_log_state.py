@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_2pc_sink.reference.log.aborted_index import AbortedTransaction
 from spark_2pc_sink.reference.log.log_state import LogState
-from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7
 

@@ -45,6 +45,7 @@ CHECKED: Final = struct.Struct(">hiqqqhii")  # attributes to record count
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 #: Base offset and length: what stands in front of the bytes that the length counts.
 LOG_OVERHEAD: Final = struct.Struct(">qi")
+LOG_OVERHEAD_BYTES: Final = LOG_OVERHEAD.size
 #: Bytes of a batch before its records.
 HEADER_BYTES: Final = HEADER.size
 #: Bytes before those that the CRC covers.
@@ -86,7 +87,7 @@ class BatchHeader(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of the whole batch."""
-        return self.length + LOG_OVERHEAD.size
+        return self.length + LOG_OVERHEAD_BYTES
 
     @property
     def last_offset(self) -> int:
@@ -98,7 +99,7 @@ class BatchHeader(NamedTuple):
         """Sequence number of the last record, wrapped round; -1 where the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return next_sequence(self.base_sequence, self.last_offset_delta)
+        return (self.base_sequence + self.last_offset_delta) % SEQUENCE_COUNT
 
     @property
     def has_producer(self) -> bool:

@@ -19,6 +19,7 @@ from spark_2pc_sink.wire.batch_format import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
+    LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
@@ -106,7 +107,7 @@ def encode_unassigned_batch(
     header = HEADER.pack(
         *BatchHeader(
             base_offset=0,
-            length=batch_bytes - LOG_OVERHEAD.size,
+            length=batch_bytes - LOG_OVERHEAD_BYTES,
             leader_epoch=NO_LEADER_EPOCH,
             magic=MAGIC,
             crc=0,
@@ -161,11 +162,11 @@ def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
     """
     view = memoryview(data).cast("B")
     position = 0
-    while position + LOG_OVERHEAD.size <= len(view):
+    while position + LOG_OVERHEAD_BYTES <= len(view):
         base_offset, length = LOG_OVERHEAD.unpack_from(view, position)
-        if length < HEADER_BYTES - LOG_OVERHEAD.size:
+        if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
             raise broken(base_offset, f"its length is {length}: too short for format v2")
-        stop = position + LOG_OVERHEAD.size + length
+        stop = position + LOG_OVERHEAD_BYTES + length
         if stop > len(view):
             return
         yield _decode(view[position:stop])

@@ -35,7 +35,11 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     Raises:
         IndexError: it does not end, or not in time.
     """
-    unsigned, position = read_unsigned(data, position)
+    unsigned = data[position]
+    if unsigned < MORE_FOLLOW:  # most are small
+        position += 1
+    else:
+        unsigned, position = read_unsigned(data, position)
     return (unsigned >> 1) ^ -(unsigned & 1), position
 
 

@@ -19,7 +19,7 @@ from spark_2pc_sink.wire.batch_format import (
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
-    LOG_OVERHEAD,
+    LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_AND_CRC,
     NO_LEADER_EPOCH,
@@ -57,7 +57,7 @@ def inspect(records: Buffer) -> BatchHeader:
     if len(records) < HEADER_BYTES:
         raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are no record batch")
     header = read_header(records)
-    if header.length < HEADER_BYTES - LOG_OVERHEAD.size:
+    if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise _refused(Code.CORRUPT_MESSAGE, f"length {header.length} is too short for a batch v2")
     if header.magic != MAGIC:
         raise _refused(Code.INVALID_RECORD, f"format v{header.magic}: only v{MAGIC} is taken")
@@ -142,7 +142,7 @@ def build_batch(
         record_count,
     )
     crc = google_crc32c.extend(google_crc32c.value(checked), payload)
-    head = STAMP.pack(0, HEADER_BYTES - LOG_OVERHEAD.size + len(payload), NO_LEADER_EPOCH)
+    head = STAMP.pack(0, HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), NO_LEADER_EPOCH)
     return b"".join((head, MAGIC_AND_CRC.pack(MAGIC, crc), checked, payload))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from spark_2pc_sink.reference.storage.batches import whole
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.segments import Segment
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, BatchHeader, read_header
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
 #: Read at once; a batch that is larger is read by itself.
 READ_BYTES = 4 * 1024 * 1024
@@ -60,7 +60,7 @@ def _whole_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
         if start + HEADER_BYTES > len(chunk):
             chunk, chunk_position, start = segment.file.read(position, READ_BYTES), position, 0
         header = read_header(chunk, start)
-        if header.length < HEADER_BYTES - LOG_OVERHEAD.size or position + header.size_bytes > segment.file.size_bytes:
+        if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES or position + header.size_bytes > segment.file.size_bytes:
             return
         batch = chunk[start : start + header.size_bytes]
         if len(batch) < header.size_bytes:

@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
 from spark_2pc_sink.reference.storage.recovery import recover_segment
 from spark_2pc_sink.reference.storage.segments import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, Segment
-from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, BatchHeader
+from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class SegmentedLog:
         index = bisect_right(self._base_offsets, offset) - 1
         segment = self._segments[index]
         position = segment.position_of(offset)
-        head = segment.file.read(position, LOG_OVERHEAD.size)
-        first_bytes = LOG_OVERHEAD.unpack(head)[1] + LOG_OVERHEAD.size
+        head = segment.file.read(position, LOG_OVERHEAD_BYTES)
+        first_bytes = LOG_OVERHEAD.unpack(head)[1] + LOG_OVERHEAD_BYTES
         count = max(max_bytes, first_bytes) if min_one else max_bytes
         data = segment.file.read(position, count)
         end, reached_limit = _whole_batches(data, limit_offset)
@@ -217,11 +217,11 @@ class SegmentedLog:
 def _whole_batches(data: bytes, limit_offset: int) -> tuple[int, bool]:
     """Bytes of the whole batches below ``limit_offset`` at the front, and whether the limit ended them."""
     end = 0
-    while end + LOG_OVERHEAD.size <= len(data):
+    while end + LOG_OVERHEAD_BYTES <= len(data):
         base_offset, length = LOG_OVERHEAD.unpack_from(data, end)
         if base_offset >= limit_offset:
             return end, True
-        following = end + LOG_OVERHEAD.size + length
+        following = end + LOG_OVERHEAD_BYTES + length
         if following > len(data):
             break
         end = following

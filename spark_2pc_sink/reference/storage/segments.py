@@ -14,7 +14,7 @@ from typing import Final
 from spark_2pc_sink.reference.storage.batches import Stamped
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, BatchHeader, read_header
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
 #: index.interval.bytes: more than so many bytes are between two entries.
 INDEX_INTERVAL_BYTES: Final = 4096
@@ -105,7 +105,7 @@ class Segment:
             if start + HEADER_BYTES > len(chunk):
                 chunk, chunk_position, start = self.file.read(position, _WALK_BYTES), position, 0
             header = read_header(chunk, start)
-            if header.length < HEADER_BYTES - LOG_OVERHEAD.size:
+            if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
                 raise CorruptLogError(path=self.file.path, position_bytes=position, detail=f"length {header.length}")
             yield position, header
             position += header.size_bytes

@@ -1,4 +1,4 @@
-"""The five ways in which the records of a batch are stored, as a Java consumer reads them.
+"""Compression of record batches, as a Java consumer reads it.
 
 ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
 (``org.apache.kafka.common.record.CompressionType``).

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
-from spark_2pc_sink.reference import record_schemas as schemas
+from spark_2pc_sink.reference import internal_topics as schemas
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, TRANSIENT, TransactionMetadata, TransactionState
 
 #: The only version of TransactionLogKey, "coordinator-key" 0.

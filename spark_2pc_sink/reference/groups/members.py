@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.groups.states import PREDECESSORS, GroupState
-from spark_2pc_sink.reference.record_schemas import ConsumerProtocolSubscription, decode
+from spark_2pc_sink.reference.internal_topics import ConsumerProtocolSubscription, decode
 
 #: The protocol type of consumers; the only one whose metadata the coordinator can read.
 CONSUMER_PROTOCOL: Final = "consumer"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from spark_2pc_sink.reference import record_schemas as schemas
+from spark_2pc_sink.reference import internal_topics as schemas
 
 _PEER: Final = "the log of group offsets"
 #: Kinds of key: OffsetCommitKey, which was 0 once and had the same fields, and GroupMetadataKey.

@@ -1,4 +1,4 @@
-"""What is known of groups, and the partitions of ``__consumer_offsets`` that it is read from and written to.
+"""Store of groups: their state, and the partitions of ``__consumer_offsets`` that hold it.
 
 An append is in force when it returns, in the log as in memory, and durable after `GroupStore.durable`: whoever tells a
 client of it waits for that first.
@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.append_errors import append_error
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.members import Group, GroupSettings
 from spark_2pc_sink.reference.groups.offsets import OffsetTable
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Writer
 from spark_2pc_sink.reference.log.verification_guards import Guard

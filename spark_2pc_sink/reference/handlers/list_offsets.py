@@ -49,7 +49,7 @@ _SPEC_VERSIONS: Final[dict[int, int]] = {
 }
 
 
-class OffsetHandlers:
+class ListOffsetsHandlers:
     """ListOffsets v1 to v11 and OffsetForLeaderEpoch v2 to v4.
 
     Args:

@@ -34,9 +34,9 @@ from spark_2pc_sink.reference.coordinator.plans import (
     TransactionDescription,
 )
 from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
+from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.record_schemas import STRING_BYTES_MAX
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
 

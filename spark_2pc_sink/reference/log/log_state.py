@@ -1,4 +1,4 @@
-"""What the batches of a partition say about it: producers, aborted transactions, leader epochs, the stable offset.
+"""State of a partition that follows from its batches: producers, aborted transactions, leader epochs, stable offset.
 
 Pure: the same batches in the same order make the same state, whether they are being appended or read back.
 """

@@ -1,4 +1,4 @@
-"""What opening a segment does: read every batch, check it, and cut off what a crash has torn.
+"""Recovery of a segment: every batch is read and checked, and a torn end is cut off.
 
 There is no marker of a clean end: every start checks everything, which costs about a second per gigabyte and per
 hundred thousand batches. In the last segment the log ends at the first batch whose length, CRC or offset is wrong, and

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import (
     METADATA_VERSION,
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_no_listener_behind() -> Non
             properties = BrokerProperties.from_mapping(
                 {"listeners": listeners, "listener.security.protocol.map": names}
             )
-            server = TcpServer(dispatcher(), properties, access_of=lambda *_: None)  # type: ignore[arg-type]
+            server = SocketServer(dispatcher(), properties, access_of=lambda *_: None)  # type: ignore[arg-type]
             with pytest.raises(OSError, match="address already in use"):
                 await server.start()
             socket.create_server(server.addresses[0]).close()

@@ -1,4 +1,4 @@
-"""DescribeProducers: what partition leaders know of producers, so that hanging transactions are found (KIP-664)."""
+"""DescribeProducers: the producers that partition leaders know, so that hanging transactions are found (KIP-664)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import Operation
 from spark_2pc_sink.reference.handlers.topic_lookup import find_log, topic_refusal
 from spark_2pc_sink.reference.log.log_values import ProducerDescription
-from spark_2pc_sink.reference.metadata.topic_names import name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import Logs
 
@@ -19,7 +19,7 @@ _PartitionResponse: Final = _TopicResponse.PartitionResponse
 _ProducerState: Final = _PartitionResponse.ProducerState
 
 
-class ProducerHandlers:
+class DescribeProducersHandlers:
     """DescribeProducers v0.
 
     Args:

@@ -20,7 +20,7 @@ _EVERYTHING: Final = -1
 _NO_LOW_WATERMARK: Final = -1
 
 
-class RecordHandlers:
+class DeleteRecordsHandlers:
     """DeleteRecords v0 to v2.
 
     Args:

@@ -1,4 +1,4 @@
-"""The records of Kafka's internal topics as bytes, by Kafka's own schemas.
+"""Kafka's internal topics: their names, and their records as bytes by Kafka's own schemas.
 
 The ``.json`` files beside this module are those of Apache Kafka 4.4.0 (``common/message`` in its libraries
 kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class of each. In front of
@@ -16,6 +16,15 @@ from kafka.protocol.api_data import ApiData
 from kafka.protocol.consumer import metadata as consumer_metadata
 
 from spark_2pc_sink.errors import RemoteProtocolError
+
+#: Of the transaction coordinator.
+TRANSACTION_STATE: Final = "__transaction_state"
+#: Of the group coordinator.
+GROUP_OFFSETS: Final = "__consumer_offsets"
+#: Of the share coordinator. The reference broker has none, and keeps the name from clients all the same, as Kafka does.
+SHARE_GROUP_STATE: Final = "__share_group_state"
+#: Topics that clients may read but neither produce to nor add to a transaction (``Topic.INTERNAL_TOPICS``).
+INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, SHARE_GROUP_STATE})
 
 #: A string outside of flexible versions has an int16 length.
 STRING_BYTES_MAX: Final = 32767

@@ -26,7 +26,7 @@ export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 
 # Every branch of these is reached by these tests, or `make coverage` fails.
-PURE := spark_2pc_sink/reference/coordinator/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
+PURE := spark_2pc_sink/reference/coordinator/*,spark_2pc_sink/reference/internal_topics/*,spark_2pc_sink/recipe/*,spark_2pc_sink/wire/*,jdbc_state/*
 PURE_TESTS := tests/unit tests/integration/state
 # These need no server.
 FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py

@@ -18,7 +18,7 @@ from spark_2pc_sink.producer.leader_lookup import end_offset
 from spark_2pc_sink.producer.log_reader import read_log
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind
+from spark_2pc_sink.wire.record_batch import DecodedBatch
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,6 @@ class CommitScan:
         if marker is None:
             return
         ended = open_.pop(batch.producer_id, [])
-        if ended and marker.kind is MarkerKind.COMMIT:
+        if ended and marker.commit:
             pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
             self._committed.setdefault(pair, _Account()).add(partition, ended)

@@ -20,7 +20,7 @@ from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec
-from spark_2pc_sink.wire.record_batch import DecodedBatch, MarkerKind, decode_record_batches
+from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition
 
 #: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.
@@ -108,7 +108,7 @@ def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Mar
     marker = batch.marker
     if marker is None:
         return None
-    return Marker.COMMIT if marker.kind is MarkerKind.COMMIT else Marker.ABORT
+    return Marker.COMMIT if marker.commit else Marker.ABORT
 
 
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> FetchedPartition:

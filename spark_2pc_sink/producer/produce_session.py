@@ -24,9 +24,10 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
+from spark_2pc_sink.wire.batch_format import next_sequence
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import assign_producer, next_sequence
+from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_rows import Rows
 
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as

@@ -16,7 +16,8 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.error_policy import record_too_large
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection, encode_sections
+from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
@@ -109,7 +110,7 @@ class BatchEncoder:
         option, allowed = self._options.batch_bytes_max, self._limits(topic).message_bytes_max
         if allowed is None:
             return option
-        room = allowed - BATCH_HEADER_BYTES - _COMPRESSION_LOSS_BYTES
+        room = allowed - HEADER_BYTES - _COMPRESSION_LOSS_BYTES
         return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
 
     def _payload(self, section: RecordsSection) -> RecordBytes:

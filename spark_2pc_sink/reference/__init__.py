@@ -1,26 +1,26 @@
-"""The reference broker: one node that speaks the Kafka protocol round the pure coordinator.
+"""The reference coordinator: one node that speaks the Kafka protocol round a pure transaction coordinator.
 
-Everything runs on one event loop, so nothing here locks; only fsync waits in threads. From the wire to the disk:
+Everything runs on one event loop, so nothing here locks; only fsync waits in threads. The rooms, from the socket to the
+disk; each imports those below it:
 
-========================================== ========================================================================
-`command`, `broker`                        the process; what is put together, how it starts and stops
-`tcp`, `connection`, `session`, `framing`  listeners and connections: bounded, replies in the order of requests
-`tls`, `sasl`, `security`, `listeners`     who may connect, and what they may do
-`messages`, `api`, `dispatch`              frames to requests, requests to handlers, answers to frames
-`handlers`                                 one module per family of requests
-`transaction_service`, `verification`,     the shell of the transaction coordinator (`coordinator` is pure):
-`end_markers`, `background`                its log, its markers, its timers; what partition leaders ask it
-`groups`                                   consumer groups and their offsets, classic protocol: pure, with a shell
-`partition_log`, `log_state`,              the leader of one partition: what may be appended and read;
-`producer_state`, `guards`,                `producer_state`, `guards` and the indexes are pure
-`aborted_index`, `leader_epochs`,
-`log_values`
-`storage`                                  segment files, group commit, recovery of torn tails
-`catalog`, `catalog_state`,                topics, configs, ACLs, ids: what a cluster's controller keeps
-`data_directory`, `topic_configs`, …
-`properties`, `property_rules`, …          broker properties by Kafka's names
-`metrics`, `prometheus`                    what there is to watch
-========================================== ========================================================================
+=================== ==========================================================================================
+`command`, `broker` the process; what is put together, how it starts and stops
+`metrics`           a snapshot of what can be measured, and its Prometheus endpoint
+`network`           listeners and connections: `socket_server`, `connection`, `framing`, `tls`, `sasl`; a
+                    `request_channel` carries out and answers the requests of one connection in their order
+`handlers`          one module an API group; `topic_lookup` finds and authorises what a request names
+`groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
+`transactions`      the shell of the pure coordinator (`service`): its log, its markers (`marker_writer`), its
+                    timers (`background`), what partition leaders ask it (`verification`)
+`metadata`          what a cluster's controller keeps: topics, configs, ACLs, ids (`catalog`, `data_directory`)
+`config`            broker properties and topic configs by Kafka's names; listeners
+`log`               the leader of one partition (`partition_log`): what may be appended and read. `producer_state`,
+                    `verification_guards` and the indexes are pure
+`storage`           segment files, group commit, recovery of torn ends
+`protocol`          frames to requests (`codec`), requests to handlers, answers to frames (`dispatch`)
+`coordinator`       the transaction coordinator as data and functions: no socket, clock or file
+`internal_topics`   names and record schemas of ``__transaction_state`` and ``__consumer_offsets``
+=================== ==========================================================================================
 
-Read `partition_log` and `transaction_service` first: they are what the guarantees rest on.
+Read `log.partition_log` and `transactions.service` first: they are what the guarantees rest on.
 """

@@ -1,4 +1,4 @@
-"""The broker put together: catalog, coordinators, handlers, listeners; how it starts and how it stops.
+"""Broker: catalog, coordinators, handlers and listeners put together; its start and its stop.
 
 Start: the catalog first (it holds the directory's lock and counts the start), then the logs, groups and transactions
 are read back, then the listeners open: no client ever meets a coordinator that is still loading. Stop goes the other
@@ -16,7 +16,6 @@ from typing import Final
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
 from spark_2pc_sink.reference.groups.service import GroupService, group_settings
 from spark_2pc_sink.reference.groups.store import GroupStore
@@ -24,21 +23,22 @@ from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
+from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
+from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
 from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
+from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
-from spark_2pc_sink.reference.handlers.producers import ProducerHandlers
-from spark_2pc_sink.reference.handlers.records import RecordHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.metrics.figures import Snapshot, take_snapshot
+from spark_2pc_sink.reference.metrics.snapshot import Snapshot, take_snapshot
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Handlers
 from spark_2pc_sink.reference.protocol.dispatch import Dispatcher, join
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
@@ -102,7 +102,7 @@ class Broker:
         self._markers.on_group_marker = store.on_marker
         catalog.on_deleted.append(self._topic_deleted)
         acls = AclStore(catalog)
-        self._server = TcpServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
+        self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
         self._transactions.start()
         self._closers.append(self._transactions.stop)
         self._groups.start()
@@ -177,9 +177,9 @@ class Broker:
             AclHandlers(acls if properties.authorizer_class_name is not None else None).handlers(),
             ProduceHandlers(catalog, verification, now_ms=now_ms).handlers(),
             FetchHandlers(catalog).handlers(),
-            OffsetHandlers(catalog).handlers(),
-            ProducerHandlers(catalog).handlers(),
-            RecordHandlers(catalog).handlers(),
+            ListOffsetsHandlers(catalog).handlers(),
+            DescribeProducersHandlers(catalog).handlers(),
+            DeleteRecordsHandlers(catalog).handlers(),
             SaslHandlers().handlers(),
             TransactionHandlers(self._transactions, self._markers, catalog).handlers(),
             GroupHandlers(self._groups).handlers(),

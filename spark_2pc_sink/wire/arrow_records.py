@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
@@ -34,11 +33,9 @@ from spark_2pc_sink.wire.arrow_layout import (
     join_rows,
     offsets_of,
 )
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.record_rows import ZERO_BYTES, Rows
-from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
-
-#: Bytes of a batch before its records (``spark_2pc_sink.wire.record_batch``).
-BATCH_HEADER_BYTES: Final = 61
+from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class RecordsSection:
         ends: index in ``buffer`` one past each record.
         content_starts: index in ``buffer`` of each record's key length. From there on a record says what its row
             says (key, value and headers, each behind its length) and no more where the row stands in the batch.
-        frame: the memory of ``buffer``, behind `BATCH_HEADER_BYTES` in which a batch's header can be written: so
+        frame: the memory of ``buffer``, behind `HEADER_BYTES` in which a batch's header can be written: so
             records that are not compressed become a batch without being copied, but one batch only.
     """
 
@@ -85,7 +82,7 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     lengths = Varints.of(bodies)
     bounds = offsets_of(bodies + lengths.sizes)
     filled = row_counts[row_counts > 0]
-    joined_bytes = int(bounds[-1]) + BATCH_HEADER_BYTES * len(filled)
+    joined_bytes = int(bounds[-1]) + HEADER_BYTES * len(filled)
     if joined_bytes > INT32_BYTES_MAX:
         raise LocalProtocolError(
             operation="encode rows as one record batch",
@@ -103,7 +100,7 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     frame_start = 0
     for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
         begin, section_bytes = int(bounds[first]), int(bounds[stop] - bounds[first])
-        start = frame_start + (BATCH_HEADER_BYTES if stop > first else 0)
+        start = frame_start + (HEADER_BYTES if stop > first else 0)
         sections.append(
             RecordsSection(
                 buffer=joined.slice(start, section_bytes),
@@ -118,9 +115,9 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
 
 def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
     """What `encode_varint_rows` made, with room for a header before the first row of each batch of so many rows."""
-    room = np.zeros(BATCH_HEADER_BYTES, np.uint8)
+    room = np.zeros(HEADER_BYTES, np.uint8)
     bounds = offsets[offsets_of(counts)].tolist()
     parts = [part for start, stop in pairwise(bounds) for part in (room, data[start:stop])]
     # The first row begins where its room does.
-    offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * BATCH_HEADER_BYTES, counts)
+    offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * HEADER_BYTES, counts)
     return binary_array(np.concatenate(parts) if parts else data, offsets)

@@ -1,4 +1,4 @@
-"""The five ways in which the records of a batch are stored, as a Java consumer reads them.
+"""Compression of record batches, as a Java consumer reads it.
 
 ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
 (``org.apache.kafka.common.record.CompressionType``).
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
+from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, read_unsigned
 
 #: The level that stands for the library's own default, where one is not given (``compression.gzip.level``, KIP-390).
 DEFAULT_LEVEL: Final = -1
@@ -29,9 +30,6 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4,
 #: Bytes before compression in one block of the framing: snappy-java's default.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _XERIAL_LENGTH_BYTES: Final = 4
-#: A raw snappy block begins with its size as an unsigned varint of 32 bits, seven in each byte.
-_SNAPPY_SIZE_BYTES_MAX: Final = 5
-_SIZE_CONTINUES: Final = 0x80
 
 
 class Compression(Enum):
@@ -83,7 +81,7 @@ def decompress(data: memoryview, compression: Compression) -> bytes:
     """
     try:
         return _DECOMPRESS[compression](data)
-    except (zlib.error, RuntimeError, ValueError, OSError, EOFError) as error:
+    except (zlib.error, RuntimeError, ValueError, IndexError, OSError, EOFError) as error:
         raise RemoteProtocolError(
             peer="the writer of a record batch", detail=f"its {compression.name} data cannot be read: {error}"
         ) from error
@@ -146,13 +144,7 @@ def _decompress_snappy(data: memoryview) -> bytes:
 
 
 def _decompress_snappy_block(block: memoryview) -> bytes:
-    size = 0
-    for position, byte in enumerate(block[:_SNAPPY_SIZE_BYTES_MAX]):
-        size |= (byte & ~_SIZE_CONTINUES) << (7 * position)
-        if not byte & _SIZE_CONTINUES:
-            break
-    else:
-        raise ValueError("a snappy block does not begin with its size")
+    size, _ = read_unsigned(block, 0, bytes_max=VARINT_BYTES_MAX)
     plain: bytes = pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
     return plain
 

@@ -1,4 +1,4 @@
-"""One number for what a micro-batch says to Kafka, whatever order, partition or batch its records were sent in.
+"""Digest of a micro-batch's records, whatever order, partition or batch they were sent in.
 
 The digest of a set of records is the sum, modulo 2^128, of one 128-bit hash for each record. It is written beside the
 decision in the database, so that a batch that must be sent again can be shown to be the same batch. A sum, unlike an

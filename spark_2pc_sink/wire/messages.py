@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -94,6 +94,7 @@ __all__ = [
 #: What a request can be made of: whatever exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
+_Part = TypeVar("_Part")
 _INT32_MAX: Final = 2**31 - 1
 _NO_EPOCH: Final = -1
 #: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
@@ -136,11 +137,9 @@ class ConfigResource(IntEnum):
 
 def api_versions_request(*, version: int, client_name: str, client_version: str) -> KafkaRequest:
     """Ask which APIs and features there are. ``client_name`` and ``client_version`` show in the broker's metrics."""
-    check_version(Api.API_VERSIONS, version)
-    request: KafkaRequest = ApiVersionsRequest(
-        version=version, client_software_name=client_name, client_software_version=client_version
+    return _request(
+        ApiVersionsRequest, version, client_software_name=client_name, client_software_version=client_version
     )
-    return request
 
 
 def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequest:
@@ -150,25 +149,22 @@ def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequ
         topics: their names; none: only brokers; None: every topic that may be described, internal ones too.
         version: 9 to 12.
     """
-    check_version(Api.METADATA, version)
     topic = MetadataRequest.MetadataRequestTopic
     names = None if topics is None else sorted(set(topics))
-    request: KafkaRequest = MetadataRequest(
-        version=version,
-        topics=None if names is None else [topic(version=version, name=name) for name in names],
+    return _request(
+        MetadataRequest,
+        version,
+        topics=None if names is None else [topic(name=name) for name in names],
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
-    return request
 
 
 def find_coordinator_request(transactional_id: str, *, version: int) -> KafkaRequest:
     """Ask which broker coordinates ``transactional_id``."""
-    check_version(Api.FIND_COORDINATOR, version)
-    request: KafkaRequest = FindCoordinatorRequest(
-        version=version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
+    return _request(
+        FindCoordinatorRequest, version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
     )
-    return request
 
 
 def init_producer_id_request(
@@ -194,7 +190,6 @@ def init_producer_id_request(
         LocalProtocolError: a flag is set that the version cannot carry. Encoding would drop it silently, and a
             dropped ``keep_prepared`` aborts the very transaction that it was to keep.
     """
-    check_version(Api.INIT_PRODUCER_ID, version)
     if version < TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
         raise LocalProtocolError(
             operation="InitProducerId with enable2Pc or keepPreparedTxn",
@@ -202,33 +197,30 @@ def init_producer_id_request(
             rule="only version 6 carries these flags (KIP-939, 'Protocol Changes')",
         )
     flags = {"enable2_pc": enable_two_phase_commit, "keep_prepared_txn": keep_prepared}
-    request: KafkaRequest = InitProducerIdRequest(
-        version=version,
+    return _request(
+        InitProducerIdRequest,
+        version,
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         producer_id=NO_PRODUCER_ID,
         producer_epoch=_NO_EPOCH,
         **(flags if version >= TWO_PHASE_COMMIT_VERSION else {}),
     )
-    return request
 
 
 def add_partitions_request(
     transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition], *, version: int
 ) -> KafkaRequest:
     """Add partitions to the transaction (transaction.version 0 and 1; from 2 on, Produce v12 does it)."""
-    check_version(Api.ADD_PARTITIONS_TO_TXN, version)
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-    request: KafkaRequest = AddPartitionsToTxnRequest(
-        version=version,
+    return _request(
+        AddPartitionsToTxnRequest,
+        version,
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer.producer_id,
         v3_and_below_producer_epoch=producer.epoch,
-        v3_and_below_topics=[
-            topic(version=version, name=name, partitions=indexes) for name, indexes in _by_topic(partitions).items()
-        ],
+        v3_and_below_topics=[topic(name=name, partitions=indexes) for name, indexes in _indexes(partitions).items()],
     )
-    return request
 
 
 def produce_request(
@@ -246,40 +238,36 @@ def produce_request(
         version: 12 to add the partitions to the transaction on the way, 11 where they were added before.
         timeout_ms: how long the broker waits for replicas.
     """
-    check_version(Api.PRODUCE, version)
     topic_data, partition_data = ProduceRequest.TopicProduceData, ProduceRequest.TopicProduceData.PartitionProduceData
-    by_topic: dict[str, list[Any]] = {}
-    for partition, records in batches.items():
-        data = partition_data(version=version, index=partition.partition, records=records)
-        by_topic.setdefault(partition.topic, []).append(data)
-    request: KafkaRequest = ProduceRequest(
-        version=version,
+    by_topic = _by_topic(
+        (partition, partition_data(index=partition.partition, records=records))
+        for partition, records in batches.items()
+    )
+    return _request(
+        ProduceRequest,
+        version,
         transactional_id=transactional_id,
         acks=_ALL_IN_SYNC_REPLICAS,
         timeout_ms=timeout_ms,
-        topic_data=[topic_data(version=version, name=name, partition_data=data) for name, data in by_topic.items()],
+        topic_data=[topic_data(name=name, partition_data=data) for name, data in by_topic.items()],
     )
-    return request
 
 
 def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int) -> KafkaRequest:
     """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not."""
-    check_version(Api.END_TXN, version)
-    request: KafkaRequest = EndTxnRequest(
-        version=version,
+    return _request(
+        EndTxnRequest,
+        version,
         transactional_id=transactional_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         committed=commit,
     )
-    return request
 
 
 def describe_transactions_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
     """Ask a coordinator for the state of its transactional ids (KIP-664)."""
-    check_version(Api.DESCRIBE_TRANSACTIONS, version)
-    request: KafkaRequest = DescribeTransactionsRequest(version=version, transactional_ids=list(transactional_ids))
-    return request
+    return _request(DescribeTransactionsRequest, version, transactional_ids=list(transactional_ids))
 
 
 def list_transactions_request(
@@ -295,7 +283,6 @@ def list_transactions_request(
     Raises:
         LocalProtocolError: a filter that the version cannot carry: the broker would silently list everything.
     """
-    check_version(Api.LIST_TRANSACTIONS, version)
     filters: dict[str, Any] = {}
     for name, value, oldest, source in (
         ("duration_filter", running_longer_than_ms, _DURATION_FILTER_VERSION, "KIP-994"),
@@ -310,10 +297,9 @@ def list_transactions_request(
                 rule=f"the broker filters by it from version {oldest} on ({source})",
             )
         filters[name] = value
-    request: KafkaRequest = ListTransactionsRequest(
-        version=version, state_filters=list(states), producer_id_filters=list(producer_ids), **filters
+    return _request(
+        ListTransactionsRequest, version, state_filters=list(states), producer_id_filters=list(producer_ids), **filters
     )
-    return request
 
 
 def write_txn_markers_request(
@@ -331,52 +317,40 @@ def write_txn_markers_request(
         coordinator_epoch: not below the one that the leader remembers of this producer.
         version: 1 or 2.
     """
-    check_version(Api.WRITE_TXN_MARKERS, version)
     marker = WriteTxnMarkersRequest.WritableTxnMarker
-    request: KafkaRequest = WriteTxnMarkersRequest(
-        version=version,
+    return _request(
+        WriteTxnMarkersRequest,
+        version,
         markers=[
             marker(
-                version=version,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
                 transaction_result=commit,
                 coordinator_epoch=coordinator_epoch,
-                topics=[
-                    marker.WritableTxnMarkerTopic(
-                        version=version, name=partition.topic, partition_indexes=[partition.partition]
-                    )
-                ],
+                topics=[marker.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             )
         ],
     )
-    return request
 
 
 def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int) -> KafkaRequest:
     """Ask a partition leader which producers it remembers (KIP-664)."""
-    check_version(Api.DESCRIBE_PRODUCERS, version)
     topic = DescribeProducersRequest.TopicRequest
-    request: KafkaRequest = DescribeProducersRequest(
-        version=version,
-        topics=[
-            topic(version=version, name=name, partition_indexes=indexes)
-            for name, indexes in _by_topic(partitions).items()
-        ],
+    return _request(
+        DescribeProducersRequest,
+        version,
+        topics=[topic(name=name, partition_indexes=indexes) for name, indexes in _indexes(partitions).items()],
     )
-    return request
 
 
 def describe_configs_request(resource: ConfigResource, name: str, keys: Iterable[str], *, version: int) -> KafkaRequest:
     """Ask for configuration values; a broker is asked about itself, ``name`` being its node id."""
-    check_version(Api.DESCRIBE_CONFIGS, version)
     asked = DescribeConfigsRequest.DescribeConfigsResource(
-        version=version, resource_type=int(resource), resource_name=name, configuration_keys=list(keys)
+        resource_type=int(resource), resource_name=name, configuration_keys=list(keys)
     )
-    request: KafkaRequest = DescribeConfigsRequest(
-        version=version, resources=[asked], include_synonyms=False, include_documentation=False
+    return _request(
+        DescribeConfigsRequest, version, resources=[asked], include_synonyms=False, include_documentation=False
     )
-    return request
 
 
 def fetch_request(
@@ -396,19 +370,17 @@ def fetch_request(
         max_wait_ms: how long the broker may wait for the first byte.
         partition_bytes_max: bytes per partition; the first batch comes whole even if it is larger (KIP-74).
     """
-    check_version(Api.FETCH, version)
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
-    by_topic: dict[str, list[Any]] = {}
-    for partition, offset in offsets.items():
-        wanted = fetch(
-            version=version,
-            partition=partition.partition,
-            fetch_offset=offset,
-            partition_max_bytes=partition_bytes_max,
+    by_topic = _by_topic(
+        (
+            partition,
+            fetch(partition=partition.partition, fetch_offset=offset, partition_max_bytes=partition_bytes_max),
         )
-        by_topic.setdefault(partition.topic, []).append(wanted)
-    request: KafkaRequest = FetchRequest(
-        version=version,
+        for partition, offset in offsets.items()
+    )
+    return _request(
+        FetchRequest,
+        version,
         replica_id=_CONSUMER,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
@@ -416,11 +388,10 @@ def fetch_request(
         isolation_level=int(isolation),
         session_id=0,
         session_epoch=-1,
-        topics=[topic(version=version, topic=name, partitions=wanted) for name, wanted in by_topic.items()],
+        topics=[topic(topic=name, partitions=wanted) for name, wanted in by_topic.items()],
         forgotten_topics_data=[],
         rack_id="",
     )
-    return request
 
 
 def list_offsets_request(
@@ -433,23 +404,37 @@ def list_offsets_request(
         version: 6 or 7.
         isolation: with READ_COMMITTED, LATEST means the last stable offset.
     """
-    check_version(Api.LIST_OFFSETS, version)
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
-    by_topic: dict[str, list[Any]] = {}
-    for partition, timestamp in timestamps.items():
-        wanted = lookup(version=version, partition_index=partition.partition, timestamp=int(timestamp))
-        by_topic.setdefault(partition.topic, []).append(wanted)
-    request: KafkaRequest = ListOffsetsRequest(
-        version=version,
+    by_topic = _by_topic(
+        (partition, lookup(partition_index=partition.partition, timestamp=int(timestamp)))
+        for partition, timestamp in timestamps.items()
+    )
+    return _request(
+        ListOffsetsRequest,
+        version,
         replica_id=_CONSUMER,
         isolation_level=int(isolation),
-        topics=[topic(version=version, name=name, partitions=wanted) for name, wanted in by_topic.items()],
+        topics=[topic(name=name, partitions=wanted) for name, wanted in by_topic.items()],
     )
+
+
+def _request(kind: Any, version: int, **fields: Any) -> KafkaRequest:
+    """A request of kafka-python's class ``kind``; its parts take the version from it.
+
+    Raises:
+        LocalProtocolError: a version that this package does not speak.
+    """
+    check_version(Api(kind.API_KEY), version)
+    request: KafkaRequest = kind(version=version, **fields)
     return request
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(set(partitions)):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    return by_topic
+def _by_topic(parts: Iterable[tuple[TopicPartition, _Part]]) -> dict[str, list[_Part]]:
+    topics: dict[str, list[_Part]] = {}
+    for partition, part in parts:
+        topics.setdefault(partition.topic, []).append(part)
+    return topics
+
+
+def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    return _by_topic((partition, partition.partition) for partition in sorted(set(partitions)))

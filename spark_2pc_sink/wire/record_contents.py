@@ -7,28 +7,23 @@ understood. Only batches that `encode_unassigned_batch` made are taken apart, an
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.wire.arrow_layout import data_of, join_rows, offsets_of
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, RecordsSection, with_header_room
+from spark_2pc_sink.wire.arrow_records import RecordsSection, with_header_room
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
 from spark_2pc_sink.wire.compression import Compression, decompress
-from spark_2pc_sink.wire.record_batch import read_varint
 from spark_2pc_sink.wire.record_rows import ZERO_BYTES
-from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, Varints, encode_varint_rows
+from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, read_varint
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn, Int64Array
     from spark_2pc_sink.wire.messages import RecordBytes
-
-_ATTRIBUTES: Final = struct.Struct(">h")
-#: Behind base offset, length, leader epoch, magic and CRC.
-_ATTRIBUTES_POSITION: Final = 21
-_COMPRESSION_BITS: Final = 0x07
 
 
 def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowColumn:
@@ -42,8 +37,7 @@ def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowCol
         a binary array without nulls.
     """
     view = memoryview(batch).cast("B")
-    (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_POSITION)
-    section = decompress(view[BATCH_HEADER_BYTES:], Compression(attributes & _COMPRESSION_BITS))
+    section = decompress(view[HEADER_BYTES:], Compression(read_header(view).compression))
     bodies, ends = _bounds(section, record_count)
     # Attributes, timestamp delta and offset delta stand between a record's length and its content.
     starts = bodies + ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes
@@ -76,10 +70,10 @@ def section_of_contents(contents: ArrowColumn) -> RecordsSection:
     heads = with_header_room(*encode_varint_rows([sizes, None, None, deltas], count), np.array([count]))
     buffer = data_of(join_rows([heads, contents], count))
     return RecordsSection(
-        buffer=buffer.slice(BATCH_HEADER_BYTES, int(bounds[-1])),
+        buffer=buffer.slice(HEADER_BYTES, int(bounds[-1])),
         ends=bounds[1:],
         content_starts=bounds[1:] - lengths,
-        frame=memoryview(buffer).cast("B")[: BATCH_HEADER_BYTES + int(bounds[-1])],
+        frame=memoryview(buffer).cast("B")[: HEADER_BYTES + int(bounds[-1])],
     )
 
 

@@ -25,7 +25,8 @@ from spark_2pc_sink.wire.arrow_layout import (
     join_rows,
     offsets_of,
 )
-from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, Varints, encode_varint_rows
+from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX
 
 #: Attributes and timestamp delta of a record: one byte each, both 0.
 ZERO_BYTES: Final = 2

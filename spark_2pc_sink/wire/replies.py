@@ -1,4 +1,4 @@
-"""What brokers answer, as small frozen values.
+"""Replies of brokers, as small frozen values.
 
 One class per response that this package reads, with its parts. They hold what a caller decides by and nothing
 else; `spark_2pc_sink.wire.messages` makes them. An ``error_code`` is always the number from the wire

@@ -1,19 +1,12 @@
-"""Kafka's zigzag varints, for whole columns of numbers at once.
+"""Kafka's variable-length integers, one at a time; `varint_columns` writes whole columns of them.
 
-The encoding is that of ``org.apache.kafka.common.utils.ByteUtils.writeVarint``: zigzag, so that -1 (an absent key or
-value) takes one byte, then seven bits in each byte, low bits first, the high bit saying that more follow.
+Seven bits stand in each byte, low bits first, and the high bit says that more follow. Signed numbers are zigzagged
+before (``org.apache.kafka.common.utils.ByteUtils``): -1, an absent key or value, takes one byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
-
-import numpy as np
-
-from spark_2pc_sink.wire.arrow_layout import ByteArray, Int64Array, offsets_of
 
 #: A varint of an int32 has at most this many bytes: 32 bits in portions of 7.
 VARINT_BYTES_MAX: Final = 5
@@ -21,118 +14,46 @@ VARINT_BYTES_MAX: Final = 5
 BITS: Final = 7
 MORE_FOLLOW: Final = 0x80
 LOW_BITS: Final = 0x7F
+#: A varint of an int64 has at most this many bytes.
+_LONG_BYTES_MAX: Final = 10
 
-#: Rows whose varints have the same sizes are written together; where sizes change more often, each number by itself.
-_RUNS_MAX: Final = 16
+
+def encode_varint(number: int) -> bytes:
+    """The zigzag varint of a signed number."""
+    rest = number << 1 if number >= 0 else ~number << 1 | 1
+    encoded = bytearray()
+    while rest > LOW_BITS:
+        encoded.append(rest & LOW_BITS | MORE_FOLLOW)
+        rest >>= BITS
+    encoded.append(rest)
+    return bytes(encoded)
 
 
-@dataclass(frozen=True)
-class Varints:
-    """A column of signed numbers as varints.
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """A zigzag varint of up to 64 bits, and where it ends.
 
-    Args:
-        unsigned: the numbers after zigzag: 0, -1, 1, -2 have become 0, 1, 2, 3.
-        sizes: bytes of each.
+    Raises:
+        IndexError: it does not end, or not in time.
     """
-
-    unsigned: Int64Array
-    sizes: Int64Array
-
-    @classmethod
-    def of(cls, numbers: Int64Array) -> Varints:
-        """Those of ``numbers``."""
-        unsigned = (numbers << 1) ^ (numbers >> 63)
-        return cls(unsigned, _sizes(unsigned))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Varints]) -> Varints:
-        """Several, at least one, one behind the other."""
-        return cls(np.concatenate([part.unsigned for part in parts]), np.concatenate([part.sizes for part in parts]))
-
-    def __len__(self) -> int:
-        return len(self.unsigned)
-
-    def slice(self, start: int, stop: int) -> Varints:
-        """Those from ``start`` up to ``stop``, which share memory with these."""
-        return Varints(self.unsigned[start:stop], self.sizes[start:stop])
-
-
-def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """The varints of several columns, row after row, in one buffer.
-
-    Args:
-        columns: all of ``row_count``; None for a column of zeros.
-        row_count: how many rows there are.
-
-    Returns:
-        the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
-    """
-    sizes = [column.sizes for column in columns if column is not None]
-    widths = np.full(row_count, len(columns) - len(sizes), np.int64)
-    for size in sizes:
-        widths += size
-    offsets = offsets_of(widths)
-    data = np.zeros(int(offsets[-1]), np.uint8)
-    runs = _runs_of_equal_sizes(sizes, row_count)
-    if runs is None:
-        _scatter(data, offsets[:-1].copy(), columns)
+    unsigned = data[position]
+    if unsigned < MORE_FOLLOW:  # most are small
+        position += 1
     else:
-        for start, stop in runs:
-            block = data[offsets[start] : offsets[stop]].reshape(stop - start, -1)
-            _fill_block(block, [None if column is None else column.slice(start, stop) for column in columns])
-    return data, offsets
+        unsigned, position = read_unsigned(data, position)
+    return (unsigned >> 1) ^ -(unsigned & 1), position
 
 
-def _sizes(unsigned: Int64Array) -> Int64Array:
-    # Of most columns all numbers have the same size, which the least and the greatest tell at once.
-    if not len(unsigned):
-        return np.zeros(0, np.int64)
-    least, most = (max(1, -(-int(number).bit_length() // BITS)) for number in (unsigned.min(), unsigned.max()))
-    sizes = np.full(len(unsigned), least, np.int64)
-    for portions in range(least, most):
-        sizes += unsigned >= 1 << (BITS * portions)
-    return sizes
+def read_unsigned(data: bytes | memoryview, position: int, *, bytes_max: int = _LONG_BYTES_MAX) -> tuple[int, int]:
+    """A varint that was not zigzagged, and where it ends.
 
-
-def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tuple[int, int]] | None:
-    """Ranges of rows whose varints have the same sizes, column by column; None where there are too many of them."""
-    changes = {0, row_count}
-    for size in sizes:
-        found = np.flatnonzero(size[1:] != size[:-1])
-        if len(found) > _RUNS_MAX:
-            return None
-        changes.update((found + 1).tolist())
-    bounds = sorted(changes)
-    return list(pairwise(bounds))
-
-
-def _fill_block(block: ByteArray, columns: Sequence[Varints | None]) -> None:
-    """Write the varints of rows that all have the same sizes: byte by byte of the row, for all rows at once."""
-    position = 0
-    for column in columns:
-        size = 1 if column is None else int(column.sizes[0])
-        if column is not None:
-            for portion in range(size):
-                bits = column.unsigned >> (BITS * portion) if portion else column.unsigned
-                block[:, position + portion] = bits & LOW_BITS if portion == size - 1 else bits & LOW_BITS | MORE_FOLLOW
-        position += size
-
-
-def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | None]) -> None:
-    """Write the varints of any rows: each column's at the position that ``cursor`` has for the row by then."""
-    for column in columns:
-        if column is None:
-            cursor += 1  # the byte is 0 already
-        else:
-            _write_varints(data, cursor, column.unsigned, column.sizes)
-            cursor += column.sizes
-
-
-def _write_varints(data: ByteArray, positions: Int64Array, unsigned: Int64Array, sizes: Int64Array) -> None:
-    for portion in range(int(sizes.max(initial=0))):
-        if portion:
-            longer = sizes > portion
-            if not longer.all():
-                positions, unsigned, sizes = positions[longer], unsigned[longer], sizes[longer]
-        low_bits = (unsigned >> (BITS * portion)) & LOW_BITS
-        data[positions + portion] = np.where(sizes > portion + 1, low_bits | MORE_FOLLOW, low_bits)
+    Raises:
+        IndexError: it does not end, or not within ``bytes_max``.
+    """
+    unsigned = 0
+    for shift in range(0, bytes_max * BITS, BITS):
+        byte = data[position]
+        position += 1
+        unsigned |= (byte & LOW_BITS) << shift
+        if not byte & MORE_FOLLOW:
+            return unsigned, position
+    raise IndexError(f"the number before byte {position} has more than {bytes_max} bytes")

@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.log.producer_state import (
     Standing,
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
-from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 
 
 @dataclass(frozen=True)

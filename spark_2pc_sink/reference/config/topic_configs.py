@@ -1,4 +1,4 @@
-"""What topic configs are set to, what counts, and what the partitions go by."""
+"""Topic configs: their checks, their effective values, and the log settings that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_2pc_sink.options.settings import INT32_MAX
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.config.property_entries import Kind, Source, property_entry
 from spark_2pc_sink.reference.config.topic_config_table import INT64_MAX, TOPIC_CONFIGS, TopicConfig, Use
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
 
 _MIN_LAG: Final = "min.compaction.lag.ms"

@@ -5,9 +5,9 @@ the replies that it gives; the order is in `plans`. What it answers is what Apac
 `Profile.KEEP_PREPARED` also what no released Kafka does: InitProducerId keeps a prepared transaction (KIP-939).
 
 Reading order: `states` (what a transactional id can be, and the table of transitions), `end_txn` and
-`init_producer_id` (the two grids), `partitions`, `markers`, `housekeeping`, `queries`; then `plans` and `machine` (how
-a change becomes durable), `replay` (recovery), `records` (bytes of the log). `leader_answers` belongs to the partition
-leader, which passes the coordinator's codes on.
+`init_producer_id` (the two grids), `add_partitions`, `markers`, `expiry`, `queries`; then `plans` and `machine` (how a
+change becomes durable), `replay` (recovery), `records` (bytes of the log). `leader_answers` belongs to partition
+leaders, which pass the coordinator's codes on.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from spark_2pc_sink.reference.coordinator.events import (
     Operation,
     Resource,
 )
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
@@ -36,6 +35,7 @@ from spark_2pc_sink.reference.coordinator.states import (
     TransactionMetadata,
     TransactionState,
 )
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4

@@ -1,4 +1,4 @@
-"""What can happen to the coordinator: requests of clients, answers of partition leaders, and the passing of time.
+"""Events of the coordinator: requests of clients, answers of partition leaders, and the passing of time.
 
 Every event is a frozen value. The request events hold the fields of the Kafka message, its version where an answer
 depends on it, and `Access`, the view of the ACLs for the principal that asks.

@@ -1,4 +1,4 @@
-"""What time does: transactions that are open for too long, and transactional ids that nobody uses any more.
+"""Expiry: transactions that are open for too long, and transactional ids that nobody uses any more.
 
 The shell asks `due_timeouts` and `due_expirations` at the intervals of the broker properties (every 10 s and every
 hour by default) and steps the events that come out, one plan each.

@@ -1,4 +1,4 @@
-"""How a partition leader passes the coordinator's answer on to the client that produces or commits offsets.
+"""Error codes on their way to a client, by a partition leader or a coordinator.
 
 Before the first record of a transaction reaches a partition, its leader asks the coordinator: new clients have the
 partition added, older ones have it verified (KIP-890, 2 and 3). The codes are translated, because old clients take
@@ -64,6 +64,19 @@ _OFFSETS_OLD_CODES: dict[int, Code] = {
     Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE,
 }
 
+#: What the coordinator APIs answer when the append to ``__transaction_state`` failed
+#: (TransactionStateManager.appendTransactionToLog: a client should look for the coordinator again, or retry).
+_APPEND_ERRORS: dict[int, Code] = {
+    Code.UNKNOWN_TOPIC_OR_PARTITION: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_ENOUGH_REPLICAS: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.REQUEST_TIMED_OUT: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER: Code.NOT_COORDINATOR,
+    Code.KAFKA_STORAGE_ERROR: Code.NOT_COORDINATOR,
+    Code.MESSAGE_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
+    Code.RECORD_LIST_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
+}
+
 
 def produce_question(version: int) -> Question:
     """What a Produce request of this version makes the leader ask."""
@@ -92,3 +105,8 @@ def offsets_code(version: int, code: int) -> int:
     translated = codes.get(code, code)
     loading = translated == Code.COORDINATOR_LOAD_IN_PROGRESS
     return Code.COORDINATOR_NOT_AVAILABLE if loading and version < _LOADING_CODE_VERSION else translated
+
+
+def append_error(code: int) -> int:
+    """The answer to a client whose record could not be appended with ``code``; an unlisted code stays itself."""
+    return _APPEND_ERRORS.get(code, code)

@@ -14,11 +14,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.append_errors import append_error
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership
 from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn
 from spark_2pc_sink.reference.coordinator.expiry import expire
 from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
+from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.coordinator.markers import complete, markers_answered
 from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,

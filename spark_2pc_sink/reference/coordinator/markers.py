@@ -1,4 +1,4 @@
-"""From the decision to the completion: what leaders answer to markers, and the record that closes the transaction."""
+"""Markers of a decided transaction: the leaders' answers, and the record that closes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator wants done: the `Plan` of one event, with its reply and its effects.
+"""Plans: what the coordinator wants done about one event, with its reply and its effects.
 
 The order is the contract, as in etcd's raft (``Ready``)::
 

@@ -8,14 +8,14 @@ bytes.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Final
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
-from spark_2pc_sink.reference.coordinator.fields import Reader, encode_length, encode_string, encode_tags
+from spark_2pc_sink.reference import internal_topics as schemas
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, TRANSIENT, TransactionMetadata, TransactionState
 
 #: The only version of TransactionLogKey, "coordinator-key" 0.
@@ -23,10 +23,7 @@ KEY_VERSION = 0
 #: TransactionLogValue with tagged fields; written from transaction.version 1 on (KIP-890, Transaction Feature Version).
 FLEXIBLE_VERSION = 1
 
-_TAG_PREVIOUS_PRODUCER_ID = 0
-_TAG_NEXT_PRODUCER_ID = 1
-_TAG_CLIENT_TRANSACTION_VERSION = 2
-_TAG_NEXT_PRODUCER_EPOCH = 3
+_PEER: Final = "the transaction state log"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +70,13 @@ class TransactionLogValue:
 
         That is a client on transaction.version 2 (Kafka refuses it with UNSUPPORTED_VERSION), or a kept transaction.
         """
-        return version >= FLEXIBLE_VERSION or not self._tags()
+        tagged = (
+            self.previous_producer_id,
+            self.next_producer_id,
+            self.client_transaction_version,
+            self.next_producer_epoch,
+        )
+        return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH)
 
     def encode(self, version: int) -> bytes:
         """The bytes of the value, with the version in front.
@@ -85,14 +88,21 @@ class TransactionLogValue:
             raise LocalProtocolError(
                 operation=f"TransactionLogValue v{version}", state=self.state.label, rule="tagged fields need version 1"
             )
-        compact = version >= FLEXIBLE_VERSION
-        return b"".join(
-            (
-                struct.pack(">hqhib", version, *self._head()),
-                _encode_partitions(self.partitions, compact=compact),
-                struct.pack(">qq", self.last_update_ms, self.start_ms),
-                encode_tags(self._tags()) if compact else b"",
-            )
+        return schemas.encode_value(
+            schemas.TransactionLogValue(
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                transaction_timeout_ms=self.timeout_ms,
+                transaction_status=self.state,
+                transaction_partitions=None if self.partitions is None else _by_topic(self.partitions),
+                transaction_last_update_timestamp_ms=self.last_update_ms,
+                transaction_start_timestamp_ms=self.start_ms,
+                previous_producer_id=self.previous_producer_id,
+                next_producer_id=self.next_producer_id,
+                client_transaction_version=self.client_transaction_version,
+                next_producer_epoch=self.next_producer_epoch,
+            ),
+            version,
         )
 
     @classmethod
@@ -102,42 +112,23 @@ class TransactionLogValue:
         Raises:
             RemoteProtocolError: unknown version or state, or bytes that do not fit the schema.
         """
-        reader = Reader(data)
-        version = reader.integer(2)
-        if version not in (0, FLEXIBLE_VERSION):
-            raise RemoteProtocolError(peer="the transaction state log", detail=f"TransactionLogValue v{version}")
-        compact = version >= FLEXIBLE_VERSION
-        producer_id, producer_epoch, timeout_ms = reader.integer(8), reader.integer(2), reader.integer(4)
-        state = _stored_state(reader.integer(1))
-        partitions = _decode_partitions(reader, compact=compact)
-        last_update_ms, start_ms = reader.integer(8), reader.integer(8)
-        tags = reader.tags() if compact else {}
-        reader.finish()
+        found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
+        topics = found.transaction_partitions
         return cls(
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            timeout_ms=timeout_ms,
-            state=state,
-            partitions=partitions,
-            last_update_ms=last_update_ms,
-            start_ms=start_ms,
-            previous_producer_id=_tag(tags, _TAG_PREVIOUS_PRODUCER_ID, NO_PRODUCER_ID),
-            next_producer_id=_tag(tags, _TAG_NEXT_PRODUCER_ID, NO_PRODUCER_ID),
-            client_transaction_version=_tag(tags, _TAG_CLIENT_TRANSACTION_VERSION, 0),
-            next_producer_epoch=_tag(tags, _TAG_NEXT_PRODUCER_EPOCH, NO_EPOCH),
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            timeout_ms=found.transaction_timeout_ms,
+            state=_stored_state(found.transaction_status),
+            partitions=None
+            if topics is None
+            else frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids),
+            last_update_ms=found.transaction_last_update_timestamp_ms,
+            start_ms=found.transaction_start_timestamp_ms,
+            previous_producer_id=found.previous_producer_id,
+            next_producer_id=found.next_producer_id,
+            client_transaction_version=found.client_transaction_version,
+            next_producer_epoch=found.next_producer_epoch,
         )
-
-    def _head(self) -> tuple[int, int, int, int]:
-        return self.producer_id, self.producer_epoch, self.timeout_ms, self.state
-
-    def _tags(self) -> list[tuple[int, bytes]]:
-        candidates = (
-            (_TAG_PREVIOUS_PRODUCER_ID, ">q", self.previous_producer_id, NO_PRODUCER_ID),
-            (_TAG_NEXT_PRODUCER_ID, ">q", self.next_producer_id, NO_PRODUCER_ID),
-            (_TAG_CLIENT_TRANSACTION_VERSION, ">h", self.client_transaction_version, 0),
-            (_TAG_NEXT_PRODUCER_EPOCH, ">h", self.next_producer_epoch, NO_EPOCH),
-        )
-        return [(tag, struct.pack(form, value)) for tag, form, value, default in candidates if value != default]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +173,7 @@ class LogRecord:
 
 def encode_key(transactional_id: str) -> bytes:
     """TransactionLogKey v0 with its version in front."""
-    return struct.pack(">h", KEY_VERSION) + encode_string(transactional_id, compact=False)
+    return schemas.encode_key(schemas.TransactionLogKey(transactional_id=transactional_id))
 
 
 def key_version(data: bytes) -> int:
@@ -191,7 +182,7 @@ def key_version(data: bytes) -> int:
     Raises:
         RemoteProtocolError: the bytes are too few to have a version.
     """
-    return Reader(data).integer(2)
+    return schemas.prefix_of(data, peer=_PEER)
 
 
 def decode_key(data: bytes) -> str:
@@ -200,46 +191,21 @@ def decode_key(data: bytes) -> str:
     Raises:
         RemoteProtocolError: another key version, or bytes that do not fit.
     """
-    reader = Reader(data)
-    version = reader.integer(2)
+    version = key_version(data)
     if version != KEY_VERSION:
-        raise RemoteProtocolError(peer="the transaction state log", detail=f"TransactionLogKey v{version}")
-    transactional_id = reader.string(compact=False)
-    reader.finish()
+        raise RemoteProtocolError(peer=_PEER, detail=f"TransactionLogKey v{version}")
+    transactional_id: str = schemas.decode(schemas.TransactionLogKey, data, version=0, peer=_PEER).transactional_id
     return transactional_id
 
 
-def _encode_partitions(partitions: Iterable[TopicPartition] | None, *, compact: bool) -> bytes:
-    if partitions is None:
-        return encode_length(None, compact=compact)
-    topics = [(topic, list(group)) for topic, group in groupby(sorted(partitions), key=lambda each: each.topic)]
-    parts = [encode_length(len(topics), compact=compact)]
-    for topic, members in topics:
-        parts += [encode_string(topic, compact=compact), encode_length(len(members), compact=compact)]
-        parts += [struct.pack(">i", member.partition) for member in members]
-        parts.append(encode_tags(()) if compact else b"")
-    return b"".join(parts)
-
-
-def _decode_partitions(reader: Reader, *, compact: bool) -> frozenset[TopicPartition] | None:
-    topic_count = reader.length(compact=compact)
-    if topic_count is None:
-        return None
-    partitions: set[TopicPartition] = set()
-    for _ in range(topic_count):
-        topic = reader.string(compact=compact)
-        members = range(reader.length(compact=compact) or 0)
-        partitions.update(TopicPartition(topic, reader.integer(4)) for _ in members)
-        if compact:
-            reader.tags()
-    return frozenset(partitions)
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[Any]:
+    return [
+        schemas.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=[each.partition for each in members])
+        for topic, members in groupby(sorted(partitions), key=lambda each: each.topic)
+    ]
 
 
 def _stored_state(number: int) -> TransactionState:
     if number not in TransactionState.__members__.values() or TransactionState(number) in TRANSIENT:
-        raise RemoteProtocolError(peer="the transaction state log", detail=f"state {number} is never stored")
+        raise RemoteProtocolError(peer=_PEER, detail=f"state {number} is never stored")
     return TransactionState(number)
-
-
-def _tag(tags: dict[int, bytes], tag: int, default: int) -> int:
-    return int.from_bytes(tags[tag], "big", signed=True) if tag in tags else default

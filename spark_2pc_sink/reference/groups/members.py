@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.coordinator.fields import Reader
 from spark_2pc_sink.reference.groups.states import PREDECESSORS, GroupState
+from spark_2pc_sink.reference.internal_topics import ConsumerProtocolSubscription, decode
 
 #: The protocol type of consumers; the only one whose metadata the coordinator can read.
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -267,8 +267,6 @@ class Group:
 
 
 def _subscription_topics(metadata: bytes) -> frozenset[str]:
-    """The topics of a ConsumerProtocolSubscription; version and topics lead it in every version."""
-    reader = Reader(metadata, peer="a member's subscription")
-    reader.integer(2)
-    count = reader.length(compact=False) or 0
-    return frozenset(reader.string(compact=False) for _ in range(count))
+    """The topics of a ConsumerProtocolSubscription; as in Kafka read as version 0, with which all others begin."""
+    found = decode(ConsumerProtocolSubscription, metadata, version=0, peer="a member's subscription", prefix_only=True)
+    return frozenset(found.topics)

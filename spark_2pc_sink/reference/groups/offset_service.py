@@ -8,13 +8,13 @@ from typing import Protocol
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.members import Group
 from spark_2pc_sink.reference.groups.records import OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused, Writer
 
 

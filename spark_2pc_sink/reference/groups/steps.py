@@ -1,4 +1,4 @@
-"""What goes into the group machine and what comes out of it.
+"""Requests, answers and steps of the group machine.
 
 A `Step` holds the group as it is from now on, answers, and what must be stored. The order is the contract::
 

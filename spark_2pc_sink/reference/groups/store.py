@@ -1,4 +1,4 @@
-"""What is known of groups, and the partitions of ``__consumer_offsets`` that it is read from and written to.
+"""Store of groups: their state, and the partitions of ``__consumer_offsets`` that hold it.
 
 An append is in force when it returns, in the log as in memory, and durable after `GroupStore.durable`: whoever tells a
 client of it waits for that first.
@@ -6,33 +6,29 @@ client of it waits for that first.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID
-from spark_2pc_sink.reference.coordinator.append_errors import append_error
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.members import Group, GroupSettings
 from spark_2pc_sink.reference.groups.offsets import OffsetTable
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Writer
 from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.reference.storage.errors import LogFailedError
-from spark_2pc_sink.reference.storage.records import StoredRecord
 from spark_2pc_sink.reference.transactions.marker_writer import Logs
+from spark_2pc_sink.wire.batch_format import Record, end_marker
 
 #: A record of ``__consumer_offsets``; None for a tombstone.
 GroupRecord: TypeAlias = tuple[GroupKey | OffsetKey, GroupValue | OffsetValue | None]
 #: Tombstones that go into one batch, so that it stays far below message.max.bytes.
 TOMBSTONES_MAX: Final = 1_000
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-_ABORT: Final = 0
-_COMMIT: Final = 1
 
 
 class GroupStore:
@@ -146,13 +142,13 @@ class GroupStore:
         for group_id, value in values.items():
             self.groups[group_id] = machine.loaded(group_id, value, settings, self._now_ms()).group
 
-    def _load_record(self, index: int, record: StoredRecord, values: dict[str, GroupValue]) -> None:
+    def _load_record(self, index: int, record: Record, values: dict[str, GroupValue]) -> None:
         if record.key is None:
             return
         if record.batch.control:
-            _, kind = _CONTROL_KEY.unpack_from(record.key)
-            if kind in {_ABORT, _COMMIT}:
-                self.on_marker(index, record.batch.producer_id, kind == _COMMIT)
+            marker = end_marker(record)
+            if marker is not None:
+                self.on_marker(index, record.batch.producer_id, marker.commit)
             return
         key = decode_key(record.key)
         if isinstance(key, OffsetKey):

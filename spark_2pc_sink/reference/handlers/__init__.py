@@ -1,1 +1,1 @@
-"""One module per family of requests: messages to events or calls, and what comes back to messages."""
+"""Handlers: one module an API group. Each turns a request into events or calls, and the outcome into its answer."""

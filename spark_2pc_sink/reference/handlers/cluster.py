@@ -1,4 +1,4 @@
-"""Where things are: Metadata, FindCoordinator and DescribeCluster. There is one node, and it is everything's leader."""
+"""Metadata, FindCoordinator and DescribeCluster. There is one node, and it leads everything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
-from spark_2pc_sink.reference.coordinator.internal_topics import INTERNAL_TOPICS
+from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.metadata.topic_names import colliding, name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, colliding, name_fault
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _Broker: Final = MetadataResponse.MetadataResponseBroker

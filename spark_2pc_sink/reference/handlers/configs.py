@@ -1,4 +1,4 @@
-"""What is configured: DescribeConfigs and IncrementalAlterConfigs, of topics and of this broker.
+"""DescribeConfigs and IncrementalAlterConfigs, of topics and of this broker.
 
 The broker's properties are given at its start and stay; only topic configs can be altered. There are no configs of
 groups, client metrics and loggers.
@@ -27,7 +27,7 @@ from spark_2pc_sink.reference.config.topic_configs import (
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
 from spark_2pc_sink.reference.handlers.cluster import MALFORMED
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.topic_names import name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult

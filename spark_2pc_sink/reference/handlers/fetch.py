@@ -9,21 +9,19 @@ without remark.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.consumer import FetchResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import Operation
+from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_log, find_topic
 from spark_2pc_sink.reference.log.log_values import Isolation
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
-from spark_2pc_sink.reference.transactions.marker_writer import Logs
 
 _VERSION_MIN: Final = 4
 _VERSION_MAX: Final = 18
@@ -40,16 +38,6 @@ _NONE: Final = -1
 _TopicResponse: Final = FetchResponse.FetchableTopicResponse
 _PartitionData: Final = _TopicResponse.PartitionData
 _Aborted: Final = _PartitionData.AbortedTransaction
-
-
-class Cluster(Logs, Protocol):
-    """What Fetch needs of the catalog."""
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
-
-    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """The topic, or None."""
 
 
 @dataclass(slots=True)
@@ -102,12 +90,11 @@ class FetchHandlers:
 
     def _locate(self, context: RequestContext, named: Any) -> list[_Read]:
         by_id = context.version >= _TOPIC_ID_VERSION
-        topic = self._cluster.topic_by_id(named.topic_id) if by_id else self._cluster.topic(named.topic)
-        if topic is None and by_id:
-            return [_refused("", each, Code.UNKNOWN_TOPIC_ID) for each in named.partitions]
-        name = named.topic if topic is None else topic.name
-        if not context.access.allows(Operation.READ, Resource.TOPIC, name):
-            return [_refused(name, each, Code.TOPIC_AUTHORIZATION_FAILED) for each in named.partitions]
+        name, refusal = find_topic(
+            self._cluster, context, Operation.READ, name=named.topic, topic_id=named.topic_id, by_id=by_id
+        )
+        if refusal:
+            return [_refused(name, each, refusal) for each in named.partitions]
         return [
             _refused(name, each, Code.UNKNOWN_TOPIC_OR_PARTITION)
             if self._cluster.log(name, each.partition) is None
@@ -136,23 +123,12 @@ class FetchHandlers:
         for read in reads:
             if read.code:
                 continue
-            read.log = self._cluster.log(read.topic, read.wanted.partition)
-            if read.log is None:
-                _refuse(read, Code.UNKNOWN_TOPIC_OR_PARTITION)
+            wanted = read.wanted
+            found = find_log(self._cluster, read.topic, wanted.partition, leader_epoch=wanted.current_leader_epoch)
+            if isinstance(found, Code):
+                _refuse(read, found)
             else:
-                read.code = leader_epoch_code(read.log, read.wanted.current_leader_epoch)
-
-
-def leader_epoch_code(log: PartitionLog, current: int) -> Code:
-    """Whether the client knows the leader that it asks (KIP-320); -1 does not say.
-
-    Args:
-        log: of this leader.
-        current: CurrentLeaderEpoch of the request.
-    """
-    if current in {_NONE, log.leader_epoch}:
-        return Code.NONE
-    return Code.FENCED_LEADER_EPOCH if current < log.leader_epoch else Code.UNKNOWN_LEADER_EPOCH
+                read.log = found
 
 
 def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> int:
@@ -193,7 +169,7 @@ def _refused(topic: str, wanted: Any, code: Code) -> _Read:
 
 def _refuse(read: _Read, code: Code) -> None:
     """Answer an error; before the wait the partition may have been read without one."""
-    read.code = code
+    read.code, read.log = code, None
     read.records, read.aborted = b"", None
     read.high_watermark = read.last_stable_offset = read.log_start_offset = _NONE
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from kafka.protocol.consumer import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
-from spark_2pc_sink.reference.handlers.fetch import leader_epoch_code
+from spark_2pc_sink.reference.coordinator.events import Operation
+from spark_2pc_sink.reference.handlers.topic_lookup import find_log, topic_refusal
 from spark_2pc_sink.reference.log.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd
 from spark_2pc_sink.reference.log.log_values import NOWHERE, FoundOffset, Isolation
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -49,7 +49,7 @@ _SPEC_VERSIONS: Final[dict[int, int]] = {
 }
 
 
-class OffsetHandlers:
+class ListOffsetsHandlers:
     """ListOffsets v1 to v11 and OffsetForLeaderEpoch v2 to v4.
 
     Args:
@@ -73,16 +73,14 @@ class OffsetHandlers:
         topics: dict[str, dict[int, Any]] = {}
         for topic in request.topics:
             rows = topics.setdefault(topic.name, {})
-            allowed = context.access.allows(Operation.DESCRIBE, Resource.TOPIC, topic.name)
+            refusal = topic_refusal(context, Operation.DESCRIBE, topic.name)
             for wanted in topic.partitions:
                 index = wanted.partition_index
-                if not allowed:
-                    code, found = Code.TOPIC_AUTHORIZATION_FAILED, NOWHERE
-                elif named[topic.name, index] > 1:
-                    code, found = Code.INVALID_REQUEST, NOWHERE
-                else:
-                    code, found = self._list(topic.name, wanted, isolation, context.version)
-                rows[index] = _listed(index, code, found)
+                found: FoundOffset | Code = refusal or (
+                    Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE
+                )
+                found = found or self._list(topic.name, wanted, isolation, context.version)
+                rows[index] = _listed(index, found)
         listed = [_ListedTopic(name=name, partitions=list(rows.values())) for name, rows in topics.items()]
         return ListOffsetsResponse(throttle_time_ms=0, topics=listed)
 
@@ -90,42 +88,34 @@ class OffsetHandlers:
         """OffsetForLeaderEpoch: where the records of an epoch end (KIP-320)."""
         topics = []
         for topic in request.topics:
-            allowed = context.access.allows(Operation.DESCRIBE, Resource.TOPIC, topic.topic)
-            rows = []
-            for wanted in topic.partitions:
-                code, end = Code.TOPIC_AUTHORIZATION_FAILED, UNKNOWN_END
-                if allowed:
-                    code, end = self._epoch_end(topic.topic, wanted)
-                rows.append(
-                    _EpochEnd(
-                        error_code=code, partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.end_offset
-                    )
-                )
+            refusal = topic_refusal(context, Operation.DESCRIBE, topic.topic)
+            rows = [self._epoch_end(topic.topic, wanted, refusal) for wanted in topic.partitions]
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
-    def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> tuple[Code, FoundOffset]:
+    def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> FoundOffset | Code:
         if wanted.timestamp < 0 and version < _SPEC_VERSIONS.get(wanted.timestamp, version + 1):
-            return Code.UNSUPPORTED_VERSION, NOWHERE
-        log = self._logs.log(topic, wanted.partition_index)
-        if log is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION, NOWHERE
-        code = leader_epoch_code(log, wanted.current_leader_epoch)
-        if code:
-            return code, NOWHERE
+            return Code.UNSUPPORTED_VERSION
+        log = find_log(self._logs, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
+        if isinstance(log, Code):
+            return log
         try:
-            return Code.NONE, _look(log, wanted.timestamp, isolation)
+            return _look(log, wanted.timestamp, isolation)
         except BatchError as error:
-            return error.code, NOWHERE
+            return error.code
         except OSError:
-            return Code.KAFKA_STORAGE_ERROR, NOWHERE
+            return Code.KAFKA_STORAGE_ERROR
 
-    def _epoch_end(self, topic: str, wanted: Any) -> tuple[Code, EpochEnd]:
-        log = self._logs.log(topic, wanted.partition)
-        if log is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_END
-        code = leader_epoch_code(log, wanted.current_leader_epoch)
-        return code, UNKNOWN_END if code else log.offset_for_epoch(wanted.leader_epoch)
+    def _epoch_end(self, topic: str, wanted: Any, refusal: Code) -> Any:
+        log = refusal or find_log(self._logs, topic, wanted.partition, leader_epoch=wanted.current_leader_epoch)
+        refused = isinstance(log, Code)
+        end = UNKNOWN_END if isinstance(log, Code) else log.offset_for_epoch(wanted.leader_epoch)
+        return _EpochEnd(
+            error_code=log if refused else Code.NONE,
+            partition=wanted.partition,
+            leader_epoch=end.epoch,
+            end_offset=end.end_offset,
+        )
 
 
 def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
@@ -141,7 +131,8 @@ def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffse
     return log.offset_for_timestamp(timestamp, isolation)
 
 
-def _listed(index: int, code: Code, found: FoundOffset) -> Any:
+def _listed(index: int, outcome: FoundOffset | Code) -> Any:
+    code, found = (outcome, NOWHERE) if isinstance(outcome, Code) else (Code.NONE, outcome)
     return _Listed(
         partition_index=index,
         error_code=code,

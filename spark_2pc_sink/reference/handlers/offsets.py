@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.offset_service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.handlers.groups import may_read
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
@@ -41,16 +41,6 @@ _FETCH_CODE_VERSION: Final = 2
 _NO_OFFSET: Final = -1
 
 
-class Topics(Protocol):
-    """What the handlers need of the catalog."""
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
-
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic of that id, or None."""
-
-
 @dataclass
 class _Asked:
     """A topic of a request: its partitions with a code for each that is refused already."""
@@ -65,6 +55,13 @@ class _Asked:
         """True where some partition is refused already."""
         return any(self.codes)
 
+    def rows(self, kind: Any) -> list[Any]:
+        """Each partition with its code, as ``kind`` of an answer."""
+        return [
+            kind(partition_index=each.partition_index, error_code=code)
+            for each, code in zip(self.partitions, self.codes, strict=True)
+        ]
+
     def accepted(self) -> Iterator[Any]:
         """The partitions that are not refused."""
         return (each for each, code in zip(self.partitions, self.codes, strict=True) if code is Code.NONE)
@@ -75,13 +72,13 @@ class GroupOffsetHandlers:
 
     Args:
         service: the offsets.
-        topics: the catalog.
+        cluster: the catalog.
         now_ms: milliseconds since 1970.
     """
 
-    def __init__(self, service: OffsetService, topics: Topics, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, service: OffsetService, cluster: Cluster, *, now_ms: Callable[[], int]) -> None:
         self._service = service
-        self._topics = topics
+        self._cluster = cluster
         self._now_ms = now_ms
 
     def handlers(self) -> Handlers:
@@ -113,14 +110,7 @@ class GroupOffsetHandlers:
         return OffsetCommitResponse(
             throttle_time_ms=0,
             topics=[
-                _CommitTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        _CommitPartition(partition_index=each.partition_index, error_code=code)
-                        for each, code in zip(topic.partitions, topic.codes, strict=True)
-                    ],
-                )
+                _CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_CommitPartition))
                 for topic in asked
             ],
         )
@@ -145,28 +135,16 @@ class GroupOffsetHandlers:
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(
             throttle_time_ms=0,
-            topics=[
-                _TxnTopic(
-                    name=topic.name,
-                    partitions=[
-                        _TxnPartition(partition_index=each.partition_index, error_code=code)
-                        for each, code in zip(topic.partitions, topic.codes, strict=True)
-                    ],
-                )
-                for topic in asked
-            ],
+            topics=[_TxnTopic(name=topic.name, partitions=topic.rows(_TxnPartition)) for topic in asked],
         )
 
     def _asked(self, context: RequestContext, topics: Iterable[Any], refusal: Code) -> list[_Asked]:
         """The topics of a commit, with what is refused for its name alone."""
         asked = []
         for topic in topics:
-            topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
-            known = None if topic_id is None else self._topics.topic_by_id(topic_id)
-            name = topic.name if topic_id is None else "" if known is None else known.name
-            found = _Asked(name, topic_id, list(topic.partitions))
-            code = refusal or self._topic_refusal(context, found)
-            count = 0 if code else self._partition_count(name)
+            found, topic_code = self._find(context, Operation.READ, topic, topic.partitions)
+            code = refusal or topic_code
+            count = 0 if code else self._partition_count(found.name)
             # Kafka's answers begin with what is refused.
             found.partitions.sort(key=lambda each: 0 <= each.partition_index < count)
             found.codes = [
@@ -176,15 +154,17 @@ class GroupOffsetHandlers:
             asked.append(found)
         return sorted(asked, key=lambda topic: not topic.refused)
 
-    def _topic_refusal(self, context: RequestContext, asked: _Asked) -> Code:
-        if asked.topic_id is not None and not asked.name:
-            return Code.UNKNOWN_TOPIC_ID
-        if not context.access.allows(Operation.READ, Resource.TOPIC, asked.name):
-            return Code.TOPIC_AUTHORIZATION_FAILED
-        return Code.NONE
+    def _find(
+        self, context: RequestContext, operation: Operation, topic: Any, partitions: Iterable[Any]
+    ) -> tuple[_Asked, Code]:
+        topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
+        name, refusal = find_topic(
+            self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=topic_id is not None
+        )
+        return _Asked(name, topic_id, list(partitions)), refusal
 
     def _partition_count(self, name: str) -> int:
-        topic = self._topics.topic(name)
+        topic = self._cluster.topic(name)
         return 0 if topic is None else topic.partitions
 
     def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
@@ -236,7 +216,11 @@ class GroupOffsetHandlers:
     ) -> tuple[Code, list[Any]]:
         if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
             return Code.GROUP_AUTHORIZATION_FAILED, []
-        asked = None if topics is None else [self._fetched_topic(context, topic) for topic in topics]
+        asked = (
+            None
+            if topics is None
+            else [self._find(context, Operation.DESCRIBE, topic, topic.partition_indexes) for topic in topics]
+        )
         keys = (
             None
             if asked is None
@@ -253,16 +237,6 @@ class GroupOffsetHandlers:
         wanted = self._all_topics(context, found) if asked is None else asked
         return Code.NONE, [_fetched(group_id, topic, each, found, context.version) for topic, each in wanted]
 
-    def _fetched_topic(self, context: RequestContext, topic: Any) -> tuple[_Asked, Code]:
-        topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
-        known = None if topic_id is None else self._topics.topic_by_id(topic_id)
-        name = topic.name if topic_id is None else "" if known is None else known.name
-        asked = _Asked(name, topic_id, list(topic.partition_indexes))
-        if topic_id is not None and known is None:
-            return asked, Code.UNKNOWN_TOPIC_ID
-        allowed = context.access.allows(Operation.DESCRIBE, Resource.TOPIC, name)
-        return asked, Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
-
     def _all_topics(
         self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]
     ) -> list[tuple[_Asked, Code]]:
@@ -273,7 +247,7 @@ class GroupOffsetHandlers:
                 partitions.setdefault(key.topic, []).append(key.partition)
         wanted = []
         for name, indexes in partitions.items():
-            topic = self._topics.topic(name)
+            topic = self._cluster.topic(name)
             if topic is not None or context.version < _TOPIC_ID_VERSION:
                 wanted.append((_Asked(name, None if topic is None else topic.id, sorted(indexes)), Code.NONE))
         return wanted
@@ -294,19 +268,12 @@ class GroupOffsetHandlers:
             for each in topic.accepted()
         ]
         codes = await self._service.delete(request.group_id, keys)
-        topics = [
-            _DeleteTopic(
-                name=topic.name,
-                partitions=[
-                    _DeletePartition(
-                        partition_index=each.partition_index,
-                        error_code=code or codes[OffsetKey(request.group_id, topic.name, each.partition_index)],
-                    )
-                    for each, code in zip(topic.partitions, topic.codes, strict=True)
-                ],
-            )
-            for topic in asked
-        ]
+        for topic in asked:
+            topic.codes = [
+                code or codes[OffsetKey(request.group_id, topic.name, each.partition_index)]
+                for each, code in zip(topic.partitions, topic.codes, strict=True)
+            ]
+        topics = [_DeleteTopic(name=topic.name, partitions=topic.rows(_DeletePartition)) for topic in asked]
         return OffsetDeleteResponse(error_code=Code.NONE, throttle_time_ms=0, topics=topics)
 
 

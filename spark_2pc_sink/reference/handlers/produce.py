@@ -8,10 +8,9 @@ appended in that order.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.producer import ProduceResponse
 
@@ -21,16 +20,17 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused
 from spark_2pc_sink.reference.log.verification_guards import Guard
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.storage.batches import HEADER_BYTES, MAGIC, BatchHeader, inspect, read_header
+from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.records import decode_records
-from spark_2pc_sink.reference.transactions.marker_writer import Logs, synced
+from spark_2pc_sink.reference.transactions.marker_writer import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 _VERSION_MIN: Final = 3
 _VERSION_MAX: Final = 13
@@ -64,16 +64,6 @@ _KEYLESS: Final = "Compacted topic cannot accept message without key in topic pa
 _TopicResponse: Final = ProduceResponse.TopicProduceResponse
 _PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
 _RecordError: Final = _PartitionResponse.BatchIndexAndErrorMessage
-
-
-class Cluster(Logs, Protocol):
-    """What Produce needs of the catalog."""
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
-
-    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """The topic, or None."""
 
 
 @dataclass(slots=True)
@@ -151,13 +141,11 @@ class ProduceHandlers:
     def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
         """Find the logs, with the codes of a topic going before what is wrong with a batch."""
         by_id = context.version >= _TOPIC_ID_VERSION
-        topic = self._cluster.topic_by_id(named.topic_id) if by_id else self._cluster.topic(named.name)
-        if topic is None and by_id:
-            _refuse(writes, Code.UNKNOWN_TOPIC_ID)
-            return
-        name = named.name if topic is None else topic.name
-        if not context.access.allows(Operation.WRITE, Resource.TOPIC, name):
-            _refuse(writes, Code.TOPIC_AUTHORIZATION_FAILED)
+        name, refusal = find_topic(
+            self._cluster, context, Operation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
+        )
+        if refusal:
+            _refuse(writes, refusal)
             return
         for write in writes:
             write.topic = name

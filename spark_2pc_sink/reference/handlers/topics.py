@@ -1,4 +1,4 @@
-"""Topics come, go and grow: CreateTopics, DeleteTopics, CreatePartitions.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
 The rules and their words are those of Kafka's controller (``ControllerApis``, ``ReplicationControlManager``). Two are
 our own: the coordinators' topics can be neither deleted nor given more partitions (POLICY_VIOLATION), because the
@@ -23,8 +23,7 @@ from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Op
 from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic, random_id
-from spark_2pc_sink.reference.metadata.topic_names import CLUSTER_METADATA, colliding, name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _log = logging.getLogger(__name__)

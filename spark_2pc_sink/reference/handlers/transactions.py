@@ -6,9 +6,8 @@ Nothing is decided here but what the coordinator cannot know: which partitions e
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from kafka.protocol import admin, producer
 
@@ -25,7 +24,6 @@ from spark_2pc_sink.reference.coordinator import (
 )
 from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
-from spark_2pc_sink.reference.coordinator.fields import STRING_BYTES_MAX
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,
@@ -35,8 +33,9 @@ from spark_2pc_sink.reference.coordinator.plans import (
     ListTransactionsReply,
     TransactionDescription,
 )
+from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
+from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
@@ -49,13 +48,6 @@ _MarkerTopicResult = _MarkerResult.WritableTxnMarkerTopicResult
 _MarkerPartitionResult = _MarkerTopicResult.WritableTxnMarkerPartitionResult
 _Listing = admin.ListTransactionsResponse.TransactionState
 _Description = admin.DescribeTransactionsResponse.TransactionState
-
-
-class Topics(Protocol):
-    """Where it is known which topics there are; the catalog."""
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
 
 
 class TransactionHandlers:
@@ -193,7 +185,7 @@ class TransactionHandlers:
                                 _MarkerPartitionResult(partition_index=index, error_code=code) for index, code in rows
                             ],
                         )
-                        for topic, rows in _by_topic(codes.items()).items()
+                        for topic, rows in by_topic(codes.items()).items()
                     ],
                 )
                 for producer_id, codes in merged.items()
@@ -288,13 +280,6 @@ async def _refused(marker: Any) -> dict[TopicPartition, int]:
     return dict.fromkeys(_marked(marker), Code.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def _by_topic(rows: Iterable[tuple[TopicPartition, int]]) -> dict[str, list[tuple[int, int]]]:
-    topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for partition, value in rows:
-        topics[partition.topic].append((partition.partition, value))
-    return topics
-
-
 def _topic_results(reply: AddPartitionsReply) -> list[Any]:
     return [
         _TxnTopicResult(
@@ -303,14 +288,12 @@ def _topic_results(reply: AddPartitionsReply) -> list[Any]:
                 _TxnPartitionResult(partition_index=index, partition_error_code=code) for index, code in rows
             ],
         )
-        for topic, rows in _by_topic(reply.results).items()
+        for topic, rows in by_topic(reply.results).items()
     ]
 
 
 def _description(row: TransactionDescription) -> Any:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for partition in row.partitions:
-        topics[partition.topic].append(partition.partition)
+    topics = by_topic((partition, None) for partition in row.partitions)
     return _Description(
         error_code=row.code,
         transactional_id=row.transactional_id,
@@ -319,5 +302,8 @@ def _description(row: TransactionDescription) -> Any:
         transaction_start_time_ms=row.start_ms,
         producer_id=row.pair.producer_id,
         producer_epoch=row.pair.epoch,
-        topics=[_Description.TopicData(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+        topics=[
+            _Description.TopicData(topic=topic, partitions=[index for index, _ in rows])
+            for topic, rows in topics.items()
+        ],
     )

@@ -1,4 +1,4 @@
-"""Which transactions were aborted on a partition: what a read_committed reader must skip.
+"""Index of aborted transactions of a partition: what a read_committed reader must skip.
 
 Kafka keeps it in ``.txnindex`` files (``TransactionIndex``); here it is in memory and rebuilt from the end markers
 when the log is opened. Entries are in the order of their markers.

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets: the answer to OffsetForLeaderEpoch (KIP-101, KIP-320).
+"""Leader epochs and the offsets that each wrote: the answer to OffsetForLeaderEpoch (KIP-101, KIP-320).
 
 Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
 An epoch in which nothing was written is forgotten when the next one begins, as by ``LeaderEpochFileCache.assign``.

@@ -1,4 +1,4 @@
-"""What the batches of a partition say about it: producers, aborted transactions, leader epochs, the stable offset.
+"""State of a partition that follows from its batches: producers, aborted transactions, leader epochs, stable offset.
 
 Pure: the same batches in the same order make the same state, whether they are being appended or read back.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from spark_2pc_sink.reference.log.aborted_index import AbortedIndex
 from spark_2pc_sink.reference.log.leader_epochs import LeaderEpochs
 from spark_2pc_sink.reference.log.producer_state import ProducerStates
-from spark_2pc_sink.reference.storage.batches import BatchHeader
 from spark_2pc_sink.reference.storage.records import read_marker
+from spark_2pc_sink.wire.batch_format import BatchHeader
 
 
 @dataclass(frozen=True)

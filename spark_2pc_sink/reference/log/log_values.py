@@ -1,4 +1,4 @@
-"""What a partition is told, and what it answers: the small values of `partition_log`."""
+"""Values that go into a partition log and come out of it."""
 
 from __future__ import annotations
 

@@ -35,26 +35,13 @@ from spark_2pc_sink.reference.log.producer_state import (
     Standing,
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
-from spark_2pc_sink.reference.storage.batches import (
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-    Buffer,
-    Stamped,
-    build_batch,
-    read_header,
-    stamp_batch,
-)
+from spark_2pc_sink.reference.storage.batches import Stamped, build_batch, stamp_batch
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
-from spark_2pc_sink.reference.storage.records import (
-    KeyValue,
-    StoredRecord,
-    build_marker,
-    decode_records,
-    encode_records,
-)
+from spark_2pc_sink.reference.storage.records import KeyValue, build_marker, decode_records, encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
 
 
 class PartitionLog:
@@ -322,7 +309,7 @@ class PartitionLog:
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
-    def records(self, offset: int = 0) -> Iterator[StoredRecord]:
+    def records(self, offset: int = 0) -> Iterator[Record]:
         """Every record from ``offset`` to the log's end, for loading state logs; control records included.
 
         Raises:
@@ -445,7 +432,7 @@ class PartitionLog:
     def _fetched(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedData:
         return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
-    def _found(self, record: StoredRecord, isolation: Isolation) -> FoundOffset:
+    def _found(self, record: Record, isolation: Isolation) -> FoundOffset:
         if record.offset >= self.limit(isolation):
             return NOWHERE
         return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)

@@ -1,10 +1,10 @@
-"""What a partition leader knows of producers, and what it lets them append: pure rules, no I/O, no clock.
+"""Producers of a partition and what they may append: pure rules, no I/O, no clock.
 
 The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
 "Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an
 entry (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log
 has the same one; what is in memory only, from the first question to the coordinator until the first record, is in
-`guards`.
+`verification_guards`.
 
 A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then tells what it wrote
 (`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_LIMIT
-from spark_2pc_sink.reference.log.verification_guards import Guard, Guards
-from spark_2pc_sink.reference.storage.batches import NO_SEQUENCE, SEQUENCE_COUNT, BatchHeader
+from spark_2pc_sink.reference.log.verification_guards import Guard, VerificationGuards
+from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequence
 
 #: How many batches are remembered to recognise a retry: a producer has at most five requests on their way
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
@@ -74,7 +74,7 @@ class ProducerEntry:
     def written(self, header: BatchHeader) -> ProducerEntry:
         """The entry after a data batch: a new epoch forgets the batches, a transaction that is open stays so."""
         memory = BatchMemory(
-            (header.last_sequence - header.last_offset_delta) % SEQUENCE_COUNT,
+            next_sequence(header.last_sequence, -header.last_offset_delta),
             header.last_sequence,
             header.base_offset,
             header.last_offset,
@@ -189,7 +189,7 @@ class ProducerStates:
     def __init__(self, *, verification: bool = True) -> None:
         self._verification = verification
         self._entries: dict[int, ProducerEntry] = {}
-        self._guards = Guards()
+        self._guards = VerificationGuards()
         # First offset of each open transaction to its producer id. Offsets only grow, so the first is the smallest.
         self._open: dict[int, int] = {}
 
@@ -285,7 +285,7 @@ class ProducerStates:
             return True  # nothing is known: the producer's records may have expired
         if header.producer_epoch != entry.epoch:
             return first == 0
-        return first == (entry.last_sequence + 1) % SEQUENCE_COUNT
+        return first == next_sequence(entry.last_sequence, 1)
 
     # --- effects ------------------------------------------------------------------------------------------------------
 

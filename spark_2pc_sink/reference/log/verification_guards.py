@@ -1,4 +1,4 @@
-"""Which questions to the coordinator still hold: the guards of one partition, in memory only (KIP-890, "Verification").
+"""Verification guards: which questions to the coordinator still hold, in memory only (KIP-890, "Verification").
 
 A guard is taken when the coordinator is asked about a transaction, and is used up by the transaction's first record,
 or taken away by a marker that comes in between. A reopened log has none: what was on its way is asked again.
@@ -40,7 +40,7 @@ class Verifying:
         return self
 
 
-class Guards:
+class VerificationGuards:
     """The guards of one partition, at most one for each producer id."""
 
     def __init__(self) -> None:

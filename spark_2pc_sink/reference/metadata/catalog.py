@@ -1,4 +1,4 @@
-"""What the node knows of its cluster: topics and their logs, configs, ACLs, feature levels, producer id blocks.
+"""Catalog of the cluster: topics and their logs, configs, ACLs, feature levels, producer id blocks.
 
 In a Kafka cluster this is the controller's metadata. Every change is durable before the call that makes it returns,
 and nobody sees it before: the new state is written beside the old one, put in its place, and only then shown. Without

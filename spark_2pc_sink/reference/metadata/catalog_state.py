@@ -1,4 +1,4 @@
-"""What the node knows of its cluster, as one immutable value, and the JSON that it is kept as.
+"""State of the catalog as one immutable value, the JSON that it is kept as, and the rules of topic names.
 
 Kafka keeps the same in its metadata log (KIP-500); a single node needs no log of changes, only the last state.
 """
@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
 
 #: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
+#: The topic of a KRaft cluster's own log, which no client may create.
+CLUSTER_METADATA: Final = "__cluster_metadata"
+#: Directories are called after topics, with a partition number behind: 255 bytes are what file systems take.
+NAME_LENGTH_MAX: Final = 249
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
 _FORMAT_VERSION: Final = 1
 _NEEDED: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS})
 
-#: One ACL as JSON keeps it; `security` writes and reads its fields.
+#: One ACL as JSON keeps it; `acls` writes and reads its fields.
 AclRow: TypeAlias = Mapping[str, Any]
 
 
@@ -82,6 +89,29 @@ class CatalogState:
         gone = {topic.name for topic in topics}
         left = {name: topic for name, topic in self.topics.items() if name not in gone}
         return replace(self, topics=left, removing=(*self.removing, *topics))
+
+
+def name_fault(name: str) -> str | None:
+    """What is wrong with a name, in Kafka's words; None when nothing is."""
+    if not name:
+        fault = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        fault = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        fault = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif _LEGAL.fullmatch(name) is None:
+        fault = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return None
+    return f"Topic name is invalid: {fault}"
+
+
+def colliding(name: str, existing: Iterable[str]) -> str | None:
+    """A topic whose metrics could not be told from those of the new one: '.' and '_' are one there."""
+    if not {".", "_"} & set(name):
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
 
 
 def random_id() -> uuid.UUID:

@@ -1,4 +1,4 @@
-"""The figures of `metrics` for Prometheus, over HTTP."""
+"""Prometheus endpoint of the metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from spark_2pc_sink.reference.metrics.figures import Snapshot
+from spark_2pc_sink.reference.metrics.snapshot import Snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 
 #: A scraper sends a request of some hundred bytes, at once, and is alone.

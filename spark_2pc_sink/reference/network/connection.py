@@ -1,4 +1,4 @@
-"""One connection: bytes in and out, with bounds on everything that a client can make grow.
+"""Connection: bytes in and out, with bounds on everything that a client can make grow.
 
 What a client may cost, beyond the request that is carried out: frames read ahead up to `REQUESTS_AHEAD_MAX` and
 `BYTES_AHEAD_MAX`, one frame being received, and one reply beyond the transport's high-water mark. A client that does
@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.network.framing import FrameReader
-from spark_2pc_sink.reference.network.request_channel import Door, Session
+from spark_2pc_sink.reference.network.request_channel import ListenerContext, RequestChannel
 from spark_2pc_sink.reference.network.tls import certificate_principal
 from spark_2pc_sink.reference.protocol.dispatch import Reply
 
@@ -67,16 +67,16 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection.
 
     Args:
-        door: of its listener.
+        listener: what its connections share.
         registry: told when it opens and closes.
     """
 
-    def __init__(self, door: Door, registry: Registry) -> None:
-        self._door = door
+    def __init__(self, listener: ListenerContext, registry: Registry) -> None:
+        self._listener = listener
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         limits = registry.limits
-        bytes_max = limits.request_bytes_max if door.users is None else limits.login_request_bytes_max
+        bytes_max = limits.request_bytes_max if listener.users is None else limits.login_request_bytes_max
         self._reader = FrameReader(registry.scratch, frame_bytes_max=bytes_max)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
@@ -99,21 +99,21 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
         if not self._registry.has_room:
-            self._door.metrics.connections_refused += 1
+            self._listener.metrics.connections_refused += 1
             limit = self._registry.limits.connections_max
             _log.warning("refused %s: max.connections=%d are open, or the server stops", self._peer, limit)
             transport.abort()
             return
-        self._door.metrics.connections_accepted += 1
+        self._listener.metrics.connections_accepted += 1
         transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
-        self._session = Session(
-            self._door,
+        self._channel = RequestChannel(
+            self._listener,
             client_host=address[0].partition("%")[0] if address else "",
             principal=certificate_principal(transport.get_extra_info("peercert")),
             send=self._send,
             fail=self._fail,
         )
-        if not self._session.logged_in:
+        if not self._channel.logged_in:
             self._timers["login"] = self._loop.call_later(LOGIN_DEADLINE_S, self._check_login)
         self._timers["idle"] = self._loop.call_later(self._idle_s_max, self._check_idle)
         self._admitted = True
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         Kafka's clients close both ways at once, so this is nearly always the end: a long poll must not go on for it.
         """
         self._ended = True
-        self._session.client_gone()
+        self._channel.client_gone()
         self._wake()
         return self._transport.get_extra_info("sslcontext") is None
 
@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         for timer in self._timers.values():
             timer.cancel()
         if self._admitted:
-            self._session.client_gone()
+            self._channel.client_gone()
         self._registry.closed(self)
         self._wake()
         self.resume_writing()
@@ -175,11 +175,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while (frame := await self._next_frame()) is not None:
                 self._busy = True
-                await self._session.carry_out(frame)
+                await self._channel.carry_out(frame)
                 self._busy = False
-                if self._session.logged_in:
+                if self._channel.logged_in:
                     self._reader.frame_bytes_max = self._registry.limits.request_bytes_max
-            await self._session.finish()
+            await self._channel.finish()
             if self._reader.broken is not None:
                 self._fail(self._reader.broken)
         except Exception as error:  # noqa: BLE001 - one connection must not take the server along
@@ -223,13 +223,13 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = True
         self._frames.clear()
         self._frame_bytes = 0
-        self._session.client_gone()
+        self._channel.client_gone()
         self._wake()
         self.resume_writing()
 
     def cancel(self) -> None:
         """Stop waiting for anything."""
-        self._session.cancel()
+        self._channel.cancel()
         self._transport.abort()
 
     @property
@@ -243,10 +243,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._failed = True
         if isinstance(error, RemoteProtocolError):
-            self._door.metrics.protocol_errors += 1
+            self._listener.metrics.protocol_errors += 1
             _log.warning("closed the connection of %s: %s", self._peer, error)
         else:
-            self._door.metrics.handler_errors += 1
+            self._listener.metrics.handler_errors += 1
             _log.error("closed the connection of %s: a request failed", self._peer, exc_info=error)
         self._ended = True
         self._frames.clear()
@@ -261,22 +261,22 @@ class Connection(asyncio.BufferedProtocol):
             self._timers["close"] = self._loop.call_later(CLOSE_DEADLINE_S, self._transport.abort)
 
     def _check_login(self) -> None:
-        if not self._session.logged_in and not self._transport.is_closing():
-            self._door.metrics.failed_logins += 1
+        if not self._channel.logged_in and not self._transport.is_closing():
+            self._listener.metrics.failed_logins += 1
             _log.warning("closed the connection of %s: no login within %g s", self._peer, LOGIN_DEADLINE_S)
             self._transport.abort()
 
     def _check_idle(self) -> None:
         """Close when nothing has moved for too long, unless a request is being carried out."""
         unsent_bytes = self._transport.get_write_buffer_size()
-        if self._busy or self._session.busy or unsent_bytes < self._unsent_bytes:
+        if self._busy or self._channel.busy or unsent_bytes < self._unsent_bytes:
             self._active_s = self._loop.time()
         self._unsent_bytes = unsent_bytes
         left_s = self._active_s + self._idle_s_max - self._loop.time()
         if left_s > 0:
             self._timers["idle"] = self._loop.call_later(left_s, self._check_idle)
             return
-        self._door.metrics.connections_idle += 1
+        self._listener.metrics.connections_idle += 1
         _log.info("closed the connection of %s: idle for %g s", self._peer, self._idle_s_max)
         self._transport.abort()
 

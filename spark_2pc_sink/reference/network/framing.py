@@ -1,4 +1,4 @@
-"""Bytes to frames: every message of the Kafka protocol has its length in four bytes before it.
+"""Framing: every message of the Kafka protocol has its length in four bytes before it.
 
 A `FrameReader` says where the next bytes shall be received. Short frames arrive in a scratch buffer that all
 connections share and are copied out of it; a frame that is longer than what has arrived gets a buffer of its own, into

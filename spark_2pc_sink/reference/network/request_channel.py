@@ -1,4 +1,4 @@
-"""The requests of one connection, carried out in their order, answered in their order.
+"""Request channel of a connection: requests are carried out and answered in their order.
 
 One at a time, as Kafka does; only Produce requests that follow each other overlap, while earlier ones wait for the
 disk. The next one begins when the one before has called ``context.appended()``, so records stand in the logs in the
@@ -43,7 +43,7 @@ class NetworkMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class ListenerContext:
     """What all connections of one listener share.
 
     Args:
@@ -59,11 +59,11 @@ class Door:
     failed_login_delay_ms: int
 
 
-class Session:
+class RequestChannel:
     """Who is on a connection, and what of its requests is under way.
 
     Args:
-        door: of the listener.
+        listener: what its connections share.
         client_host: the address of the peer.
         principal: who it is, as long as it does not log in.
         send: takes the bytes of a reply, and drops them once the connection ends.
@@ -72,16 +72,16 @@ class Session:
 
     def __init__(
         self,
-        door: Door,
+        listener: ListenerContext,
         *,
         client_host: str,
         principal: str = ANONYMOUS,
         send: Callable[[Reply], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self._door = door
+        self._listener = listener
         self._client_host = client_host
-        self._login = None if door.users is None else Login(door.users)
+        self._login = None if listener.users is None else Login(listener.users)
         self._send = send
         self._fail = fail
         self._produces: deque[asyncio.Task[None]] = deque()
@@ -108,11 +108,11 @@ class Session:
             RemoteProtocolError: the connection is to be ended, without a traceback.
             Exception: whatever a handler raised; the connection is to be ended.
         """
-        self._door.metrics.requests += 1
+        self._listener.metrics.requests += 1
         if self._login is not None and self._login.takes_bare_frames:
             await self._follow(self._login.bare_frame(frame))
             return
-        call = self._door.dispatcher.read(frame)
+        call = self._listener.dispatcher.read(frame)
         if self._login is not None:
             await self._log_in(self._login, call)
         elif call.api is Api.PRODUCE:
@@ -144,7 +144,7 @@ class Session:
 
     def _become(self, principal: str) -> None:
         self._principal = principal
-        self._access = self._door.access_of(principal, self._client_host)
+        self._access = self._listener.access_of(principal, self._client_host)
 
     def _context(self, call: Call, appended: Callable[[], None] = nothing_waits) -> RequestContext:
         return RequestContext(
@@ -153,7 +153,7 @@ class Session:
             principal=self._principal,
             access=self._access,
             client_host=f"/{self._client_host}",
-            advertised=self._door.advertised,
+            advertised=self._listener.advertised,
             appended=appended,
         )
 
@@ -170,8 +170,8 @@ class Session:
     async def _follow(self, step: Step) -> None:
         """Send what the login answers; a refusal waits, so that passwords cannot be tried fast."""
         if step.refused is not None:
-            self._door.metrics.failed_logins += 1
-            await asyncio.sleep(self._door.failed_login_delay_ms / 1000)
+            self._listener.metrics.failed_logins += 1
+            await asyncio.sleep(self._listener.failed_login_delay_ms / 1000)
         if step.reply is not None:
             self._send(step.reply)
         if step.refused is not None:
@@ -181,7 +181,7 @@ class Session:
             self._become(step.principal)
 
     async def _answer(self, call: Call) -> None:
-        answer = self._door.dispatcher.answer(call, self._context(call))
+        answer = self._listener.dispatcher.answer(call, self._context(call))
         if call.handler is None or not call.handler.only_reads:
             reply = await answer
         else:
@@ -218,7 +218,7 @@ class Session:
         reply: Reply | None = None
         failure: Exception | None = None
         try:
-            reply = await self._door.dispatcher.answer(call, context)
+            reply = await self._listener.dispatcher.answer(call, context)
         except Exception as error:  # noqa: BLE001 - handed on below, in its turn
             failure = error
         context.appended()

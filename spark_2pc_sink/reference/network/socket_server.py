@@ -1,4 +1,4 @@
-"""The listeners of the server, and the connections that came through them."""
+"""Socket server: the listeners, and the connections that came through them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_2pc_sink.reference.config.listeners import Listener
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.network.connection import Connection, Limits
 from spark_2pc_sink.reference.network.framing import SCRATCH_BYTES
-from spark_2pc_sink.reference.network.request_channel import AccessOf, Door, NetworkMetrics
+from spark_2pc_sink.reference.network.request_channel import AccessOf, ListenerContext, NetworkMetrics
 from spark_2pc_sink.reference.network.tls import server_context
 from spark_2pc_sink.reference.protocol.dispatch import Dispatcher
 
@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.protocol.dispatch import Dispatcher
 TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
 
 
-class TcpServer:
+class SocketServer:
     """Listens, and serves everyone who connects.
 
     Args:
@@ -128,10 +128,10 @@ class TcpServer:
 
     async def _bind(self, listener: Listener) -> None:
         """Bind a listener; its connections learn the port that it got."""
-        doors: list[Door] = []
+        contexts: list[ListenerContext] = []
         tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(doors[0], self),
+            lambda: Connection(contexts[0], self),
             listener.endpoint.host or None,
             listener.endpoint.port,
             backlog=self._properties.socket_listen_backlog_size,
@@ -145,8 +145,8 @@ class TcpServer:
         told_host, told_port = listener.advertised or (listener.endpoint.host, 0)
         advertised = (told_host, told_port or port)
         self.advertised.append(advertised)
-        doors.append(
-            Door(
+        contexts.append(
+            ListenerContext(
                 dispatcher=self._dispatcher,
                 access_of=self._access_of,
                 metrics=self.metrics,

@@ -1,4 +1,4 @@
-"""What a handler is given and what it gives back."""
+"""APIs of the server, the context of a request, and the type of a handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames to requests and responses to frames, by kafka-python's message classes.
+"""Codec: frames to requests and responses to frames, by kafka-python's message classes.
 
 A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
 response classes themselves. The headers are read and written here: the library would copy a whole request for its

@@ -1,4 +1,4 @@
-"""From a frame to the handler that carries it out, and from its answer to the bytes of the reply."""
+"""Dispatch: from a frame to the handler that carries it out, and from its answer to the bytes of the reply."""
 
 from __future__ import annotations
 

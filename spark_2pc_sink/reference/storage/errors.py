@@ -1,4 +1,4 @@
-"""What can be wrong with the bytes of a partition."""
+"""Errors of the bytes of a partition."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from spark_2pc_sink.reference.storage.batches import Buffer
+from spark_2pc_sink.wire.batch_format import Buffer
 
 SUFFIX: Final = ".log"
 #: Decimal digits of the base offset in a file's name (``LogFileUtils.filenamePrefixFromOffset``).

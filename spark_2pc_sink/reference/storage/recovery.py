@@ -1,4 +1,4 @@
-"""What opening a segment does: read every batch, check it, and cut off what a crash has torn.
+"""Recovery of a segment: every batch is read and checked, and a torn end is cut off.
 
 There is no marker of a clean end: every start checks everything, which costs about a second per gigabyte and per
 hundred thousand batches. In the last segment the log ends at the first batch whose length, CRC or offset is wrong, and
@@ -12,15 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spark_2pc_sink.reference.storage.batches import (
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    BatchHeader,
-    read_header,
-    whole,
-)
+from spark_2pc_sink.reference.storage.batches import whole
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.segments import Segment
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
 #: Read at once; a batch that is larger is read by itself.
 READ_BYTES = 4 * 1024 * 1024

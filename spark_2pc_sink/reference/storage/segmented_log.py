@@ -7,20 +7,17 @@ one place where the event loop waits for the disk, for what was written since th
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
-from spark_2pc_sink.reference.storage.batches import LOG_OVERHEAD_BYTES, BatchHeader, Stamped
+from spark_2pc_sink.reference.storage.batches import Stamped
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
 from spark_2pc_sink.reference.storage.recovery import recover_segment
 from spark_2pc_sink.reference.storage.segments import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, Segment
-
-_LOG_OVERHEAD: Final = struct.Struct(">qi")  # base offset, length
+from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class SegmentedLog:
         segment = self._segments[index]
         position = segment.position_of(offset)
         head = segment.file.read(position, LOG_OVERHEAD_BYTES)
-        first_bytes = _LOG_OVERHEAD.unpack(head)[1] + LOG_OVERHEAD_BYTES
+        first_bytes = LOG_OVERHEAD.unpack(head)[1] + LOG_OVERHEAD_BYTES
         count = max(max_bytes, first_bytes) if min_one else max_bytes
         data = segment.file.read(position, count)
         end, reached_limit = _whole_batches(data, limit_offset)
@@ -221,7 +218,7 @@ def _whole_batches(data: bytes, limit_offset: int) -> tuple[int, bool]:
     """Bytes of the whole batches below ``limit_offset`` at the front, and whether the limit ended them."""
     end = 0
     while end + LOG_OVERHEAD_BYTES <= len(data):
-        base_offset, length = _LOG_OVERHEAD.unpack_from(data, end)
+        base_offset, length = LOG_OVERHEAD.unpack_from(data, end)
         if base_offset >= limit_offset:
             return end, True
         following = end + LOG_OVERHEAD_BYTES + length

@@ -11,9 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from spark_2pc_sink.reference.storage.batches import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, Stamped, read_header
+from spark_2pc_sink.reference.storage.batches import Stamped
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
 #: index.interval.bytes: more than so many bytes are between two entries.
 INDEX_INTERVAL_BYTES: Final = 4096

@@ -1,4 +1,4 @@
-"""End markers on the partitions of this node, for the coordinator and for WriteTxnMarkers."""
+"""Marker writer: end markers on the partitions of this node, for the coordinator and for WriteTxnMarkers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 

@@ -47,10 +47,10 @@ from spark_2pc_sink.reference.coordinator import (
     step,
     unrecorded,
 )
-from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, Reply
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
 from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker

@@ -1,4 +1,4 @@
-"""Before the first record of a transaction in a partition: its leader asks the coordinator (KIP-890, 2 and 3).
+"""Verification of a transaction's first record in a partition: its leader asks the coordinator (KIP-890, 2 and 3).
 
 A client that produces with v12, or commits offsets with v5, relies on the leader to add the partition; for older ones
 the leader verifies that it was added. `coordinator.leader_answers` says which, and how the answer is passed on.

@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.request_channel import AccessOf
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.dispatch import Dispatcher, join
 from tests.unit.reference.waiting import within
@@ -36,10 +36,10 @@ def dispatcher(*families: Handlers) -> Dispatcher:
 @asynccontextmanager
 async def serving(
     *families: Handlers, properties: Mapping[str, str] | None = None, access_of: AccessOf | None = None
-) -> AsyncIterator[TcpServer]:
+) -> AsyncIterator[SocketServer]:
     """A server on a free port of 127.0.0.1, stopped at the end."""
     chosen = BrokerProperties.from_mapping({"listeners": "PLAINTEXT://127.0.0.1:0", **(properties or {})})
-    server = TcpServer(dispatcher(*families), chosen, access_of=access_of or (lambda _principal, _host: FULL_ACCESS))
+    server = SocketServer(dispatcher(*families), chosen, access_of=access_of or (lambda _principal, _host: FULL_ACCESS))
     await server.start()
     try:
         yield server
@@ -56,7 +56,7 @@ class Client:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def connect(cls, server: TcpServer, index: int = 0, **options: Any) -> Client:
+    async def connect(cls, server: SocketServer, index: int = 0, **options: Any) -> Client:
         host, port = server.addresses[index]
         client = cls(*await asyncio.open_connection(host, port, **options))
         _CLIENTS.setdefault(server, []).append(client)
@@ -102,7 +102,7 @@ class Client:
 
 
 #: The clients of each server, closed with it.
-_CLIENTS: dict[TcpServer, list[Client]] = {}
+_CLIENTS: dict[SocketServer, list[Client]] = {}
 
 
 def metadata(function: HandlerFunction, *, only_reads: bool = False) -> Handlers:

@@ -28,12 +28,12 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
 from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
-from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
+from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
-from spark_2pc_sink.reference.handlers.producers import ProducerHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog import ProducerIds
@@ -223,8 +223,8 @@ class Node:
         self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
         self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
         self.fetching = FetchHandlers(self.cluster)
-        self.offsets = OffsetHandlers(self.cluster)
-        self.producers = ProducerHandlers(self.cluster)
+        self.offsets = ListOffsetsHandlers(self.cluster)
+        self.producers = DescribeProducersHandlers(self.cluster)
 
     def clock(self) -> int:
         return self.now_ms

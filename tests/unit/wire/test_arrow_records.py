@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.wire import arrow_records
-from spark_2pc_sink.wire.arrow_records import BATCH_HEADER_BYTES, encode_sections
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, Row, columns, rows
@@ -46,7 +47,7 @@ def test_several_sections_in_one_pass_are_those_of_each_alone(batches: list[list
         assert section.buffer.to_pybytes() == alone.buffer.to_pybytes()
         assert section.ends.tolist() == alone.ends.tolist()
         assert section.content_starts.tolist() == alone.content_starts.tolist()
-        assert section.frame[BATCH_HEADER_BYTES:] == alone.frame[BATCH_HEADER_BYTES:] == section.buffer.to_pybytes()
+        assert section.frame[HEADER_BYTES:] == alone.frame[HEADER_BYTES:] == section.buffer.to_pybytes()
 
 
 def test_large_binary_and_binary_columns_mix() -> None:

@@ -1,4 +1,4 @@
-"""Columns of varints against the arithmetic of Kafka's ``ByteUtils``, and against kafka-python's encoder."""
+"""Varints, one and in columns, against the arithmetic of Kafka's ``ByteUtils`` and kafka-python's encoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_2pc_sink.wire.varints import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varints import encode_varint as our_varint
+from spark_2pc_sink.wire.varints import read_unsigned, read_varint
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -37,3 +39,16 @@ def test_a_varint_grows_exactly_at_its_corners(bits: int) -> None:
     expected = [len(kafka_varint(int(corner))) for corner in corners]
     assert Varints.of(corners).sizes.tolist() == expected
     assert expected == [bits // 7 + 1, bits // 7 + 2, bits // 7 + 1, bits // 7 + 2]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_one_number_is_what_kafka_python_writes_and_reads_back(number: int) -> None:
+    data = our_varint(number)
+    assert data == kafka_varint(number)
+    assert read_varint(b"x" + data + b"y", 1) == (number, 1 + len(data))
+
+
+def test_a_varint_that_does_not_end_in_time_is_refused() -> None:
+    assert read_unsigned(b"\xff\xff\xff\xff\x0f", 0, bytes_max=5) == (2**32 - 1, 5)
+    with pytest.raises(IndexError, match="more than 5 bytes"):
+        read_unsigned(b"\xff" * 9, 0, bytes_max=5)

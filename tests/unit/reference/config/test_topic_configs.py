@@ -19,9 +19,9 @@ from spark_2pc_sink.reference.config.topic_configs import (
     note_topic_configs,
     topic_entries,
 )
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.metadata.topic_names import colliding, name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import colliding, name_fault
 
 #: Names, types and defaults as DescribeConfigs of Kafka 4.4.0 gives them for a new topic.
 KAFKA = {

@@ -18,9 +18,9 @@ from spark_2pc_sink.reference.coordinator.events import (
     Operation,
     Resource,
 )
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply
 from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 
 from .access import denied
 from .driver import RELEASED, T0, T1, T2, TID, Driver, metadata

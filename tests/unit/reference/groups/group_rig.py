@@ -14,7 +14,6 @@ from kafka.protocol import admin, consumer, producer
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups.members import GroupSettings
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
@@ -22,6 +21,7 @@ from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker

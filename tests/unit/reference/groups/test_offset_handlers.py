@@ -12,8 +12,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import TOPIC, GroupRig, codes_of, running_groups
 

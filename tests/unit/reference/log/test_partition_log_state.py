@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 from spark_2pc_sink.reference.log.aborted_index import AbortedIndex, AbortedTransaction
 from spark_2pc_sink.reference.log.log_state import LogState
 from spark_2pc_sink.reference.log.producer_state import EndedTransaction
-from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7
 #: Producer id, first offset, offset of the marker: one after the other, side by side, and one inside another.

@@ -20,7 +20,7 @@ from spark_2pc_sink.reference.log.producer_state import (
     Writer,
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
-from spark_2pc_sink.reference.storage.batches import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7
 SEQUENCE_LAST = 2**31 - 1

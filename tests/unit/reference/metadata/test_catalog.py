@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
-from spark_2pc_sink.reference.storage.batches import read_header
+from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
 PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)

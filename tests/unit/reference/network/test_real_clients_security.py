@@ -22,7 +22,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.network.socket_server import SocketServer
 from tests.unit.reference.net import dispatcher
 from tests.unit.reference.waiting import DEADLINE_S
 
@@ -35,17 +35,17 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_al
 
 
 @contextmanager
-def running(properties: Mapping[str, str]) -> Iterator[TcpServer]:
+def running(properties: Mapping[str, str]) -> Iterator[SocketServer]:
     """A server in a thread, because these clients block."""
     ready = Event()
-    started: list[tuple[TcpServer, Callable[[], object]]] = []
+    started: list[tuple[SocketServer, Callable[[], object]]] = []
 
     async def run() -> None:
         chosen = BrokerProperties.from_mapping(properties)
         stopped = asyncio.Event()
         with ThreadPoolExecutor(1) as executor:
             catalog = await Catalog.open(None, chosen, executor=executor)
-            server = TcpServer(
+            server = SocketServer(
                 dispatcher(ClusterHandlers(catalog).handlers()), chosen, access_of=lambda _principal, _host: FULL_ACCESS
             )
             await server.start()
@@ -69,7 +69,7 @@ def running(properties: Mapping[str, str]) -> Iterator[TcpServer]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TcpServer, Path]]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SocketServer, Path]]:
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
@@ -117,13 +117,13 @@ PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL", "SSL")
 Look = Callable[[str, str, str | None, str | None, Path], int]
 
 
-def address_of(server: TcpServer, protocol: str) -> str:
+def address_of(server: SocketServer, protocol: str) -> str:
     return "{}:{}".format(*server.addresses[PROTOCOLS.index(protocol)])
 
 
 @pytest.mark.parametrize("look", [confluent, kafka_python])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_clients_come_in(server: tuple[TcpServer, Path], protocol: str, look: Look) -> None:
+def test_clients_come_in(server: tuple[SocketServer, Path], protocol: str, look: Look) -> None:
     found, authority = server
     user, password = ("alice", "secret") if "SASL" in protocol else (None, None)
     assert look(address_of(found, protocol), protocol, user, password, authority) == 1
@@ -133,7 +133,7 @@ def test_clients_come_in(server: tuple[TcpServer, Path], protocol: str, look: Lo
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "secret")])
 def test_clients_with_a_wrong_login_do_not(
-    server: tuple[TcpServer, Path], protocol: str, user: str, password: str, look: Look
+    server: tuple[SocketServer, Path], protocol: str, user: str, password: str, look: Look
 ) -> None:
     found, authority = server
     failed = found.metrics.failed_logins
@@ -143,7 +143,7 @@ def test_clients_with_a_wrong_login_do_not(
 
 
 @pytest.mark.parametrize("look", [confluent, kafka_python])
-def test_clients_without_a_login_do_not(server: tuple[TcpServer, Path], look: Look) -> None:
+def test_clients_without_a_login_do_not(server: tuple[SocketServer, Path], look: Look) -> None:
     found, authority = server
     errors = found.metrics.protocol_errors
     with pytest.raises((KafkaException, KafkaError)):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.socket_server import TcpServer
+from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import (
     METADATA_VERSION,
@@ -82,7 +82,7 @@ async def test_a_port_that_is_taken_is_an_error_and_leaves_no_listener_behind() 
         listeners = f"PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:{port}"
         names = "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"
         properties = BrokerProperties.from_mapping({"listeners": listeners, "listener.security.protocol.map": names})
-        server = TcpServer(dispatcher(), properties, access_of=lambda *_: None)  # type: ignore[arg-type]
+        server = SocketServer(dispatcher(), properties, access_of=lambda *_: None)  # type: ignore[arg-type]
         with pytest.raises(OSError, match="address already in use"):
             await server.start()
         socket.create_server(server.addresses[0]).close()

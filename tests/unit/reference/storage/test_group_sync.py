@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.reference.storage.batches import build_batch, read_header, stamp_batch
+from spark_2pc_sink.reference.storage.batches import build_batch, stamp_batch
 from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import (
     INLINE_BYTES_MAX,
@@ -18,6 +18,7 @@ from spark_2pc_sink.reference.storage.group_sync import (
 )
 from spark_2pc_sink.reference.storage.records import encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.wire.batch_format import read_header
 
 DEADLINE_S = 20
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.reference.storage import recovery
-from spark_2pc_sink.reference.storage.batches import BatchHeader, build_batch, read_header, stamp_batch
+from spark_2pc_sink.reference.storage.batches import build_batch, stamp_batch
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, segment_name
 from spark_2pc_sink.reference.storage.records import encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.wire.batch_format import BatchHeader, read_header
 
 
 class Log(SegmentedLog):

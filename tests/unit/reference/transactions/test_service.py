@@ -23,8 +23,8 @@ from spark_2pc_sink.reference.coordinator import (
     Settings,
     TransactionState,
 )
-from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
+from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
 from tests.unit.reference.coordinator.driver import RELEASED, metadata

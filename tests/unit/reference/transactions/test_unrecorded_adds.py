@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
-from spark_2pc_sink.reference.coordinator.internal_topics import TRANSACTION_STATE
+from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
 from tests.unit.reference.node import TID, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded

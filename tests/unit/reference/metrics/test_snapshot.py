@@ -13,10 +13,10 @@ from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, Tra
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metrics.figures import LATE_PADDING_MS, Snapshot, take_snapshot
 from spark_2pc_sink.reference.metrics.prometheus import MetricsServer, render
+from spark_2pc_sink.reference.metrics.snapshot import LATE_PADDING_MS, Snapshot, take_snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
-from spark_2pc_sink.reference.storage.batches import read_header
+from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
 TIMEOUT_MS = 900_000

@@ -11,8 +11,8 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation
-from spark_2pc_sink.reference.coordinator.internal_topics import GROUP_OFFSETS
-from spark_2pc_sink.reference.handlers.records import RecordHandlers
+from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
+from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import Isolation
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import Api
@@ -53,7 +53,7 @@ async def delete(
         ],
     )
     request = DeleteRecordsRequest(topics=[asked], timeout_ms=1000)
-    handler = RecordHandlers(catalog).handlers()[Api.DELETE_RECORDS]
+    handler = DeleteRecordsHandlers(catalog).handlers()[Api.DELETE_RECORDS]
     response: Any = await exchange(handler.function, request, DeleteRecordsResponse, version, access=access)
     (found,) = response.topics[0].partitions
     return found.error_code, found.low_watermark

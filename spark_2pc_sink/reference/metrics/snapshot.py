@@ -1,4 +1,4 @@
-"""What there is to watch.
+"""Metrics of the reference coordinator at one moment.
 
 The two that say that something is wrong come from the proposals. A transaction that stays open holds every
 read_committed reader back; with two-phase commit no timeout ends it, so KIP-939 ("Metric Changes") measures how long

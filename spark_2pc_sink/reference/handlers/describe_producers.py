@@ -1,16 +1,16 @@
-"""DescribeProducers: what partition leaders know of producers, so that hanging transactions are found (KIP-664)."""
+"""DescribeProducers: the producers that partition leaders know, so that hanging transactions are found (KIP-664)."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka.protocol.admin import DescribeProducersResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import Operation
+from spark_2pc_sink.reference.handlers.topic_lookup import find_log, topic_refusal
 from spark_2pc_sink.reference.log.log_values import ProducerDescription
-from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.metadata.topic_names import name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import Logs
 
@@ -19,22 +19,15 @@ _PartitionResponse: Final = _TopicResponse.PartitionResponse
 _ProducerState: Final = _PartitionResponse.ProducerState
 
 
-class Cluster(Logs, Protocol):
-    """What DescribeProducers needs of the catalog."""
-
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
-
-
-class ProducerHandlers:
+class DescribeProducersHandlers:
     """DescribeProducers v0.
 
     Args:
-        cluster: the catalog.
+        logs: the catalog.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
 
     def handlers(self) -> Handlers:
         """The version is that of Kafka 4.4.0."""
@@ -52,20 +45,16 @@ class ProducerHandlers:
     def _topic_code(self, context: RequestContext, name: str) -> Code:
         if name_fault(name) is not None:
             return Code.INVALID_TOPIC_EXCEPTION
-        if not context.access.allows(Operation.READ, Resource.TOPIC, name):
-            return Code.TOPIC_AUTHORIZATION_FAILED
-        return Code.NONE if self._cluster.topic(name) is not None else Code.UNKNOWN_TOPIC_OR_PARTITION
+        return topic_refusal(context, Operation.READ, name)
 
-    def _partition(self, topic: str, index: int, code: Code) -> Any:
-        log = None if code else self._cluster.log(topic, index)
-        if log is None:
-            failed = code or Code.UNKNOWN_TOPIC_OR_PARTITION
-            return _PartitionResponse(partition_index=index, error_code=failed, error_message=None, active_producers=[])
+    def _partition(self, topic: str, index: int, refusal: Code) -> Any:
+        log = refusal or find_log(self._logs, topic, index)
+        refused = isinstance(log, Code)
         return _PartitionResponse(
             partition_index=index,
-            error_code=Code.NONE,
+            error_code=log if refused else Code.NONE,
             error_message=None,
-            active_producers=[_producer(found) for found in log.producers()],
+            active_producers=[] if isinstance(log, Code) else [_producer(found) for found in log.producers()],
         )
 
 

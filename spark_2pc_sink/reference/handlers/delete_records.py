@@ -7,7 +7,8 @@ from typing import Any, Final
 from kafka.protocol.admin import DeleteRecordsResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import Operation
+from spark_2pc_sink.reference.handlers.topic_lookup import find_log, topic_refusal
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
@@ -19,7 +20,7 @@ _EVERYTHING: Final = -1
 _NO_LOW_WATERMARK: Final = -1
 
 
-class RecordHandlers:
+class DeleteRecordsHandlers:
     """DeleteRecords v0 to v2.
 
     Args:
@@ -60,18 +61,15 @@ class RecordHandlers:
         )
 
     def _refusal(self, context: RequestContext, name: str) -> Code | None:
-        if not context.access.allows(Operation.DELETE, Resource.TOPIC, name):
-            return Code.TOPIC_AUTHORIZATION_FAILED
         topic = self._catalog.topic(name)
-        if topic is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
-        return Code.INVALID_TOPIC_EXCEPTION if topic.internal else None
+        internal = topic is not None and topic.internal
+        return topic_refusal(context, Operation.DELETE, name) or (Code.INVALID_TOPIC_EXCEPTION if internal else None)
 
     def _start(self, name: str, partition: int, offset: int) -> int | Code:
         """The first offset to keep, or why not."""
-        log = self._catalog.log(name, partition)
-        if log is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        log = find_log(self._catalog, name, partition)
+        if isinstance(log, Code):
+            return log
         if not log.settings.deletable:
             return Code.POLICY_VIOLATION
         if offset == _EVERYTHING:
@@ -80,8 +78,7 @@ class RecordHandlers:
         return offset if 0 <= offset <= log.high_watermark else Code.OFFSET_OUT_OF_RANGE
 
     def _result(self, name: str, partition: int, code: Code) -> Any:
-        log = self._catalog.log(name, partition) if code is Code.NONE else None
-        if code is Code.NONE and log is None:
-            code = Code.UNKNOWN_TOPIC_OR_PARTITION  # deleted meanwhile
-        low_watermark = _NO_LOW_WATERMARK if log is None else log.log_start_offset
-        return _PartitionResult(partition_index=partition, low_watermark=low_watermark, error_code=code)
+        log = code or find_log(self._catalog, name, partition)  # it may have been deleted meanwhile
+        if isinstance(log, Code):
+            return _PartitionResult(partition_index=partition, low_watermark=_NO_LOW_WATERMARK, error_code=log)
+        return _PartitionResult(partition_index=partition, low_watermark=log.log_start_offset, error_code=Code.NONE)

@@ -1,0 +1,90 @@
+"""Lookup of the topics and partitions that a request names: the log, or the code that says why not.
+
+Every API that names partitions walks the same way: for each topic `find_topic`, for each of its partitions `find_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
+from spark_2pc_sink.reference.protocol.api import RequestContext
+from spark_2pc_sink.reference.transactions.marker_writer import Logs
+
+#: The client does not say which leader it takes this one for.
+ANY_EPOCH: Final = -1
+_Value = TypeVar("_Value")
+
+
+class Topics(Protocol):
+    """Where topics are found by name; the catalog."""
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, or None."""
+
+
+class Cluster(Logs, Topics, Protocol):
+    """Where topics and logs are found; the catalog."""
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic, or None."""
+
+
+def find_topic(
+    cluster: Cluster, context: RequestContext, operation: Operation, *, name: str, topic_id: UUID | None, by_id: bool
+) -> tuple[str, Code]:
+    """The name of a topic, and why all its partitions are refused, or NONE.
+
+    A name that no topic has is none of the reasons: its partitions are not found.
+
+    Args:
+        cluster: the catalog.
+        context: the client.
+        operation: what it wants to do with the topic.
+        name: as the request gives it; not looked at with ``by_id``.
+        topic_id: as the request gives it; looked at only with ``by_id``.
+        by_id: the version of the request names topics by their ids.
+    """
+    if by_id:
+        topic = None if topic_id is None else cluster.topic_by_id(topic_id)
+        if topic is None:
+            return "", Code.UNKNOWN_TOPIC_ID
+        name = topic.name
+    return name, topic_refusal(context, operation, name)
+
+
+def topic_refusal(context: RequestContext, operation: Operation, name: str) -> Code:
+    """TOPIC_AUTHORIZATION_FAILED where the client may not do that, else NONE."""
+    allowed = context.access.allows(operation, Resource.TOPIC, name)
+    return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
+
+
+def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
+    """The log of a partition, or why it cannot be used.
+
+    Args:
+        logs: the catalog.
+        topic: its name.
+        partition: its number.
+        leader_epoch: of the leader that the client takes this one for (KIP-320).
+    """
+    log = logs.log(topic, partition)
+    if log is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    if leader_epoch in {ANY_EPOCH, log.leader_epoch}:
+        return log
+    return Code.FENCED_LEADER_EPOCH if leader_epoch < log.leader_epoch else Code.UNKNOWN_LEADER_EPOCH
+
+
+def by_topic(rows: Iterable[tuple[TopicPartition, _Value]]) -> dict[str, list[tuple[int, _Value]]]:
+    """Values of partitions as answers have them: topic by topic, with the numbers of the partitions."""
+    topics: dict[str, list[tuple[int, _Value]]] = {}
+    for partition, value in rows:
+        topics.setdefault(partition.topic, []).append((partition.partition, value))
+    return topics

@@ -1,0 +1,146 @@
+"""Kafka's internal topics: their names, and their records as bytes by Kafka's own schemas.
+
+The ``.json`` files beside this module are those of Apache Kafka 4.4.0 (``common/message`` in its libraries
+kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class of each. In front of
+every record stands an int16: of a key its kind of record, of a value its version.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from types import new_class
+from typing import Any, Final
+
+from kafka.protocol.api_data import ApiData
+from kafka.protocol.consumer import metadata as consumer_metadata
+
+from spark_2pc_sink.errors import RemoteProtocolError
+
+#: Of the transaction coordinator.
+TRANSACTION_STATE: Final = "__transaction_state"
+#: Of the group coordinator.
+GROUP_OFFSETS: Final = "__consumer_offsets"
+#: Of the share coordinator. The reference broker has none, and keeps the name from clients all the same, as Kafka does.
+SHARE_GROUP_STATE: Final = "__share_group_state"
+#: Topics that clients may read but neither produce to nor add to a transaction (``Topic.INTERNAL_TOPICS``).
+INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, SHARE_GROUP_STATE})
+
+#: A string outside of flexible versions has an int16 length.
+STRING_BYTES_MAX: Final = 32767
+
+_PREFIX: Final = struct.Struct(">h")
+
+
+def _patched(_: type, schema: dict[str, Any]) -> dict[str, Any]:
+    """What kafka-python wants of a schema: the type ``data``, versions of every field, and tags in their order."""
+    fields = [{"versions": field.get("taggedVersions"), **field} for field in schema["fields"]]
+    return {**schema, "type": "data", "fields": sorted(fields, key=lambda field: field.get("tag", -1))}
+
+
+def _class(name: str) -> Any:
+    """The class of a schema, which kafka-python finds by its name."""
+    patch: dict[str, Any] = {"json_patch": classmethod(_patched)}
+    return new_class(name, (ApiData,), {"load_json": __package__}, lambda namespace: namespace.update(patch))
+
+
+TransactionLogKey = _class("TransactionLogKey")
+TransactionLogValue = _class("TransactionLogValue")
+OffsetCommitKey = _class("OffsetCommitKey")
+OffsetCommitValue = _class("OffsetCommitValue")
+GroupMetadataKey = _class("GroupMetadataKey")
+GroupMetadataValue = _class("GroupMetadataValue")
+#: What a consumer says when it joins a group; a part of GroupMetadataValue. This schema comes with kafka-python.
+ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscription
+
+
+def encode_key(key: Any) -> bytes:
+    """The bytes of a key.
+
+    Raises:
+        RemoteProtocolError: a string is longer than a record can hold.
+    """
+    return _encode(key, prefix=key.json["apiKey"], version=0)
+
+
+def encode_value(value: Any, version: int) -> bytes:
+    """The bytes of a value.
+
+    Raises:
+        RemoteProtocolError: as for a key.
+    """
+    return _encode(value, prefix=version, version=version)
+
+
+def prefix_of(data: bytes, *, peer: str) -> int:
+    """The number in front of a record.
+
+    Args:
+        data: a key or a value.
+        peer: who wrote it, for the error's sentence.
+
+    Raises:
+        RemoteProtocolError: the bytes are too few.
+    """
+    if len(data) < _PREFIX.size:
+        raise RemoteProtocolError(peer=peer, detail=f"a record of {len(data)} bytes")
+    return int(_PREFIX.unpack_from(data)[0])
+
+
+def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
+    """The value of class ``kind`` in ``data``; unknown tags of a later Kafka are skipped (KIP-915).
+
+    Raises:
+        RemoteProtocolError: an unknown version, or bytes that do not fit the schema.
+    """
+    version = prefix_of(data, peer=peer)
+    if not 0 <= version <= kind.max_version:
+        raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version}")
+    return decode(kind, data, version=version, peer=peer)
+
+
+def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool = False) -> Any:
+    """The record of class ``kind`` in ``data``, read as ``version`` whatever stands in front of it.
+
+    Args:
+        kind: one of the classes of this module.
+        data: the record.
+        version: of the schema.
+        peer: who wrote it, for the error's sentence.
+        prefix_only: later versions may have added fields behind.
+
+    Raises:
+        RemoteProtocolError: bytes that do not fit the schema.
+    """
+    prefix_of(data, peer=peer)
+    rest = io.BytesIO(data[_PREFIX.size :])
+    try:
+        found = kind.decode(rest, version=version, header=False)
+        _refuse_nulls(found, version)
+    except (ValueError, struct.error) as error:
+        raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} cannot be read: {error}") from error
+    left = b"" if prefix_only else rest.read()
+    if left:
+        raise RemoteProtocolError(peer=peer, detail=f"{len(left)} bytes after the end of {kind.__name__} v{version}")
+    return found
+
+
+def _encode(record: Any, *, prefix: int, version: int) -> bytes:
+    try:
+        body: bytes = record.encode(version=version, header=False)
+    except struct.error as error:
+        detail = f"what no {type(record).__name__} can hold: {error}"
+        raise RemoteProtocolError(peer="the client", detail=detail) from error
+    return _PREFIX.pack(prefix) + body
+
+
+def _refuse_nulls(record: Any, version: int) -> None:
+    """kafka-python reads a null also where the schema has none."""
+    for name, field in record.fields.items():
+        value = getattr(record, name)
+        if value is None and field.tag is None and not field.nullable_for_version_q(version):
+            if field.for_version_q(version):
+                raise ValueError(f"{name} is null")
+        elif field.is_struct_array():
+            for part in value or ():
+                _refuse_nulls(part, version)

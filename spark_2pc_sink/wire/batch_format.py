@@ -1,0 +1,237 @@
+"""Kafka's record batch v2, byte by byte: its header, its records, its end markers.
+
+The layout is that of ``DefaultRecordBatch`` in Kafka's sources (KIP-98, "Message Format")::
+
+    base offset: int64 | length: int32 | partition leader epoch: int32 | magic: int8 = 2 | crc: uint32 |
+    attributes: int16 | last offset delta: int32 | base timestamp: int64 | max timestamp: int64 |
+    producer id: int64 | producer epoch: int16 | base sequence: int32 | record count: int32 | records
+
+The length counts everything behind it, the CRC-32C covers everything behind itself. A record is ``length |
+attributes: int8 | timestamp delta | offset delta | key | value | headers``. Its numbers, but for the attributes, are
+zigzag varints; in front of key and value stands their length, -1 for null.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.wire.varints import read_varint
+
+#: What holds the bytes of a batch.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+#: A sequence number is an int32 that is never negative: 2147483647 is followed by 0
+#: (``DefaultRecordBatch.incrementSequence``).
+SEQUENCE_COUNT: Final = 2**31
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+MAGIC: Final = 2
+COMPRESSION_BITS: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+#: The largest number of a compression: zstd.
+COMPRESSION_MAX: Final = 4
+
+#: The header in three parts: what a broker stamps, magic and CRC, what the CRC covers.
+STAMP: Final = struct.Struct(">qii")  # base offset, length, partition leader epoch
+MAGIC_AND_CRC: Final = struct.Struct(">bI")
+CHECKED: Final = struct.Struct(">hiqqqhii")  # attributes to record count
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+#: Base offset and length: what stands in front of the bytes that the length counts.
+LOG_OVERHEAD: Final = struct.Struct(">qi")
+LOG_OVERHEAD_BYTES: Final = LOG_OVERHEAD.size
+#: Bytes of a batch before its records.
+HEADER_BYTES: Final = HEADER.size
+#: Bytes before those that the CRC covers.
+CRC_END: Final = HEADER_BYTES - CHECKED.size
+
+CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+#: Types of control records that end a transaction.
+ABORT: Final = 0
+COMMIT: Final = 1
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch, field by field as on the wire.
+
+    Args:
+        length: of what follows it, in bytes.
+        last_offset_delta: of the last record, also when compaction has removed it.
+        max_timestamp_ms: the largest of any record, or the time of the append.
+        producer_id: -1 for a producer that is neither idempotent nor transactional.
+        producer_epoch: of the transaction; in a control batch of transaction.version 2 that of the transaction + 1.
+        base_sequence: of the first record; -1 in a control batch.
+    """
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapped round; -1 where the batch has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) % SEQUENCE_COUNT
+
+    @property
+    def has_producer(self) -> bool:
+        """True for idempotent and transactional producers."""
+        return self.producer_id >= 0
+
+    @property
+    def transactional(self) -> bool:
+        """True for the data and the end marker of a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def control(self) -> bool:
+        """True where the records are a broker's own (end markers), not a producer's."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def log_append_time(self) -> bool:
+        """True where the broker stamped the batch, and every record has ``max_timestamp_ms``."""
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+    @property
+    def compression(self) -> int:
+        """The number of the compression: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & COMPRESSION_BITS
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as a consumer would see it, and the header of its batch."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    batch: BatchHeader
+
+
+@dataclass(frozen=True)
+class EndMarker:
+    """The control record that ends a transaction on a partition (KIP-98, "Control Records")."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """The sequence number ``count`` records after ``sequence``; wraps from 2147483647 to 0."""
+    return (sequence + count) % SEQUENCE_COUNT
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``, unchecked; at least `HEADER_BYTES` bytes must be there."""
+    return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of a batch, one by one: for looking at a log, not for reading much of it.
+
+    Args:
+        section: the records, decompressed.
+        header: of their batch.
+
+    Raises:
+        RemoteProtocolError: the records are not what the header announces.
+    """
+    position = 0
+    for _ in range(header.record_count):
+        try:
+            record, position = _read_record(section, position, header)
+        except (IndexError, UnicodeDecodeError) as error:
+            raise broken(header.base_offset, f"the record at byte {position}: {error}") from error
+        yield record
+    if position != len(section):
+        raise broken(header.base_offset, f"{len(section) - position} bytes behind the last record")
+
+
+def end_marker(record: Record | None) -> EndMarker | None:
+    """The end marker that the one record of a control batch is; None where it ends no transaction.
+
+    Args:
+        record: None for a batch that compaction has emptied.
+
+    Raises:
+        RemoteProtocolError: the record is no control record.
+    """
+    if record is None:
+        return None
+    if record.key is None or len(record.key) < CONTROL_KEY.size:
+        raise broken(record.batch.base_offset, f"a control record with the key {record.key!r}")
+    _, kind = CONTROL_KEY.unpack_from(record.key)
+    if kind not in {ABORT, COMMIT}:
+        return None
+    if record.value is None or len(record.value) < MARKER_VALUE.size:
+        raise broken(record.batch.base_offset, f"an end marker with the value {record.value!r}")
+    _, coordinator_epoch = MARKER_VALUE.unpack_from(record.value)
+    return EndMarker(kind == COMMIT, coordinator_epoch)
+
+
+def broken(base_offset: int, detail: str) -> RemoteProtocolError:
+    """The error for a batch that nobody can read."""
+    return RemoteProtocolError(
+        peer="the writer of a record batch", detail=f"the batch at offset {base_offset}: {detail}"
+    )
+
+
+def _read_record(section: bytes, start: int, header: BatchHeader) -> tuple[Record, int]:
+    length, position = read_varint(section, start)
+    stop = position + length
+    if length <= 0 or stop > len(section):
+        raise IndexError(f"its length is {length}, the section has {len(section)} bytes")
+    timestamp_delta, position = read_varint(section, position + 1)  # behind the attributes, which are unused
+    offset_delta, position = read_varint(section, position)
+    key, position = _read_bytes(section, position)
+    value, position = _read_bytes(section, position)
+    header_count, position = read_varint(section, position)
+    headers = []
+    for _ in range(header_count):
+        name, position = _read_bytes(section, position)
+        content, position = _read_bytes(section, position)
+        headers.append(((name or b"").decode(), content))
+    if position != stop:
+        raise IndexError(f"it ends at byte {position}, its length says {stop}")
+    timestamp_ms = header.max_timestamp_ms if header.log_append_time else header.base_timestamp_ms + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers), header), stop
+
+
+def _read_bytes(section: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(section, position)
+    if length < 0:
+        return None, position
+    if position + length > len(section):
+        raise IndexError(f"{length} bytes at {position}, the section has {len(section)}")
+    return section[position : position + length], position + length

@@ -12,8 +12,6 @@ from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import DualWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 QUERY_DEADLINE_S = 100
 
 
-def start_query(stream: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Path | str) -> StreamingQuery:
+def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str) -> StreamingQuery:
     """Start a query that ends when it has handed over what is there now."""
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     return writer.trigger(availableNow=True).start()

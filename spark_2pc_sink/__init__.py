@@ -56,8 +56,7 @@ __all__ = [
     "status",
 ]
 
-# Loaded when first asked for: a runbook that only recovers needs no Spark, and jdbc_state, which recovery imports,
-# itself imports the errors from here.
+# Loaded when first asked for: a runbook that only recovers needs no Spark.
 _HOMES = {
     "DualWriteError": "errors",
     "PreparedTxnState": "ids",

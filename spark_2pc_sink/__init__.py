@@ -56,7 +56,8 @@ __all__ = [
     "status",
 ]
 
-# Loaded when first asked for: a runbook that only recovers needs no Spark.
+# Loaded when first asked for: a runbook that only recovers needs no Spark, and jdbc_state, which recovery imports,
+# itself imports the errors from here.
 _HOMES = {
     "DualWriteError": "errors",
     "PreparedTxnState": "ids",

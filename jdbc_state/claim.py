@@ -1,4 +1,4 @@
-"""The claim as one SQL statement: check who owns the row, count, take over, and read."""
+"""Claim of a state row as one SQL statement: it checks who owns the row, counts, takes the row over, and reads it."""
 
 from __future__ import annotations
 

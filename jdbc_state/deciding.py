@@ -1,4 +1,4 @@
-"""The deciding transaction: the batch's rows and the state row, in one COMMIT (KIP-939, "Normal processing recipe")."""
+"""Deciding transaction: the batch's rows and the state row, in one COMMIT (KIP-939, "Normal processing recipe")."""
 
 from __future__ import annotations
 

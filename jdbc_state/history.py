@@ -1,4 +1,4 @@
-"""The history: what the state row said after each batch, written in the very statement that changed the row.
+"""History of a state row: a copy after each batch, written in the statement that changed the row.
 
 A line is a copy of the row under the number that the row has as ``decision``. What adds to the batches (a decision, a
 batch without records, an adoption) takes the next number; what becomes of a batch is noted in its own line. So the

@@ -1,4 +1,4 @@
-"""The same store without a database: for tests, simulations, and a look at the semantics in a hundred lines.
+"""State store in memory: for tests and simulations, and to read what a store does without its SQL.
 
 A true fake: it is held to the same tests as the store on PostgreSQL. It keeps what was committed and forgets what was
 not, a claim ends older deciding transactions, and a COMMIT that meets such an end is unknown.

@@ -1,4 +1,4 @@
-"""The state row, what may become of it, and the contract that every store keeps.
+"""State row: its fields, its legal moves, and the contract that every store keeps.
 
 A row says which Kafka transaction (``producerId:epoch``) the data in this database belongs to, and whether Kafka has
 followed (KIP-939, "Normal processing recipe"). Its status moves only along :data:`TRANSITIONS`; both stores and their

@@ -1,4 +1,4 @@
-"""The moves of a row as SQL: one conditional UPDATE each, and its line of the history in the same statement.
+"""Moves of a state row as SQL: one conditional UPDATE each, with its line of the history in the same statement.
 
 ``WHERE transactional_id = … AND generation = …`` is lock, check and write in one, at every isolation level: a driver
 whose claim is not the newest meets no row, and then writes no line either.

@@ -1,4 +1,4 @@
-"""What is between a client and the server: nothing, or a pooler, in the mode that shows."""
+"""Connection poolers: whether one is between a client and the server, and in which mode."""
 
 from __future__ import annotations
 

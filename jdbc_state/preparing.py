@@ -1,4 +1,4 @@
-"""How the tables come to be, and come to this version: also when two drivers start for the first time at one moment."""
+"""Making, migrating and checking the tables, also when two drivers start for the first time at one moment."""
 
 from __future__ import annotations
 

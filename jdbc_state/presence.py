@@ -1,4 +1,4 @@
-"""A session by which a driver is seen to live: named after its claim, idle, and without a transaction.
+"""Presence session: an idle database session, named after a claim, by which a driver is seen to live.
 
 A driver is in a transaction of the database for a part of its time only. What tells whether it lives while its tasks
 run, or while it waits for its next batch, is this session: it is there from the claim on, made anew where it breaks,

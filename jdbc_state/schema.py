@@ -1,4 +1,4 @@
-"""The two tables as Python and as SQL, for whoever makes them.
+"""Schema of the state table and of its history, as SQLAlchemy's tables and as SQL.
 
 They are of version 2. What it means for programs of another version:
 

@@ -1,4 +1,4 @@
-"""Sessions of drivers: how they are named and found, and how those of older drivers are ended.
+"""Database sessions of drivers: their names, how they are found, and how those of older drivers are ended.
 
 A driver that holds a claim is seen by a session of its own, which does nothing (`presence`): ``2pc@<id>:<sink>:
 <generation>``, where the sink is a hash of its state table and id. An idle session holds no lock that would tell one

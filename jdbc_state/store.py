@@ -1,4 +1,4 @@
-"""The store of state rows in PostgreSQL."""
+"""State store in PostgreSQL."""
 
 from __future__ import annotations
 

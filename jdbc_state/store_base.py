@@ -1,4 +1,4 @@
-"""What both stores share: who claims, and what each move of a status writes. Which move is legal says ``model``."""
+"""Base of both stores: who claims, and what each move writes. Which move is legal is in ``model``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version of a table is there, and what to do where it is another.
+"""Versions of the tables: which one is there, and what to do where it is not this package's.
 
 A version is told by the columns and the primary key: these are what the statements of this package need, whoever made
 the table and however it was copied. The comment that says it too is lost by ``pg_dump --no-comments`` and missing from

@@ -1,4 +1,4 @@
-"""A bound for waits that no time-out of the server can bound: the answer to a request that was sent."""
+"""Watchdog: cuts a connection whose answer does not come in time, which no time-out of the server can do."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from spark_2pc_sink.testing import free_port, wait_until
 from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
 from tests.chaos.processes import descendants
-from tests.harness.driver_process import ROOT
+from tests.harness import ROOT
 
 WORKERS = 2
 #: Room for the executors of two drivers: a stopped one keeps its own.

@@ -12,8 +12,8 @@ import psutil
 
 from tests.chaos.jobs import ChaosJob, Comparison, Sides
 from tests.chaos.processes import MissedError, descendants
+from tests.harness import ROOT
 from tests.harness.driver_config import DriverConfig
-from tests.harness.driver_example import EXAMPLES
 from tests.harness.driver_process import DriverProcess, Nursery
 
 NAME = "orders"
@@ -133,6 +133,7 @@ class OrdersJob(ChaosJob):
 
 def _example(name: str) -> Any:
     """A module of the examples, which are programs and no package."""
-    if str(EXAMPLES) not in sys.path:
-        sys.path.insert(0, str(EXAMPLES))
+    examples = str(ROOT / "examples")
+    if examples not in sys.path:
+        sys.path.insert(0, examples)
     return importlib.import_module(name)

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from spark_2pc_sink.testing import wait_until
+from tests.harness import ROOT
 from tests.harness.driver_config import STOP, DriverConfig, Fault
-from tests.harness.driver_process import ROOT, DriverProcess
+from tests.harness.driver_process import DriverProcess
 
 _DEADLINE_S = 30.0
 _TIMES = 20

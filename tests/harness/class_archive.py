@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from spark_2pc_sink.testing import spark as sparks
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM, KafkaBroker, class_archive, find_libs
+from tests.harness.streams import start_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,16 +76,8 @@ def _run_stream(spark: SparkSession, directory: Path) -> None:
 
     source = str(directory / "source")
     spark.range(0, 100, 1, 2).write.json(source)
-    query = (
-        spark.readStream.schema("id BIGINT")
-        .option("maxFilesPerTrigger", 1)
-        .json(source)
-        .writeStream.foreachBatch(through_tasks)
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    stream = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).json(source)
+    start_query(stream, through_tasks, directory / "checkpoint").awaitTermination()
 
 
 def _end(spark: SparkSession) -> None:

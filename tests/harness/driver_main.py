@@ -58,7 +58,7 @@ def run_driver(path: Path) -> int:
     journal.write("started", pid=os.getpid())
     try:
         if config.example:
-            from tests.harness.driver_example import run_example  # noqa: PLC0415 - as below
+            from tests.harness.driver_spark import run_example  # noqa: PLC0415 - as below
 
             if not run_example(config, journal, faults):
                 return 1

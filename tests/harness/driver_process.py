@@ -19,9 +19,9 @@ from typing import Any
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.processes import pause_all
 from spark_2pc_sink.testing.spark import spark_environment
+from tests.harness import ROOT
 from tests.harness.driver_config import KILL, DriverConfig
 
-ROOT = Path(__file__).resolve().parents[2]
 #: For anything that a driver does: seconds at most, on a machine that is busy with ten other things.
 DRIVER_DEADLINE_S = 90.0
 #: The same for one with Spark, whose start alone takes six seconds on an idle machine.

@@ -1,8 +1,10 @@
-"""A driver that is a real streaming query in Spark."""
+"""A driver that is a streaming query in Spark: over files of rows, or the orders example."""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,8 @@ from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
-from spark_2pc_sink.testing.spark import start_spark
+from spark_2pc_sink.testing.spark import quick_java_options, start_spark
+from tests.harness import ROOT, streams
 from tests.harness.driver_config import DriverConfig, Journal
 from tests.harness.driver_faults import Faults
 
@@ -19,9 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-_ROOT = Path(__file__).resolve().parents[2]
-#: It needs no connector.
+#: The query over files needs no connector.
 _SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2"}
+#: Executors of one core, two of them at a time, so that a second driver finds room beside a stopped one.
+_EXAMPLE_SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+}
 #: The read of COPY's input in which a part of the rows has been sent: the first is its header, the second has rows.
 _READ_WITH_ROWS_SENT = 3
 
@@ -57,7 +66,7 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
         StreamingQueryException: the query failed for another reason.
     """
     stop_inside_copy(faults)
-    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=_ROOT, quick=True, settings=_SETTINGS)
+    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=_SETTINGS)
     journal.write("spark", version=spark.version)
     sink = WatchedSink(journal, faults, **config.sink)
     try:
@@ -74,12 +83,39 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
 def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWriteSink) -> StreamingQuery:
     """Start the query over the files of ``folder``: one file is one batch, in the order of the files' times."""
     stream = spark.readStream.schema("id BIGINT, payload STRING").option("maxFilesPerTrigger", 1).json(folder)
-    return (
-        stream.writeStream.foreachBatch(sink)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
+    return streams.start_query(stream, sink, checkpoint)
+
+
+def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
+    """Run examples/orders_stream.py as a user would, with the command line of ``config``, until it ends.
+
+    Returns:
+        False when the sink raised an error, which is in the journal then, or when the example's own comparison of
+        both sides has found a difference.
+    """
+    sys.path.insert(0, str(ROOT / "examples"))
+    import orders_stream  # noqa: PLC0415 - an example is no package
+
+    stop_inside_copy(faults)
+    java = dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), quick_java_options())
+    settings = " ".join(f"--conf '{name}={value}'" for name, value in {**_EXAMPLE_SETTINGS, **java}.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"
+    sinks: list[WatchedSink] = []
+
+    def make_sink(**options: object) -> WatchedSink:
+        sinks.append(WatchedSink(journal, faults, **options))
+        return sinks[-1]
+
+    setattr(orders_stream, "DualWriteSink", make_sink)  # noqa: B010 - a class is not assignable for type checkers
+    try:
+        status = orders_stream.main(config.example)
+    except Exception:
+        if any(sink.failed for sink in sinks):
+            return False
+        raise
+    if status:
+        journal.write("error", type="Difference", text=f"the example ended with {status}")
+    return status == 0
 
 
 def stop_inside_copy(faults: Faults) -> None:

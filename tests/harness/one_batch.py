@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink import DualWriteSink
+from tests.harness.streams import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,13 +17,7 @@ def write_one_batch(spark: SparkSession, directory: Path, options: str, *, rows:
     """Write the numbers below ``rows`` in one batch, with the sink's options as JSON, and stop Spark."""
     source = directory / "input"
     spark.range(0, rows, 1, 4).write.parquet(str(source))
-    query = (
-        spark.readStream.schema("id BIGINT")
-        .parquet(str(source))
-        .writeStream.foreachBatch(DualWriteSink(value=value, **json.loads(options)))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    stream = spark.readStream.schema("id BIGINT").parquet(str(source))
+    query = start_query(stream, DualWriteSink(value=value, **json.loads(options)), directory / "checkpoint")
     assert query.awaitTermination(100), "the batch did not end within 100 s"
     spark.stop()

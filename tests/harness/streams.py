@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
 
 QUERY_DEADLINE_S = 100
+
+
+def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str) -> StreamingQuery:
+    """Start a query that ends when it has handed over what is there now."""
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(availableNow=True).start()
 
 
 @dataclass
@@ -67,13 +74,8 @@ class FileStream:
             StreamingQueryException: any other failure of the query.
         """
         failures: list[BaseException] = []
-        query = (
-            (self.frame() if frame is None else frame)
-            .writeStream.foreachBatch(_Recorder(sink, failures))
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
+        stream = self.frame() if frame is None else frame
+        query = start_query(stream, _Recorder(sink, failures), self.checkpoint)
         try:
             if not query.awaitTermination(QUERY_DEADLINE_S):
                 message = f"the query did not end within {QUERY_DEADLINE_S} s"

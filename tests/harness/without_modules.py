@@ -10,9 +10,8 @@ import runpy
 import subprocess
 import sys
 from importlib.abc import MetaPathFinder
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.harness import ROOT
 
 
 class _NotInstalled(MetaPathFinder):

@@ -22,7 +22,8 @@ from psycopg2 import errors
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from jdbc_state import SqlStateStore, application_name, ddl
+from jdbc_state import SqlStateStore, StateRow, application_name, ddl
+from jdbc_state.claim import Claimant
 from jdbc_state.connections import driver_connection
 from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
@@ -300,15 +301,24 @@ def test_a_claim_is_tried_a_bounded_number_of_times(
             claim(store)
 
 
-def test_a_row_that_somebody_is_just_inserting_is_waited_for(store: SqlStateStore, database: str) -> None:
-    """C3: the claim meets the key of a row that it cannot see yet."""
+def test_a_row_that_somebody_is_just_inserting_is_waited_for(
+    store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3: the claim meets the key of a row that it cannot see yet, also when it looks who is in its way."""
+    look = store._standing
     with session(database) as cursor:
+
+        def look_and_commit(claimant: Claimant) -> StateRow | None:
+            found = look(claimant)
+            cursor.connection.commit()
+            return found
+
+        monkeypatch.setattr(store, "_standing", look_and_commit)
         cursor.execute(
             "INSERT INTO kafka_transaction_state "
             "SELECT %s, '', 'none', '', 7, NULL, NULL, NULL, NULL, 0, 0, '', '{}', now(), NULL, NULL",
             [ID],
         )
-        threading.Timer(0.5, cursor.connection.commit).start()
         assert claim(store).generation == 8
 
 

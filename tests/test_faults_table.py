@@ -47,7 +47,7 @@ def rows() -> list[Row]:
 def docstrings_of(path: Path) -> dict[str, str]:
     """The test functions of a module, with their docstrings; the module's own has no name."""
     found = ast.parse(path.read_text(), filename=str(path))
-    scopes = [found, *(node for node in found.body if isinstance(node, ast.ClassDef))]
+    scopes: list[ast.Module | ast.ClassDef] = [found, *(node for node in found.body if isinstance(node, ast.ClassDef))]
     functions = {
         node.name: ast.get_docstring(node) or ""
         for scope in scopes

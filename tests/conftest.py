@@ -46,6 +46,9 @@ settings.register_profile("fast", settings.get_profile("dev"), max_examples=10)
 settings.register_profile("ci", settings.get_profile("dev"), print_blob=True, max_examples=60)
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_000)
 
+#: Files with a slow test: long ones, even where their slow tests are left out.
+_SLOW_FILES = pytest.StashKey[set[Path]]()
+
 # Fixtures by which a test is recognised to need a server; a marker follows, by which it can be selected.
 _MARKERS = {
     "brokers": ("kafka", "java"),
@@ -80,7 +83,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark tests by the servers that they use; here, before ``-m`` selects by marker."""
+    """Mark tests by the servers that they use, and note files with slow tests; before ``-m`` selects by marker."""
+    if item.get_closest_marker("slow") is not None:
+        item.config.stash.setdefault(_SLOW_FILES, set()).add(item.path)
     for fixture, markers in _MARKERS.items():
         if fixture in getattr(item, "fixturenames", ()):
             for marker in markers:
@@ -101,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     # A slip shows in seconds then. Stable, and after pytest-randomly: the order within each part stays random. By
     # files, which xdist keeps together; the long ones first, so that at the end no process waits for the other's.
-    slow = _paths(items, {"slow"})
+    slow = config.stash.get(_SLOW_FILES, set())
     with_servers = slow | _paths(items, {marker for markers in _MARKERS.values() for marker in markers})
     items.sort(key=lambda item: (item.path in with_servers, item.path not in slow))
 

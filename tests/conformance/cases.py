@@ -3,8 +3,8 @@
 Cases are data. Producer ids and places are written by names, which each subject fills with its own: `CURRENT` is the
 producer id of the transactional id that is given and `PREVIOUS` the one that it had before; `NEW`, `NEWER` and `NEWEST`
 are the first, second and third that the subject hands out; nobody has `UNKNOWN`. ``CURRENT.at(7)`` is a pair: that
-producer id at epoch 7. `HERE` are partitions of the case alone, `SHARED` are partitions where only the coordinator's
-view matters.
+producer id at epoch 7. ``OWN`` in an answer is the epoch of the coordinator that is asked. `HERE` are partitions of
+the case alone, `SHARED` are partitions where only the coordinator's view matters.
 
 A step is a request and its answer: ``(init(CURRENT.at(7)), granted(CURRENT.at(8)))``,
 ``(add(CURRENT.at(6)), Code.PRODUCER_FENCED)``, ``(produce(NEW.at(0), sequence=0), written(0))``.

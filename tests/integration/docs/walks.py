@@ -43,11 +43,11 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
     *("cli", "sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/table"),
-    *("transactions", "recovery", "producer", "jdbc_state"),
+    *("transactions", "recovery", "producer"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/record_schemas"),
-    *("wire", "recipe", "options", "testing"),
+    *("wire", "recipe", "options", "testing", "jdbc_state"),
 )
 #: Modules that hold values alone, and are below the rooms beside them by the contracts.
 VALUES: Final = frozenset({"sink/report"})

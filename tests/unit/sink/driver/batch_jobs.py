@@ -12,7 +12,8 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from tests.unit.fakes.fake_kafka import FakeClock, FakeKafka
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.fake_kafka import FakeKafka
 
 ID = "orders"
 PARTITION = TopicPartition("orders", 0)

@@ -109,7 +109,7 @@ def _forgets_markers(original: Any) -> Any:
 
 def _record_after_the_reply(original: Any) -> Any:
     def crash(self: Any) -> None:
-        self.log = self.log[: max(1, len(self.log) - 1)]
+        self.state_log = self.state_log[: max(1, len(self.state_log) - 1)]
         original(self)
 
     return crash

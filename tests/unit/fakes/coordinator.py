@@ -97,13 +97,13 @@ class FakeCoordinator:
 
     Attributes:
         now_ms: what the coordinator takes for the time; whoever owns it moves it.
-        log: the records of ``__transaction_state``, in order.
+        state_log: the records of ``__transaction_state``, in order.
         held: markers wait, and transactions stay in PrepareCommit or PrepareAbort, until this is False.
     """
 
     def __init__(self, settings: Settings, *, first_producer_id: int = BLOCK_SIZE) -> None:
         self.now_ms = 0
-        self.log: list[LogRecord] = []
+        self.state_log: list[LogRecord] = []
         self.effects: deque[Effect] = deque()
         self.held = False
         self._next_producer_id = first_producer_id
@@ -122,7 +122,7 @@ class FakeCoordinator:
         value = None
         if metadata is not None and metadata.state is not TransactionState.DEAD:
             value = TransactionLogValue.of(metadata, version=version)
-        self.log.append(LogRecord(partition=0, transactional_id=transactional_id, value=value, version=version))
+        self.state_log.append(LogRecord(partition=0, transactional_id=transactional_id, value=value, version=version))
         self.state = _known(self.state.with_metadata(transactional_id, metadata))
 
     def configure(self, **settings: Any) -> None:
@@ -140,7 +140,7 @@ class FakeCoordinator:
     def do(self, event: Event) -> Reply | None:
         """One event; what it leaves to do comes later."""
         done = _carried_out(self.state, event, self.now_ms)
-        self.log += done.records
+        self.state_log += done.records
         self.state = done.state
         self.effects += done.effects
         return done.reply
@@ -167,7 +167,7 @@ class FakeCoordinator:
 
     def restart(self) -> None:
         """Be killed, and started again from the log."""
-        newest = {each.transactional_id: each for each in self.log}
+        newest = {each.transactional_id: each for each in self.state_log}
         # They go through their bytes, as on a disk.
         records = [LogRecord.decode(each.partition, each.key_bytes, each.value_bytes) for each in newest.values()]
         epoch = self.state.partitions[0].coordinator_epoch + 1

@@ -19,7 +19,7 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
-from spark_2pc_sink.reference.coordinator import Profile, Settings
+from spark_2pc_sink.reference.coordinator import Settings
 from tests.unit.fakes.broker import FakeBroker
 from tests.unit.fakes.client import FakeClient
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
@@ -37,9 +37,7 @@ class FakeKafka(FakeClient):
     """`KafkaSide`, and what tasks do.
 
     Args:
-        transaction_version: finalized feature transaction.version.
-        offers_keep_prepared: the broker keeps prepared transactions.
-        two_phase_commit: the broker grants enable2Pc.
+        settings: of the broker.
 
     Attributes:
         before: called before each request with its name; may raise, or change this object.
@@ -56,12 +54,8 @@ class FakeKafka(FakeClient):
 
     cluster_id = "cluster-a"
 
-    def __init__(
-        self, *, transaction_version: int = 2, offers_keep_prepared: bool = False, two_phase_commit: bool = False
-    ) -> None:
-        settings = Settings(transaction_version=transaction_version)
-        super().__init__(FakeBroker(settings, {PARTITION: _log(PARTITION)}, first_producer_id=0))
-        self.configure(keep_prepared=offers_keep_prepared, two_phase_commit=two_phase_commit)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(FakeBroker(Settings(**settings), {PARTITION: _log(PARTITION)}, first_producer_id=0))
         self.before: Callable[[str], None] | None = None
         self.lose_answer_of: list[str] = []
         self.calls: list[str] = []
@@ -97,23 +91,6 @@ class FakeKafka(FakeClient):
     def aborted(self) -> list[ProducerIdAndEpoch]:
         """The pairs of the transactions that were aborted."""
         return self._ended(commit=False)
-
-    def configure(self, *, keep_prepared: bool | None = None, **settings: Any) -> None:
-        """Set the broker up anew.
-
-        Args:
-            keep_prepared: whether InitProducerId keeps prepared transactions.
-            settings: ``two_phase_commit`` and ``transaction_version``.
-        """
-        if keep_prepared is not None:
-            settings["profile"] = Profile.KEEP_PREPARED if keep_prepared else Profile.AS_RELEASED
-        if "two_phase_commit" in settings:
-            settings["two_phase_commit_enable"] = settings.pop("two_phase_commit")
-        self.broker.configure(**settings)
-
-    def begin_at(self, pair: ProducerIdAndEpoch) -> None:
-        """The id was used before, and is at rest at this pair."""
-        self.broker.begin_at((pair.producer_id, pair.epoch), timeout_ms=self.timeout_ms)
 
     def forget(self) -> None:
         """The coordinator knows nothing of the id any more."""

@@ -14,6 +14,7 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.recovery import standing_row
+from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
@@ -109,7 +110,7 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
 def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
     """C14: the batch is done with any digest, so that its replay is skipped."""
     sides, pair = decided_and_lost(history=False, transaction_version=version)
-    sides.kafka.configure(keep_prepared=keeps_prepared)
+    sides.kafka.broker.configure(profile=Profile.KEEP_PREPARED if keeps_prepared else Profile.AS_RELEASED)
     word = OpenTransactionEnd(4)
     report = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
     assert report.actions[0] == f"noted {pair} as the decision of batch 4, as the operator says"

@@ -14,6 +14,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import FakeKafka
@@ -25,8 +26,8 @@ QUERY = "query-1"
 class Sides:
     """Both sides, and a driver that can die between them."""
 
-    def __init__(self, **kafka: object) -> None:
-        self.kafka = FakeKafka(**kafka)  # type: ignore[arg-type]
+    def __init__(self, **settings: object) -> None:
+        self.kafka = FakeKafka(**settings)
         self.store = MemoryStateStore()
         self.clock = FakeClock()
 
@@ -259,7 +260,7 @@ def test_an_operator_drops_an_owed_batch() -> None:
 
 def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> None:
     """KIP-939, InitProducerId(keepPreparedTxn): the new pair ends it, and the old one is fenced."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.start()
@@ -270,7 +271,7 @@ def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> Non
 
 def test_a_crash_loop_of_takeovers_commits_once() -> None:
     """B11: each takeover moves the pair on; the last one commits, and only one commit happens."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.init_producer_id(keep_prepared=True)
@@ -281,7 +282,7 @@ def test_a_crash_loop_of_takeovers_commits_once() -> None:
 
 def test_keep_prepared_is_never_a_probe() -> None:
     """With nothing ongoing it would replace the outcome that the coordinator still shows."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)

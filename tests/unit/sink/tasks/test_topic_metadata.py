@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.sink.tasks.topic_metadata import TopicFacts
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import fake_cluster
+from tests.unit.fakes.cluster import fake_cluster
 from tests.unit.producer.support import options_for
 
 

@@ -28,8 +28,9 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
 from tests.harness.halts import halts
-from tests.unit.fakes.fake_kafka import FakeKafka
-from tests.unit.sink.driver.batch_jobs import ID, PARTITION, FakeWork, Job, started
+from tests.unit.fakes.batch_work import FakeWork
+from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
+from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
 @pytest.fixture

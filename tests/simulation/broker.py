@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.states import AT_REST
 from tests.simulation.profiles import Profile
 from tests.simulation.record import Record
 from tests.unit.fakes.broker import FakeBroker
-from tests.unit.fakes.coordinator import BLOCK_SIZE, EFFECTS_MAX, marker_of
+from tests.unit.fakes.coordinator import BLOCK_SIZE, EFFECTS_MAX, FakeTransaction, marker_of
 from tests.unit.fakes.partition import FakePartition
 
 TOPIC = "orders"
@@ -37,7 +37,7 @@ class SimBroker(FakeBroker):
         self._topics_made = 1
         self._standing: tuple[object, tuple[bool, bool]] = (None, (False, False))
         if profile.first_epoch is not None:
-            self.begin_at((BLOCK_SIZE, profile.first_epoch), timeout_ms=TIMEOUT_MS)
+            self.know(FakeTransaction(BLOCK_SIZE, profile.first_epoch, state="Empty", start_time_ms=-1))
 
     @property
     def topic_id(self) -> str:

@@ -13,7 +13,6 @@ from spark_2pc_sink.reference.coordinator import (
     EndTxn,
     InitProducerId,
     Settings,
-    TransactionState,
 )
 from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
 from spark_2pc_sink.reference.coordinator.plans import (
@@ -142,16 +141,6 @@ class FakeBroker(FakeCoordinator):
         """Be killed, and started again from the logs."""
         self.restart()
         self.logs = {each: log.restarted() for each, log in self.logs.items()}
-
-    def begin_at(self, pair: tuple[int, int], *, timeout_ms: int) -> None:
-        """Make the id one that was used before, and is at rest at this pair."""
-        self.init(timeout_ms=timeout_ms)
-        metadata = self.metadata()
-        if metadata is None:
-            raise AssertionError("it was just made")
-        producer_id, epoch = pair
-        used = metadata.moved_to(TransactionState.EMPTY, self.now_ms, producer_id=producer_id, producer_epoch=epoch)
-        self.put(TRANSACTIONAL_ID, used)
 
     def write_marker(self, marker: EndMarker, partition: TopicPartition) -> int:
         return self.logs[partition].append_marker(marker)

@@ -19,7 +19,6 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
@@ -27,10 +26,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.coordinator import (
     AddPartitionsToTxn,
     Event,
-    InitProducerId,
     Settings,
-    TransactionMetadata,
-    TransactionState,
     step,
 )
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
@@ -41,7 +37,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     TransactionDescription,
 )
-from spark_2pc_sink.reference.coordinator.states import COMPLETION
 from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
 from spark_2pc_sink.reference.handlers.list_offsets import OffsetHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
@@ -54,7 +49,7 @@ from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator
+from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.logs import FakeLog, FakeProducer
 from tests.unit.fakes.topology import STATE_TOPIC, Topology
 from tests.unit.fakes.wire import Listener, Received, Step, serve_it
@@ -71,34 +66,6 @@ _CODES: Final = {
 _TRANSACTIONAL: Final = frozenset(
     {Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.DESCRIBE_TRANSACTIONS}
 )
-
-
-@dataclass(frozen=True)
-class FakeTransaction:
-    """One transactional id as its coordinator is to know it; that is broker 0 unless it is named."""
-
-    producer_id: int
-    epoch: int = 0
-    state: str = "Ongoing"
-    coordinator: int | None = None
-    partitions: tuple[TopicPartition, ...] = ()
-    timeout_ms: int = 60_000
-    start_time_ms: int = 1_000
-
-    def metadata(self, transactional_id: str) -> TransactionMetadata:
-        """What the coordinator has of it."""
-        state = next(each for each in TransactionState if each.label == self.state)
-        return TransactionMetadata(
-            transactional_id=transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            timeout_ms=self.timeout_ms,
-            state=state,
-            last_update_ms=self.start_time_ms,
-            start_ms=self.start_time_ms,
-            partitions=frozenset(self.partitions),
-            pending=COMPLETION.get(state),
-        )
 
 
 class HiddenIds:
@@ -181,15 +148,6 @@ class FakeCluster(Topology, FakeCoordinator):
         self.drain()
         found = self.metadata()
         return "" if found is None else found.state.label
-
-    def know(self, transaction: FakeTransaction, transactional_id: str = TRANSACTIONAL_ID) -> None:
-        """Let the coordinator know this of an id."""
-        if transactional_id == TRANSACTIONAL_ID and self.metadata() is None:
-            # Its producer id is not handed out a second time.
-            self.ask(InitProducerId(transactional_id=transactional_id))
-        self.put(transactional_id, transaction.metadata(transactional_id))
-        if transaction.coordinator is not None:
-            self.coordinators[transactional_id] = transaction.coordinator
 
     def show(self, producers: Mapping[TopicPartition, list[FakeProducer]]) -> None:
         """Let DescribeProducers show these producers, and none elsewhere."""

@@ -16,6 +16,7 @@ from spark_2pc_sink.reference.coordinator import (
     AllocateProducerIdBlock,
     CoordinatorState,
     Event,
+    InitProducerId,
     LogRecord,
     MarkersAnswered,
     ProducerIdBlock,
@@ -34,6 +35,7 @@ from spark_2pc_sink.reference.coordinator import (
 )
 from spark_2pc_sink.reference.coordinator.plans import Effect, Reply
 from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import COMPLETION
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 
 #: The id of the one producer, where there is one.
@@ -88,6 +90,40 @@ def _carried_out(state: CoordinatorState, event: Event, now_ms: int) -> _Done:
     return done
 
 
+@dataclass(frozen=True)
+class FakeTransaction:
+    """One transactional id as its coordinator is to know it.
+
+    Args:
+        coordinator: of a cluster's brokers; None for the usual one.
+        partitions: of the open transaction.
+        start_time_ms: of it; -1 where none was begun.
+    """
+
+    producer_id: int
+    epoch: int = 0
+    state: str = "Ongoing"
+    coordinator: int | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+    timeout_ms: int = 60_000
+    start_time_ms: int = 1_000
+
+    def metadata(self, transactional_id: str) -> TransactionMetadata:
+        """What the coordinator has of it."""
+        state = next(each for each in TransactionState if each.label == self.state)
+        return TransactionMetadata(
+            transactional_id=transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            timeout_ms=self.timeout_ms,
+            state=state,
+            last_update_ms=self.start_time_ms,
+            start_ms=self.start_time_ms,
+            partitions=frozenset(self.partitions),
+            pending=COMPLETION.get(state),
+        )
+
+
 class FakeCoordinator:
     """One node that coordinates every transactional id.
 
@@ -98,6 +134,7 @@ class FakeCoordinator:
     Attributes:
         now_ms: what the coordinator takes for the time; whoever owns it moves it.
         state_log: the records of ``__transaction_state``, in order.
+        coordinators: the brokers of ids that another one than the usual coordinates.
         held: markers wait, and transactions stay in PrepareCommit or PrepareAbort, until this is False.
     """
 
@@ -106,6 +143,7 @@ class FakeCoordinator:
         self.state_log: list[LogRecord] = []
         self.effects: deque[Effect] = deque()
         self.held = False
+        self.coordinators: dict[str, int] = {}
         self._next_producer_id = first_producer_id
         if len(_done) > _KNOWN_MAX:
             # Not while a broker runs: a state that is no longer kept could leave its identity to another.
@@ -116,8 +154,17 @@ class FakeCoordinator:
         """What is known of an id."""
         return self.state.partitions[0].transactions.get(transactional_id)
 
+    def know(self, transaction: FakeTransaction, transactional_id: str = TRANSACTIONAL_ID) -> None:
+        """Make an id one of which this is known, as if it had come to that."""
+        if transactional_id == TRANSACTIONAL_ID and self.metadata() is None:
+            # Its producer id is not handed out a second time.
+            self.ask(InitProducerId(transactional_id=transactional_id))
+        self.put(transactional_id, transaction.metadata(transactional_id))
+        if transaction.coordinator is not None:
+            self.coordinators[transactional_id] = transaction.coordinator
+
     def put(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
-        """Make an id one of which this is known, as if it had come to that; None makes it unknown."""
+        """Replace what is known of an id; None makes it unknown."""
         version = self.state.settings.log_version
         value = None
         if metadata is not None and metadata.state is not TransactionState.DEAD:

@@ -51,7 +51,7 @@ class Topology:
     Attributes:
         transaction_version: what ApiVersions shows from here on.
         versions: of the APIs that are offered.
-        coordinators: the brokers that coordinate ids; ``coordinator`` coordinates all others.
+        coordinator: the broker that coordinates every id that is not in ``coordinators``.
         configs: of every topic; None where they may not be read. ``broker_configs`` likewise.
         topic_ids: of topics that have one.
         state_partitions: leader and leader epoch of each partition of the transaction log; None where there is none.
@@ -63,12 +63,12 @@ class Topology:
     """
 
     partitions: dict[TopicPartition, FakeLog]
+    coordinators: dict[str, int]
 
     def __init__(self, transaction_version: int | None, brokers: list[Listener]) -> None:
         self.transaction_version = transaction_version
         self.versions = dict(_VERSIONS)
         self.coordinator = 0
-        self.coordinators: dict[str, int] = {}
         self.configs: dict[str, str] | None = {"max.message.bytes": "1048588", "message.timestamp.type": "CreateTime"}
         self.broker_configs: dict[str, str] | None = {"transaction.max.timeout.ms": "900000"}
         self.topic_ids: dict[str, uuid.UUID] = {}

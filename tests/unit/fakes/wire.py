@@ -18,24 +18,9 @@ SASL_HANDSHAKE: Final = sasl.SaslHandshakeRequest.API_KEY
 SASL_AUTHENTICATE: Final = sasl.SaslAuthenticateRequest.API_KEY
 _REQUESTS: Final = {
     kind.API_KEY: kind
-    for kind in (
-        metadata.ApiVersionsRequest,
-        metadata.MetadataRequest,
-        metadata.FindCoordinatorRequest,
-        admin.DescribeConfigsRequest,
-        admin.DescribeProducersRequest,
-        admin.DescribeTransactionsRequest,
-        admin.ListTransactionsRequest,
-        consumer.FetchRequest,
-        consumer.ListOffsetsRequest,
-        producer.AddPartitionsToTxnRequest,
-        producer.EndTxnRequest,
-        producer.InitProducerIdRequest,
-        producer.ProduceRequest,
-        producer.WriteTxnMarkersRequest,
-        sasl.SaslHandshakeRequest,
-        sasl.SaslAuthenticateRequest,
-    )
+    for module in (admin, consumer, metadata, producer, sasl)
+    for name, kind in vars(module).items()
+    if name.endswith("Request") and hasattr(kind, "API_KEY")
 }
 
 

@@ -10,7 +10,8 @@ import pytest
 from spark_2pc_sink.producer import Cluster, TransactionalWriter
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.producer.support import PAIR, options_for
 from tests.unit.producer.writers import writer_on
 

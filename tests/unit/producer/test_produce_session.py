@@ -26,7 +26,8 @@ from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_batch import decode_record_batches
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer, serve_it
 from tests.unit.producer.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
 

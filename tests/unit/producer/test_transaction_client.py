@@ -22,7 +22,8 @@ from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAnd
 from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer
 from tests.unit.producer.support import PAIR, T0, T1, options_for
 

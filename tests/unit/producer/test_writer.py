@@ -23,7 +23,8 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up
 from tests.unit.producer.support import T0, options_for
 from tests.unit.producer.writers import CALL, REACH, ROWS, in_transaction, kept, observable, writer_on

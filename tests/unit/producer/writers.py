@@ -13,7 +13,8 @@ from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownErr
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import T0, options_for
 

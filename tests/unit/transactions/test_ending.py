@@ -21,7 +21,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
 from tests.unit.producer.support import options_for

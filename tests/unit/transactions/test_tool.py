@@ -23,7 +23,8 @@ from spark_2pc_sink.transactions import ListFilter, TransactionListing, Transact
 from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
 from spark_2pc_sink.transactions.values import TransactionDetails
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, HiddenIds, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import answer, hang_up, keep_silent
 from tests.unit.producer.support import options_for

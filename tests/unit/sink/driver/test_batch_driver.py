@@ -29,6 +29,7 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import DecidedBatch
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
 from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
@@ -383,7 +384,7 @@ def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_parti
 def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
     """B10: EndTxn would rotate the producer id, and the row's pair would match nothing."""
     job.driver.write(0, job.work())
-    job.kafka.broker.begin_at((0, 32_764), timeout_ms=60_000)
+    job.kafka.broker.know(FakeTransaction(0, 32_764, state="Empty"))
     again = Job(sides=job, run_id="run-2")
     again.driver.recover()
     works = [again.work() for _ in range(3)]

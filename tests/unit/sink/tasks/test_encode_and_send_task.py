@@ -19,7 +19,8 @@ from spark_2pc_sink.sink.tasks.encode_and_send_task import run_task
 from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import options_for
 

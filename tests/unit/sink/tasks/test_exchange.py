@@ -36,7 +36,8 @@ from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.harness.record_batches import section_of
-from tests.unit.fakes.cluster import FakeCluster, FakeTransaction, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import PAIR, options_for
 

@@ -14,11 +14,11 @@ from typing import Final
 from jdbc_state import DONE
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, HaltCause, LocalProtocolError
 from tests.simulation import faults
-from tests.simulation.broker import TRANSACTIONAL_ID
 from tests.simulation.drivers import ATTEMPTS_MAX
 from tests.simulation.ledger import KAFKA, TABLE
-from tests.simulation.partition import Record
+from tests.simulation.record import Record
 from tests.simulation.world import World
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 Checker = Callable[[World], Iterator[str]]
 

@@ -15,8 +15,8 @@ from jdbc_state.claim import Claimant
 from jdbc_state.memory import MemoryDecidingTransaction
 from jdbc_state.model import Move
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
-from tests.simulation.broker import TRANSACTIONAL_ID
-from tests.simulation.partition import Record
+from tests.simulation.record import Record
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 #: What writes rows into the target table.
 COPY: Final = "copy"

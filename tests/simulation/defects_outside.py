@@ -10,12 +10,12 @@ from jdbc_state.model import DECIDE, Move
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator import init_producer_id
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
-from tests.simulation import broker
 from tests.simulation.broker import SimBroker
 from tests.simulation.defects import TWO_DRIVERS, returning
 from tests.simulation.drivers import SimWork
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant
+from tests.unit.fakes import coordinator
 
 
 def _retry_writes(_original: Any) -> Any:
@@ -24,7 +24,7 @@ def _retry_writes(_original: Any) -> Any:
         records = tuple(record for record in again if record.partition == partition.partition)
         kept = tuple(record for record in self._records if record.partition != partition.partition)
         self._records = (*kept, *records)
-        code, offset, _ = self._kafka._broker.produce(ticket.producer, partition, records, 0)
+        code, offset, _ = self._kafka.broker.produce(ticket.producer, partition, records, 0)
         assert code == Code.NONE
         return int(offset)
 
@@ -111,7 +111,7 @@ def _forgets_markers(original: Any) -> Any:
 
 def _record_after_the_reply(original: Any) -> Any:
     def crash(self: Any) -> None:
-        self.log = self.log[: max(1, len(self.log) - 1)]
+        self.state_log = self.state_log[: max(1, len(self.state_log) - 1)]
         original(self)
 
     return crash
@@ -145,6 +145,6 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
             (ProducerStates, "duplicate", returning(None)),
         ),
     ),
-    Mutant("a restarted coordinator owes no markers", ((broker, "finish_loading", _forgets_markers),)),
+    Mutant("a restarted coordinator owes no markers", ((coordinator, "finish_loading", _forgets_markers),)),
     Mutant("the coordinator answers before its record is durable", ((SimBroker, "crash", _record_after_the_reply),)),
 )

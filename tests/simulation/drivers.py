@@ -15,11 +15,12 @@ from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, Trans
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
-from tests.simulation.broker import PARTITIONS, TOPIC, TRANSACTIONAL_ID
+from tests.simulation.broker import PARTITIONS, TOPIC
 from tests.simulation.database import COPY
 from tests.simulation.kafka import SimKafka
-from tests.simulation.partition import Record
+from tests.simulation.record import Record
 from tests.simulation.store import SimStore
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

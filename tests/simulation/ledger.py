@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.partition import Record
+from tests.simulation.record import Record
 
 KAFKA = "Kafka"
 TABLE = "table"

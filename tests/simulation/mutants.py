@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tests.simulation import broker
 from tests.simulation.drivers import MISFITS
 from tests.simulation.explore import Tally, Violation, children, run_schedule
 from tests.simulation.schedule import Schedule, ScheduleError
+from tests.unit.fakes import coordinator
 
 #: What replaces an attribute: made from the original, so that it can call it.
 Replacement = Callable[[Any], Any]
@@ -73,12 +73,12 @@ class Applied:
     def _start(self) -> None:
         for patch in self._patches:
             patch.start()
-        broker.forget()
+        coordinator.forget()
 
     def _stop(self) -> None:
         for patch in reversed(self._patches):
             patch.stop()
-        broker.forget()
+        coordinator.forget()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from spark_2pc_sink.recovery.recovery import OperatorDecision
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
-from tests.simulation.partition import Record
+from tests.simulation.record import Record
 from tests.simulation.schedule import GO
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tests.simulation.defects_people import DEFECTS_PEOPLE
 from tests.simulation.explore import Tally, run_children, run_random, run_schedule
 from tests.simulation.ledger import KAFKA, TABLE, Ledger
 from tests.simulation.mutants import hunt
-from tests.simulation.partition import Record
 from tests.simulation.profiles import PEOPLE
+from tests.simulation.record import Record
 from tests.simulation.schedule import Choices, RandomChoices, Schedule
 from tests.simulation.world import World
 

@@ -17,7 +17,6 @@ from spark_2pc_sink.errors import CommitUnknownError, HaltCause, StateStoreError
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import command, faults, people
 from tests.simulation.actors import Actor
-from tests.simulation.broker import TRANSACTIONAL_ID
 from tests.simulation.checkers import CHECKERS, check
 from tests.simulation.command import MUTANTS
 from tests.simulation.database import SimDatabase
@@ -27,6 +26,7 @@ from tests.simulation.mutants import Applied, Caught, Mutant, hunt
 from tests.simulation.profiles import PROFILES, PROMISED
 from tests.simulation.schedule import GO, Choices, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import World
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 EACH_PROFILE = pytest.mark.parametrize("profile", PROMISED)
 

@@ -14,9 +14,9 @@ from tests.simulation.broker import TIMEOUT_MS, SimBroker
 from tests.simulation.database import SimDatabase
 from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, TaskFailedError, Words
 from tests.simulation.ledger import Ledger
-from tests.simulation.partition import Record
 from tests.simulation.people import People
 from tests.simulation.profiles import PROFILES
+from tests.simulation.record import Record
 from tests.simulation.schedule import GO, Choices
 
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_2pc_sink.clock import QUIET_S, Deadline, SystemClock
-from tests.unit.fakes.fake_kafka import FakeClock
+from tests.unit.fakes.clock import FakeClock
 
 
 def test_pauses_double_and_never_go_beyond_the_deadline() -> None:

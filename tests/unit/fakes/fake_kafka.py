@@ -1,130 +1,168 @@
-"""Kafka's side of a dual write, in memory: one transactional id, one log, the rules of the coordinator.
+"""Kafka's side of a dual write, for recovery and the driver: a fake broker, and a script of what goes wrong.
 
-It keeps the rules that recovery decides by: the epoch is bumped by InitProducerId and, on transaction.version 2, by
-EndTxn; a pair that is not the newest is refused; an end is repeated with success and never turned round. It can be
-told to fail, or to lose an answer after the effect.
+The broker keeps the rules: which pair is handed out next, what EndTxn answers, which marker stands in a log. What is
+scripted is what a test says of the world around it: answers that are lost, requests that fail, logs that tell
+something else than they would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
-from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, OutcomeUnknownError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.errors import OutcomeUnknownError
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.commit_scan import CommitQuery
+from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
-from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.reference.coordinator import Settings
+from tests.unit.fakes.broker import FakeBroker
+from tests.unit.fakes.client import FakeClient
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
+from tests.unit.fakes.partition import FakePartition
+
+_T = TypeVar("_T")
+PARTITION: Final = TopicPartition("orders", 0)
+#: Where its log begins, so that a test can name an offset before it.
+FIRST_OFFSET: Final = 5
+#: Where a log ends of which nothing is said.
+_FAR: Final = 1_000_000
 
 
-@dataclass
-class FakeClock:
-    """Time that passes only when somebody waits, or when a test says so."""
+class FakeKafka(FakeClient):
+    """`KafkaSide`, and what tasks do.
 
-    now: float = 0.0
+    Args:
+        settings: of the broker.
 
-    def now_s(self) -> float:
-        return self.now
+    Attributes:
+        before: called before each request with its name; may raise, or change this object.
+        lose_answer_of: names of requests whose answer is lost after they took effect, once each.
+        calls: names of the requests so far.
+        shown: what DescribeTransactions answers in place of the coordinator.
+        logs: what partitions say whose logs differ, asked with the time that they may take.
+        topic_ids: of topics that have one; those in ``gone`` do not exist.
+        starts, ends: where logs begin and end, where that is to matter.
+        found: what the logs show as committed since the row; ``queries`` is what was asked for.
+        began: first offset of the open transaction in each partition; None where its leader has forgotten it.
+        added: what AddPartitionsToTxn named last.
+    """
 
-    def sleep(self, seconds: float) -> None:
-        self.now += max(seconds, 0.001)
+    cluster_id = "cluster-a"
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(FakeBroker(Settings(**settings), {PARTITION: _log(PARTITION)}, first_producer_id=0))
+        self.before: Callable[[str], None] | None = None
+        self.lose_answer_of: list[str] = []
+        self.calls: list[str] = []
+        self.shown: TransactionDescription | None = None
+        self.logs: dict[TopicPartition, Callable[[int], Marker]] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.gone: set[str] = set()
+        self.starts: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.found = FoundCommits()
+        self.queries: list[tuple[CommitQuery, list[str]]] = []
+        self.began: dict[TopicPartition, int | Exception | None] = {}
+        self.added: list[TopicPartition] = []
 
-@dataclass
-class FakeKafka:
-    """See the module's docstring; fields may be set by tests."""
+    # --- what a test asks, and does to it ------------------------------------------------------------------------
 
-    cluster_id: str = "cluster-a"
-    transaction_version: int = 2
-    offers_keep_prepared: bool = False
-    two_phase_commit: bool = False
-    timeout_ms: int = 60_000
-    own_timeout: bool = False
-    state: str = "Unknown"
-    pair: ProducerIdAndEpoch | None = None
-    next_pair: ProducerIdAndEpoch | None = None
-    markers: dict[ProducerIdAndEpoch, Marker] = field(default_factory=dict)
-    #: What partitions say whose logs differ, asked with the time that they may take.
-    logs: dict[TopicPartition, Callable[[int], Marker]] = field(default_factory=dict)
-    #: Of topics that have one; those in `gone` do not exist.
-    topic_ids: dict[str, str] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    #: Where logs begin and end, where that is to matter.
-    starts: dict[TopicPartition, int] = field(default_factory=dict)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    #: What the logs show as committed since the row, and what was asked for.
-    found: FoundCommits = field(default_factory=FoundCommits)
-    queries: list[tuple[CommitQuery, list[str]]] = field(default_factory=list)
-    #: First offset of the open transaction in each partition; None where its leader has forgotten it.
-    began: dict[TopicPartition, int | Exception | None] = field(default_factory=dict)
-    committed: list[ProducerIdAndEpoch] = field(default_factory=list)
-    aborted: list[ProducerIdAndEpoch] = field(default_factory=list)
-    added: list[TopicPartition] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
-    #: Called before each request with its name; may raise, or change this object.
-    before: Callable[[str], None] | None = None
-    #: Names of requests whose answer is lost after they took effect, once each.
-    lose_answer_of: list[str] = field(default_factory=list)
+    @property
+    def state(self) -> str:
+        """Of the transactional id, as the coordinator shows it."""
+        return self._described().state
+
+    @property
+    def pair(self) -> ProducerIdAndEpoch | None:
+        """The pair that the coordinator shows."""
+        return self._described().producer
+
+    @property
+    def committed(self) -> list[ProducerIdAndEpoch]:
+        """The pairs of the transactions that were committed."""
+        return self._ended(commit=True)
+
+    @property
+    def aborted(self) -> list[ProducerIdAndEpoch]:
+        """The pairs of the transactions that were aborted."""
+        return self._ended(commit=False)
+
+    def forget(self) -> None:
+        """The coordinator knows nothing of the id any more."""
+        self.broker.put(TRANSACTIONAL_ID, None)
+
+    def time_out(self) -> None:
+        """The coordinator aborts the open transaction by itself."""
+        self.broker.now_ms += self.timeout_ms + 1
+        self.broker.time_out()
+        self.broker.drain()
+
+    def lose_markers(self) -> None:
+        """What stood in the logs is deleted."""
+        self.broker.drain()
+        self.broker.logs = {each: _log(each) for each in self.broker.logs}
+
+    def produce(self, producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> None:
+        """A task's records arrive with ``producer``: the transaction is opened.
+
+        Raises:
+            KafkaError: a leader refused them.
+        """
+        self.broker.drain()
+        for partition in partitions or (PARTITION,):
+            log = self.broker.logs.setdefault(partition, _log(partition))
+            if self.transaction_version < EPOCH_BUMP_VERSION:
+                self.broker.add(producer, (partition,))
+            known = log.producers.entry(producer.producer_id)
+            same = known is not None and known.txn_start_offset is not None
+            answered = self.broker.produce(producer, partition, ("row",) * 3, 3 * int(same))
+            if answered.code:
+                raise kafka_error("Produce", answered.code)
+
+    # --- `KafkaSide` ---------------------------------------------------------------------------------------------
+
+    def request(self, what: str, effect: Callable[[], _T]) -> _T:
+        """One request, by script."""
+        name = what.split(maxsplit=1)[0]
+        self._called(name)
+        reply = effect()
+        if name in self.lose_answer_of:
+            self.lose_answer_of.remove(name)
+            raise OutcomeUnknownError(operation=name, deadline_ms=1, last_error="the answer was lost")
+        return reply
 
     def refresh(self) -> None:
         self._called("refresh")
+        super().refresh()
 
     def describe(self) -> TransactionDescription:
-        self._called("describe")
-        partitions = tuple(sorted(self.began)) if self.state == "Ongoing" else ()
-        return TransactionDescription(self.state, self.pair, self.timeout_ms, partitions)
+        found = super().describe()
+        if self.began and found.partitions:
+            found = replace(found, partitions=tuple(sorted({*found.partitions, *self.began})))
+        return self.shown or found
 
-    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
-        self._called("keep" if keep_prepared else "init")
-        if keep_prepared and not self.offers_keep_prepared:
-            raise KafkaError(
-                api="InitProducerId", code=int(Code.UNSUPPORTED_VERSION), name="UNSUPPORTED_VERSION", detail=""
-            )
-        if keep_prepared and self.state == "Ongoing" and self.pair is not None:
-            self.next_pair = (self.next_pair or self.pair).bumped()
-            return self._initialized(self.next_pair, PreparedTxnState.of(self.pair))
-        if self.state == "Ongoing":
-            self._abort()
-        newest = self.pair
-        if newest is None:
-            self.pair = ProducerIdAndEpoch(0, 0)
-        elif newest.exhausted:
-            self.pair = ProducerIdAndEpoch(newest.producer_id + 1, 0)
-        else:
-            self.pair = newest.bumped()
-        self.state = "Empty"
-        return self._initialized(self.pair, PreparedTxnState())
-
-    def usable_producer(self) -> InitializedProducer:
-        initialized = self.init_producer_id()
-        return self.init_producer_id() if initialized.producer.exhausted else initialized
+    def stored_timeout_ms(self) -> int:
+        metadata = self.broker.metadata()
+        assert metadata is not None
+        return metadata.timeout_ms
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
-        self._called("add")
         self.added = list(partitions)
-
-    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        self._called("end")
-        answer = self._end(producer, commit=commit)
-        if "end" in self.lose_answer_of:
-            self.lose_answer_of.remove("end")
-            raise OutcomeUnknownError(operation="EndTxn", deadline_ms=1, last_error="the answer was lost")
-        return answer
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return "broker:9092"
+        for each in self.added:
+            self.broker.logs.setdefault(each, _log(each))
+        super().add_partitions(producer, self.added)
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
         self._called("view_logs")
         wanted = [each for each in partitions if each.topic not in self.gone]
         return LogsView(
             topic_ids={each.topic: self.topic_ids.get(each.topic, "") for each in wanted},
-            ends={each: self.ends.get(each, 1_000_000) for each in wanted},
+            ends={each: self.ends.get(each, _FAR) for each in wanted},
             starts={each: self.starts.get(each, 0) for each in wanted} if starts else {},
         )
 
@@ -135,8 +173,8 @@ class FakeKafka:
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
         self._called("open_since")
-        assert self.pair is not None
-        assert producer_id == self.pair.producer_id
+        if partition not in self.began:
+            return self.broker.open_since(partition, producer_id=producer_id)
         began = self.began[partition]
         if isinstance(began, Exception):
             raise began
@@ -154,61 +192,29 @@ class FakeKafka:
         self._called("find_marker")
         if partition in self.logs:
             return self.logs[partition](limit_ms)
-        for epoch in sorted(epochs):
-            marker = self.markers.get(ProducerIdAndEpoch(producer_id, epoch))
-            if marker is not None:
-                return marker
-        ours = self.state == "Ongoing" and self.pair is not None and self.pair.producer_id == producer_id
-        return Marker.OPEN if ours else Marker.MISSING
+        return self.broker.find_marker(partition, from_offset=from_offset, producer_id=producer_id, epochs=epochs)
 
-    # What tasks do.
-
-    def produce(self, producer: ProducerIdAndEpoch) -> None:
-        """Records arrive with ``producer``: the transaction is opened."""
-        if producer != self.pair:
-            raise KafkaError(
-                api="Produce", code=int(Code.INVALID_PRODUCER_EPOCH), name="INVALID_PRODUCER_EPOCH", detail=""
-            )
-        self.state = "Ongoing"
-
-    def _end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        own = self.next_pair or self.pair
-        done = "CompleteCommit" if commit else "CompleteAbort"
-        repeated = producer == self.pair or (self.transaction_version == 2 and producer.bumped() == self.pair)
-        if self.state == done and repeated:
-            return self._answer(Code.NONE, self.pair)
-        if self.state != "Ongoing":
-            return self._answer(Code.INVALID_TXN_STATE, None)
-        if producer != own or self.pair is None:
-            return self._answer(Code.PRODUCER_FENCED, None)
-        self.committed.append(self.pair) if commit else self.aborted.append(self.pair)
-        self.markers[self.pair.bumped()] = Marker.COMMIT if commit else Marker.ABORT
-        self.state = done
-        self.pair = own.bumped() if self.transaction_version == 2 else self.pair
-        self.next_pair = None
-        return self._answer(Code.NONE, self.pair)
-
-    def _abort(self) -> None:
-        if self.pair is not None:
-            self.aborted.append(self.pair)
-            self.pair = (self.next_pair or self.pair).bumped()
-            self.markers[self.pair] = Marker.ABORT
-        self.next_pair = None
-        self.state = "CompleteAbort"
-
-    def time_out(self) -> None:
-        """The coordinator aborts the open transaction by itself."""
-        self._abort()
-
-    def _answer(self, code: Code, pair: ProducerIdAndEpoch | None) -> EndTxnAnswer:
-        shown = pair if self.transaction_version == 2 else None
-        return EndTxnAnswer(int(code), describe_error(int(code)).name, shown)
-
-    def _initialized(self, pair: ProducerIdAndEpoch, ongoing: PreparedTxnState) -> InitializedProducer:
-        timeout = TIMEOUT_NEVER_MS if self.two_phase_commit else self.timeout_ms
-        return InitializedProducer(pair, ongoing, self.two_phase_commit, timeout, self.own_timeout)
+    # --- parts ---------------------------------------------------------------------------------------------------
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if self.before is not None:
             self.before(name)
+
+    def _described(self) -> TransactionDescription:
+        if self.shown is not None:
+            return self.shown
+        self.broker.drain()
+        metadata = self.broker.metadata()
+        if metadata is None:
+            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
+        return TransactionDescription(metadata.state.label, ProducerIdAndEpoch(*metadata.pair), metadata.timeout_ms)
+
+    def _ended(self, *, commit: bool) -> list[ProducerIdAndEpoch]:
+        self.broker.drain()
+        found = [pair for log in self.broker.logs.values() for pair, _ in log.ended(commit=commit)]
+        return list(dict.fromkeys(found))
+
+
+def _log(partition: TopicPartition) -> FakePartition:
+    return FakePartition(first_offset=FIRST_OFFSET if partition == PARTITION else 0)

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_2pc_sink.producer import Cluster, TransactionalWriter
+from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, fake_cluster
-from tests.unit.producer.support import options_for
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.producer.support import PAIR, options_for
 from tests.unit.producer.writers import writer_on
 
 
@@ -19,6 +21,13 @@ def fake() -> Iterator[FakeCluster]:
     """One scripted broker at transaction.version 2 with topic t of two partitions."""
     with fake_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def begun(fake: FakeCluster) -> FakeCluster:
+    """The same, whose id was used before and is at rest at `PAIR`."""
+    fake.know(FakeTransaction(PAIR.producer_id, PAIR.epoch, state="Empty"))
+    return fake
 
 
 @pytest.fixture
@@ -32,7 +41,7 @@ def cluster(fake: FakeCluster) -> Iterator[Cluster]:
 def two_phase(fake: FakeCluster) -> FakeCluster:
     """A broker that grants two-phase commit and keeps prepared transactions."""
     fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
-    fake.enable_two_phase = fake.keeps_prepared = True
+    fake.configure(two_phase_commit_enable=True, profile=Profile.KEEP_PREPARED)
     return fake
 
 

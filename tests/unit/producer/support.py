@@ -12,7 +12,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import shown_name
 from spark_2pc_sink.producer import Cluster, ProduceSession
 from spark_2pc_sink.wire.record_rows import Rows
-from tests.unit.producer.fake_broker import FakeCluster
+from tests.unit.fakes.cluster import FakeCluster
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -69,6 +69,18 @@ def one_batch_each(session: ProduceSession, partition: TopicPartition, *values: 
     """Append one record per batch: each is larger than half a batch of `SMALL_BATCHES`."""
     for value in values:
         session.append(partition, rows(value.ljust(60, ".")))
+
+
+def data(
+    fake: FakeCluster, producer: ProducerIdAndEpoch, count: int = 1, *, at: TopicPartition = T0, timestamp_ms: int = 0
+) -> int:
+    """Put a batch of a transaction into a log; its first offset."""
+    return fake.partitions[at].data(producer, count, timestamp_ms=timestamp_ms)
+
+
+def marker(fake: FakeCluster, producer: ProducerIdAndEpoch, *, kind: int, at: TopicPartition = T0) -> int:
+    """Put a control batch into a log; its offset."""
+    return fake.partitions[at].marker(producer, kind=kind)
 
 
 #: With these options `one_batch_each` makes one batch of each record.

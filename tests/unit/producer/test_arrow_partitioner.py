@@ -15,7 +15,7 @@ from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.arrow_partitioner import StickyPartitioner, spread
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
-from tests.unit.producer.fake_broker import fake_cluster
+from tests.unit.fakes.cluster import fake_cluster
 from tests.unit.producer.support import options_for
 
 

@@ -6,22 +6,11 @@ import pytest
 
 from spark_2pc_sink.clock import QUIET_S, Deadline
 from spark_2pc_sink.producer.broker_connections import Reasons
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    seconds = 0.0
-
-    def now_s(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
+from tests.unit.fakes.clock import FakeClock
 
 
 def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -> None:
-    clock = Clock()
+    clock = FakeClock()
     reasons = Reasons(Deadline(clock, 1000))
     reasons.note("refused")
     reasons.note(OSError("loading"))
@@ -32,7 +21,7 @@ def test_the_newest_reason_is_told_unless_the_deadline_cut_the_attempt_short() -
 
 
 def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
-    clock = Clock()
+    clock = FakeClock()
     reasons = Reasons(Deadline(clock, 1000))
     clock.sleep(1)
     reasons.note("not answered in time")
@@ -41,7 +30,7 @@ def test_a_first_attempt_that_was_cut_short_is_all_there_is_to_tell() -> None:
 
 def test_attempts_that_go_on_for_long_are_in_the_log_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:
     """At night a job that hangs says what it waits for, not only in the error at the end."""
-    clock = Clock()
+    clock = FakeClock()
     deadline = Deadline(clock, 60_000)
     for reason in ("refused", "loading", "loading"):
         Reasons(deadline).note(reason)

@@ -19,7 +19,8 @@ from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUn
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up, keep_silent, lose_answer
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.wire import answer, hang_up, keep_silent, lose_answer
 from tests.unit.producer.support import T0, options_for
 
 

@@ -11,9 +11,9 @@ from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer
-from tests.unit.producer.fake_logs import data, marker
-from tests.unit.producer.support import T0, T1
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import answer
+from tests.unit.producer.support import T0, T1, data, marker
 
 ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
 ROW: Final = ProducerIdAndEpoch(7, 3)
@@ -101,7 +101,8 @@ def test_partitions_that_the_row_does_not_name_begin_at_its_time(fake: FakeClust
     timed = replace(QUERY, since_ms=1_700_000_000_000)
     assert scan(cluster, timed, T1) == FoundCommits()
     assert fake.of(Api.FETCH) == []
-    fake.partitions[T1].offset_of_time = 0
+    data(fake, epoch(5), at=T1, timestamp_ms=1_700_000_000_000)
+    marker(fake, epoch(6), kind=COMMIT, at=T1)
     assert len(scan(cluster, timed, T1).transactions) == 1
 
 
@@ -110,7 +111,7 @@ def test_what_cannot_be_read_is_said(fake: FakeCluster, cluster: Cluster) -> Non
     row_batch(fake)
     data(fake, epoch(4))
     marker(fake, epoch(5), kind=COMMIT)
-    fake.partitions[T0].start_offset = 3
+    fake.partitions[T0].log.delete_before(3)
     fake.script(Api.LIST_OFFSETS, *[answer(Code.NONE)] * 2, answer(Code.TOPIC_AUTHORIZATION_FAILED))
     gone = TopicPartition("gone", 0)
     found = scan(cluster, QUERY, T0, T1, gone)

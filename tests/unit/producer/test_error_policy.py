@@ -23,9 +23,11 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_rows import Rows
-from tests.unit.producer.fake_broker import FakeCluster, answer
-from tests.unit.producer.fake_partitions import Received
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import Received, answer
 from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
+
+pytestmark = pytest.mark.usefixtures("begun")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from spark_2pc_sink.codes import Code
@@ -9,9 +12,10 @@ from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, Unknown
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, Marker, find_marker
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up
-from tests.unit.producer.fake_logs import data, marker
-from tests.unit.producer.support import T0
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.logs import FakeProducer
+from tests.unit.fakes.wire import Received, answer, hang_up
+from tests.unit.producer.support import T0, data, marker
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
 ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
@@ -58,9 +62,9 @@ def test_other_control_records_are_passed_over(fake: FakeCluster, cluster: Clust
 def test_an_open_transaction_is_not_a_missing_marker(fake: FakeCluster, cluster: Cluster) -> None:
     """B26: the end of what can be read is not the end of the transaction."""
     first = data(fake, OURS)
-    fake.partitions[T0].open_producers.append((7, first))
     assert find(cluster, first + 1) is Marker.OPEN
-    fake.partitions[T0].open_producers[:] = [(7, -1), (8, 0)]
+    fake.partitions[T0].shown = [FakeProducer(7), FakeProducer(8, start_offset=0)]
+    fake.partitions[T0].stable_offset = first + 1
     assert find(cluster, first + 1) is Marker.MISSING
 
 
@@ -71,6 +75,7 @@ def test_a_marker_that_readers_cannot_see_yet_is_not_missing(fake: FakeCluster, 
     """
     first = data(fake, OURS, 3)
     data(fake, OTHERS)
+    fake.partitions[T0].shown = []
     fake.partitions[T0].stable_offset = first
     assert find(cluster, first + 3) is Marker.OPEN
     fake.partitions[T0].stable_offset = first + 3
@@ -107,7 +112,14 @@ def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) 
 
 
 def test_a_log_without_records_to_read_ends_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.partitions[T0].next_offset = 5
+    fake.partitions[T0].fill(5)
+
+    def empty(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.NONE)
+        response.responses[0].partitions[0].records = b""
+        return response
+
+    fake.script(Api.FETCH, *[empty] * 10_000)
     with pytest.raises(KafkaTimeoutError, match="150 ms"):
         find(cluster, limit_ms=150)
 

@@ -26,17 +26,12 @@ from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_batch import decode_record_batches
-from tests.unit.producer.fake_broker import (
-    FakeCluster,
-    answer,
-    fake_cluster,
-    hang_up,
-    keep_silent,
-    lose_answer,
-    serve_it,
-)
-from tests.unit.producer.fake_partitions import Received
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer, serve_it
 from tests.unit.producer.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
+
+pytestmark = pytest.mark.usefixtures("begun")
 
 
 def sequences(fake: FakeCluster, partition: int = 0) -> list[int]:
@@ -81,6 +76,8 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
     fake: FakeCluster, cluster: Cluster, transaction_version: int, version: int
 ) -> None:
     """KIP-890: Produce 12 adds partitions implicitly; 11 verifies that they were added."""
+    if transaction_version < 2:
+        fake.know(FakeTransaction(PAIR.producer_id, PAIR.epoch, partitions=(T0,)))
     session = session_on(cluster, transaction_version=transaction_version)
     session.append(T0, rows("a"))
     session.flush()
@@ -240,7 +237,7 @@ def test_out_of_order_with_nothing_before_it_loses_the_transaction(fake: FakeClu
 
 
 def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
+    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
         session = session_on(cluster)
         session.append(T0, rows("a"))
         session.flush()
@@ -251,7 +248,7 @@ def test_a_new_leader_is_found_and_gets_the_same_sequence() -> None:
 
 
 def test_a_dead_leader_is_replaced_by_the_one_that_the_others_name() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
+    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
         fake.partitions[T0].leader = 1
         session = session_on(cluster)
         session.append(T0, rows("a"))
@@ -263,7 +260,7 @@ def test_a_dead_leader_is_replaced_by_the_one_that_the_others_name() -> None:
 
 
 def test_after_a_lost_connection_the_leader_is_looked_up_before_anything_is_sent() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
+    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
 
         def move(received: Received, serve: Callable[[int], Any]) -> Any:
             try:
@@ -279,7 +276,7 @@ def test_after_a_lost_connection_the_leader_is_looked_up_before_anything_is_sent
 
 
 def test_a_leader_that_died_between_two_batches_is_replaced_too() -> None:
-    with fake_cluster(brokers=2, topics={"t": 1}) as fake, Cluster(options_for(fake)) as cluster:
+    with fake_cluster(brokers=2, topics={"t": 1}, begun=PAIR) as fake, Cluster(options_for(fake)) as cluster:
         fake.partitions[T0].leader = 1
         session = session_on(cluster)
         session.append(T0, rows("a"))
@@ -338,7 +335,7 @@ def test_a_writer_that_comes_between_shows_by_the_time_in_the_answer(fake: FakeC
 def test_on_a_log_append_time_topic_every_answer_has_a_time(fake: FakeCluster, cluster: Cluster) -> None:
     assert fake.configs is not None
     fake.configs["message.timestamp.type"] = "LogAppendTime"
-    fake.partitions[T0].log_append_time = True
+    fake.partitions[T0].stamp_appends()
     session = session_on(cluster)
     session.append(T0, rows("a"))
     assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}

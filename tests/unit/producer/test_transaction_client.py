@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,16 +20,11 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
+from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import (
-    FakeCluster,
-    answer,
-    fake_cluster,
-    hang_up,
-    keep_silent,
-    lose_answer,
-)
-from tests.unit.producer.fake_partitions import Received
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer
 from tests.unit.producer.support import PAIR, T0, T1, options_for
 
 ASK_AGAIN = [
@@ -38,6 +34,9 @@ ASK_AGAIN = [
     Code.CONCURRENT_TRANSACTIONS,
     Code.REQUEST_TIMED_OUT,
 ]
+
+#: The transaction that tests end.
+OPEN = FakeTransaction(PAIR.producer_id, PAIR.epoch, partitions=(T0,))
 
 
 def client_on(cluster: Cluster, **overrides: Any) -> TransactionClient:
@@ -52,7 +51,7 @@ def client(cluster: Cluster) -> TransactionClient:
 
 def offer_two_phase(fake: FakeCluster, *, grant: bool, keep: bool = False) -> None:
     fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
-    fake.enable_two_phase, fake.keeps_prepared = grant, keep
+    fake.configure(two_phase_commit_enable=grant, profile=Profile.KEEP_PREPARED if keep else Profile.AS_RELEASED)
 
 
 # --- InitProducerId -----------------------------------------------------------------------------------------------
@@ -63,6 +62,7 @@ def test_without_version_6_the_transaction_lasts_as_long_as_the_broker_allows(
 ) -> None:
     """B1: a prepared transaction lives for transaction.timeout.ms, so as much of it as possible is asked for."""
     fake.broker_configs = {"transaction.max.timeout.ms": "3600000"}
+    fake.configure(transaction_max_timeout_ms=3_600_000)
     initialized = client.init_producer_id()
     assert (initialized.producer, initialized.two_phase_commit) == (ProducerIdAndEpoch(7, 0), False)
     assert initialized.timeout_ms == 3_600_000
@@ -114,7 +114,9 @@ def test_two_phase_commit_counts_only_when_the_coordinator_stored_it(
 
     def forget(_received: Received, serve: Callable[[int], Any]) -> Any:
         response = serve(Code.NONE)
-        fake.stored_timeout_ms = 60_000
+        stored = fake.metadata()
+        assert stored is not None
+        fake.put("orders", replace(stored, timeout_ms=60_000))
         return response
 
     fake.script(Api.INIT_PRODUCER_ID, forget)
@@ -128,7 +130,7 @@ def test_refused_two_phase_commit_is_remembered_until_refresh(fake: FakeCluster,
     assert not client.init_producer_id().two_phase_commit
     assert not client.init_producer_id().two_phase_commit
     assert [request.body.enable2_pc for request in fake.of(Api.INIT_PRODUCER_ID)] == [True, False, False]
-    fake.enable_two_phase = True
+    fake.configure(two_phase_commit_enable=True)
     client.refresh()
     assert client.init_producer_id().two_phase_commit
 
@@ -160,7 +162,7 @@ def test_init_ends_at_its_deadline(fake: FakeCluster) -> None:
 def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: TransactionClient) -> None:
     """KIP-939, InitProducerId v6: OngoingTxnProducerId and OngoingTxnProducerEpoch name the kept transaction."""
     offer_two_phase(fake, grant=True, keep=True)
-    fake.epoch, fake.ongoing, fake.state = 4, (7, 4), "Ongoing"
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     initialized = client.init_producer_id(keep_prepared=True)
     assert initialized.ongoing == PreparedTxnState("7:4")
     assert initialized.producer == ProducerIdAndEpoch(7, 5)
@@ -169,7 +171,7 @@ def test_keep_prepared_answers_both_pairs(fake: FakeCluster, client: Transaction
 def test_keep_prepared_without_two_phase_commit_is_legal(fake: FakeCluster, client: TransactionClient) -> None:
     """KIP-939, 'Disallowing keepPreparedTxn=true without 2PC' is among the rejected alternatives."""
     offer_two_phase(fake, grant=False, keep=True)
-    fake.epoch, fake.ongoing, fake.state = 4, (7, 4), "Ongoing"
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     initialized = client.init_producer_id(keep_prepared=True)
     assert (initialized.ongoing, initialized.two_phase_commit) == (PreparedTxnState("7:4"), False)
 
@@ -200,7 +202,7 @@ def test_keep_prepared_is_not_sent_to_a_broker_that_would_ignore_it(
 
 def test_no_transaction_begins_at_the_last_epoch(fake: FakeCluster, client: TransactionClient) -> None:
     """B10: 'If the epoch is exhausted … a new producer ID' (KIP-890): taken now, so that EndTxn never rotates."""
-    fake.epoch = 32765
+    fake.know(FakeTransaction(7, 32765, "Empty"))
     assert client.usable_producer().producer == ProducerIdAndEpoch(8, 0)
     assert len(fake.of(Api.INIT_PRODUCER_ID)) == 2
 
@@ -209,7 +211,7 @@ def test_no_transaction_begins_at_the_last_epoch(fake: FakeCluster, client: Tran
 
 
 def test_end_answers_the_next_pair(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.epoch = 3
+    fake.know(OPEN)
     assert client.end(PAIR, commit=True) == EndTxnAnswer(0, "NONE", ProducerIdAndEpoch(7, 4))
     (request,) = fake.of(Api.END_TXN)
     assert (request.version, request.body.committed) == (5, True)
@@ -221,6 +223,7 @@ def test_below_transaction_version_2_end_does_not_bump(transaction_version: int 
         fake_cluster(transaction_version=transaction_version) as fake,
         Cluster(options_for(fake)) as cluster,
     ):
+        fake.know(OPEN)
         assert client_on(cluster).end(PAIR, commit=False) == EndTxnAnswer(0, "NONE", None)
         assert fake.of(Api.END_TXN)[0].version == 4
 
@@ -228,6 +231,7 @@ def test_below_transaction_version_2_end_does_not_bump(transaction_version: int 
 @pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
 @pytest.mark.parametrize("commit", [True, False])
 def test_end_repeats_the_same_request(fake: FakeCluster, client: TransactionClient, code: Code, commit: bool) -> None:
+    fake.know(OPEN)
     fake.script(Api.END_TXN, answer(code), lose_answer, hang_up, answer(code))
     assert client.end(PAIR, commit=commit).code == Code.NONE
     sent = {
@@ -287,6 +291,7 @@ def test_a_coordinator_that_moved_is_found_again() -> None:
             fake.coordinator = 1
             return serve(Code.NOT_COORDINATOR)
 
+        fake.know(OPEN)
         fake.script(Api.END_TXN, move)
         assert client.end(PAIR, commit=True).code == Code.NONE
         assert [request.node_id for request in fake.of(Api.END_TXN)] == [0, 1]
@@ -297,6 +302,7 @@ def test_a_dead_coordinator_is_replaced() -> None:
         client = client_on(cluster)
         fake.coordinator = 1
         assert client.init_producer_id().producer.epoch == 0
+        fake.know(OPEN)
         fake.brokers[1].stop()
         fake.coordinator = 0
         assert client.end(PAIR, commit=True).code == Code.NONE
@@ -317,7 +323,7 @@ def test_a_coordinator_without_the_bump_is_refused_on_transaction_version_2(
 
 
 def test_describe_shows_what_the_coordinator_says(fake: FakeCluster, client: TransactionClient) -> None:
-    fake.epoch, fake.state, fake.stored_timeout_ms = 4, "Ongoing", 60_000
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     described = client.describe()
     assert (described.state, described.producer, described.timeout_ms) == ("Ongoing", ProducerIdAndEpoch(7, 4), 60_000)
 
@@ -337,15 +343,17 @@ def test_describe_without_permission_is_an_error(fake: FakeCluster, client: Tran
 
 def test_a_coordinator_that_may_not_be_found_is_an_error_at_once(fake: FakeCluster, client: TransactionClient) -> None:
     fake.script(Api.FIND_COORDINATOR, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
-    with pytest.raises(AuthorizationError, match=r"'orders'. An ACL is missing: README.md lists under Permissions"):
+    with pytest.raises(AuthorizationError, match=r"'orders'. An ACL is missing: docs/permissions.md lists"):
         client.describe()
 
 
+@pytest.mark.usefixtures("begun")
 def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeCluster, client: TransactionClient) -> None:
     fake.script(Api.FIND_COORDINATOR, *[answer(Code.COORDINATOR_NOT_AVAILABLE)] * 3)
     assert client.describe().state == "Empty"
 
 
+@pytest.mark.usefixtures("begun")
 @pytest.mark.parametrize("code", ASK_AGAIN, ids=lambda code: code.name)
 def test_partitions_are_added_all_or_none(fake: FakeCluster, client: TransactionClient, code: Code) -> None:
     fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(code), lose_answer)
@@ -360,6 +368,7 @@ def test_no_partitions_is_no_request(fake: FakeCluster, client: TransactionClien
     assert fake.of(Api.ADD_PARTITIONS_TO_TXN) == []
 
 
+@pytest.mark.usefixtures("begun")
 def test_a_partition_that_is_not_there_is_named(fake: FakeCluster, client: TransactionClient) -> None:
     with pytest.raises(UnknownTopicError, match="'t': there is no partition 9"):
         client.add_partitions(PAIR, [T0, TopicPartition("t", 9)])

@@ -23,8 +23,9 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up
-from tests.unit.producer.fake_partitions import Received
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import Received, answer, hang_up
 from tests.unit.producer.support import T0, options_for
 from tests.unit.producer.writers import CALL, REACH, ROWS, in_transaction, kept, observable, writer_on
 
@@ -109,7 +110,7 @@ def test_a_transaction_without_records_is_not_sent(
 
 def test_a_new_pair_is_taken_before_the_last_epoch(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
     """B10: no transaction begins at epoch 32766."""
-    two_phase.epoch = 32764
+    two_phase.know(FakeTransaction(7, 32764, "Empty"))
     writer.init_transactions()
     writer.begin_transaction()
     assert writer.producer == ProducerIdAndEpoch(7, 32765)
@@ -137,10 +138,11 @@ def test_below_transaction_version_2(transaction_version: int) -> None:
         assert [request.body.v3_and_below_producer_epoch for request in fake.of(Api.ADD_PARTITIONS_TO_TXN)] == [0, 1]
         inits = len(fake.of(Api.INIT_PRODUCER_ID))
         writer.abort_transaction()
-        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 1
+        # The coordinator answers CONCURRENT_TRANSACTIONS first, while it aborts.
+        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 2
         assert [request.version for request in fake.of(Api.END_TXN)] == [4]
         writer.begin_transaction()
-        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 1
+        assert len(fake.of(Api.INIT_PRODUCER_ID)) == inits + 2
 
 
 # --- prepare and complete -----------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def test_prepare_without_two_phase_commit_is_allowed_in_resume_mode(fake: FakeCl
         in_transaction(writer)
         state = writer.prepare_transaction()
         writer.complete_transaction(state)
-        assert fake.state == "CompleteCommit"
+        assert fake.id_state == "CompleteCommit"
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -215,7 +217,7 @@ def test_resume_mode_ends_a_prepared_transaction_with_its_own_pair(
     """On released brokers EndTxn with the stored pair ends it, and InitProducerId before it would abort it."""
     if offered:
         fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
-    fake.epoch, fake.state = 4, "Ongoing"
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     with writer_on(fake, resume=True) as writer:
         writer.init_transactions(keep_prepared_txn=True)
         assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, 4))
@@ -229,14 +231,14 @@ def test_resume_mode_ends_a_prepared_transaction_with_its_own_pair(
 
 
 def test_a_resumed_pair_is_not_used_after_a_repeated_commit_either(fake: FakeCluster) -> None:
-    fake.epoch, fake.state = 4, "Ongoing"
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     with writer_on(fake, resume=True) as writer:
         writer.init_transactions(keep_prepared_txn=True)
         writer._client._cluster.options = options_for(fake, max_block_ms=50)
         fake.script(Api.END_TXN, *[hang_up] * 1000)
         with pytest.raises(OutcomeUnknownError):
             writer.commit_transaction()
-        fake._scripts.clear()
+        fake.end_scripts()
         writer._client._cluster.options = options_for(fake)
         writer.commit_transaction()
         writer.begin_transaction()
@@ -244,10 +246,10 @@ def test_a_resumed_pair_is_not_used_after_a_repeated_commit_either(fake: FakeClu
 
 
 def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluster) -> None:
-    fake.epoch, fake.state = 4, "PrepareCommit"
+    fake.know(FakeTransaction(7, 4, "PrepareCommit"))
 
     def finish(_received: Received, serve: Callable[[int], Any]) -> Any:
-        fake.state = "CompleteCommit"
+        fake.know(FakeTransaction(7, 4, "CompleteCommit"))
         return serve(Code.NONE)
 
     with writer_on(fake, resume=True) as writer:
@@ -258,7 +260,7 @@ def test_resume_mode_waits_for_an_outcome_that_is_being_written(fake: FakeCluste
 
 
 def test_resume_mode_does_not_wait_for_ever(fake: FakeCluster) -> None:
-    fake.epoch, fake.state = 4, "PrepareAbort"
+    fake.know(FakeTransaction(7, 4, "PrepareAbort"))
     with writer_on(fake, resume=True, max_block_ms=1_000) as writer:
         with pytest.raises(KafkaTimeoutError, match="PrepareAbort"):
             writer.init_transactions(keep_prepared_txn=True)

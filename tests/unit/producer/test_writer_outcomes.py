@@ -23,7 +23,8 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer, hang_up, lose_answer
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import answer, hang_up, lose_answer
 from tests.unit.producer.support import options_for
 from tests.unit.producer.writers import ROWS, in_transaction, observable, unknown
 
@@ -56,7 +57,7 @@ def test_complete_can_be_repeated_after_an_unknown_outcome(two_phase: FakeCluste
     two_phase.script(Api.END_TXN, *[hang_up] * 1000)
     with pytest.raises(OutcomeUnknownError):
         writer.complete_transaction(state)
-    two_phase._scripts.clear()
+    two_phase.end_scripts()
     writer._client._cluster.options = options_for(two_phase)
     with pytest.raises(LocalProtocolError):
         writer.complete_transaction(PreparedTxnState())

@@ -13,7 +13,8 @@ from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster, hang_up, keep_silent
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.wire import answer, hang_up, keep_silent
 from tests.unit.producer.support import T0, T1, options_for
 
 ID, TEXT = uuid.UUID(int=7), "AAAAAAAAAAAAAAAAAAAABw"
@@ -28,7 +29,8 @@ def view(cluster: Cluster, *partitions: TopicPartition, starts: bool = False, li
 def met(fake: FakeCluster, cluster: Cluster) -> Cluster:
     """Connected, and told of the topic."""
     fake.topic_ids["t"] = ID
-    fake.partitions[T0].next_offset, fake.partitions[T1].next_offset = 5, 9
+    fake.partitions[T0].fill(5)
+    fake.partitions[T1].fill(9)
     cluster.partition_counts(["t"])
     fake.received.clear()
     return cluster
@@ -48,14 +50,14 @@ def test_one_metadata_and_one_list_offsets_on_open_connections(fake: FakeCluster
 def test_the_logs_of_two_leaders() -> None:
     """One request to each, the first time by a new connection."""
     with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
-        fake.partitions[T1].next_offset = 3
+        fake.partitions[T1].fill(3)
         for _ in range(2):
             assert view(cluster) == LogsView({"t": ""}, {T0: 0, T1: 3})
         assert {each.node_id for each in fake.of(Api.LIST_OFFSETS)} == {0, 1}
 
 
 def test_the_starts_of_logs_are_asked_for_where_they_matter(fake: FakeCluster, met: Cluster) -> None:
-    fake.partitions[T1].start_offset = 4
+    fake.partitions[T1].log.delete_before(4)
     assert view(met, starts=True) == LogsView({"t": TEXT}, FOUND.ends, {T0: 0, T1: 4})
 
 

@@ -13,7 +13,9 @@ from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownErr
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import T0, kafka_for, options_for
 
 ROWS = pa.table({"partition": [0], "value": ["v"]})
@@ -35,7 +37,7 @@ def prepared(writer: TransactionalWriter) -> None:
 
 
 def kept(writer: TransactionalWriter, fake: FakeCluster) -> None:
-    fake.epoch, fake.ongoing, fake.state = 4, (7, 4), "Ongoing"
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
     writer.init_transactions(keep_prepared_txn=True)
 
 
@@ -53,7 +55,7 @@ def unknown(writer: TransactionalWriter, fake: FakeCluster, *, commit: bool) -> 
     fake.script(Api.END_TXN, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 1000)
     with pytest.raises(OutcomeUnknownError):
         writer.commit_transaction() if commit else writer.abort_transaction()
-    fake._scripts.clear()
+    fake.end_scripts()
     writer._client._cluster.options = options_for(fake)
 
 

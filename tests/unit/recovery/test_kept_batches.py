@@ -125,7 +125,9 @@ def test_a_row_that_is_done_or_owed_is_not_compared() -> None:
 def test_a_log_that_lost_the_outcome_with_its_topic_is_told_by_the_topic() -> None:
     """B7, B18: the coordinator has forgotten, and the topic is another one; or nobody can tell."""
     sides = decided()
-    sides.kafka.state, sides.kafka.pair = "Unknown", None
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
+    sides.kafka.lose_markers()
+    sides.kafka.forget()
     make_anew(sides)
     with halts(HaltCause.TOPIC_REMADE, match="old-orders"):
         sides.recovery().run(query_id="query-1", run_id="run")

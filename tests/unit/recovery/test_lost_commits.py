@@ -153,7 +153,7 @@ def test_a_log_that_tells_of_the_row_shows_what_came_after_it(marker: Marker) ->
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    sides.kafka.markers = {pair: marker}
+    sides.kafka.logs = {PARTITION: lambda _limit_ms: marker}
     sides.kafka.found = LOST
     for _ in range(2):
         with halts(HaltCause.DATABASE_BEHIND, match="at least 2 batches"):
@@ -193,7 +193,10 @@ def test_an_owed_batch_is_the_first_that_may_be_missing() -> None:
     sides.kafka.time_out()
     recover(sides)
     assert sides.row().status == "owed"
-    sides.kafka.state, sides.kafka.found = "CompleteCommit", FoundCommits(LOST.transactions[:1])
+    pair = sides.kafka.init_producer_id().producer
+    sides.kafka.produce(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.found = FoundCommits(LOST.transactions[:1])
     with halts(HaltCause.DATABASE_BEHIND, match="batch 0: 1 records"):
         recover(sides)
     recover(sides, "0")

@@ -15,8 +15,9 @@ from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.recovery.state_row import standing_row
+from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
-from tests.unit.fakes.fake_kafka import FakeClock
+from tests.unit.fakes.clock import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
@@ -27,7 +28,7 @@ def decided_and_lost(*, history: bool = True, transaction_version: int = 2) -> t
     sides = Sides(transaction_version=transaction_version)
     pair = sides.start()
     sides.decide(pair, batch_id=4)
-    sides.kafka.began = {PARTITIONS[0]: 5, PARTITIONS[1]: 0}
+    sides.kafka.produce(pair, PARTITIONS[1])
     del sides.store._rows[ID]
     if not history:
         sides.store._lines.clear()
@@ -113,7 +114,7 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
 def test_a_person_says_commit(version: int, keeps_prepared: bool) -> None:
     """C14: the batch is done with any digest, so that its replay is skipped."""
     sides, pair = decided_and_lost(history=False, transaction_version=version)
-    sides.kafka.offers_keep_prepared = keeps_prepared
+    sides.kafka.broker.configure(profile=Profile.KEEP_PREPARED if keeps_prepared else Profile.AS_RELEASED)
     word = OpenTransactionEnd(4)
     report = sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None).report
     assert report.actions[0] == Action("take_open", f"noted {pair} as the decision of batch 4, as the operator says")
@@ -168,7 +169,7 @@ def test_where_it_is_open_is_asked_within_bounds() -> None:
     with halts(HaltCause.OPEN_TRANSACTION, match="and 5 more") as halted:
         sides.recovery(adopt=True).run(query_id=None, run_id=None)
     assert "orders-1 (no record yet)" in halted.value.reason
-    sides.kafka.pair = None
+    sides.kafka.forget()
     assert began_at(sides.kafka, Deadline(clock, 5_000)) == {}
 
 

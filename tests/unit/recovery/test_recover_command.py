@@ -68,7 +68,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     sides.decide(sides.start())
     sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
     sides.kafka.init_producer_id()
-    sides.kafka.markers.clear()
+    sides.kafka.lose_markers()
     recovery = Recovery.of(
         RecoveryOptions.parse(**SIDES, settle_deadline_ms=5_000),
         kafka=sides.kafka,

@@ -10,12 +10,15 @@ from jdbc_state import Decision, MemoryStateStore, StateRow
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
 from spark_2pc_sink.recovery.report import Action
+from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
-from tests.unit.fakes.fake_kafka import FakeClock, FakeKafka
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.fake_kafka import FakeKafka
 
 ID = "orders"
 QUERY = "query-1"
@@ -24,8 +27,8 @@ QUERY = "query-1"
 class Sides:
     """Both sides, and a driver that can die between them."""
 
-    def __init__(self, **kafka: object) -> None:
-        self.kafka = FakeKafka(**kafka)  # type: ignore[arg-type]
+    def __init__(self, **settings: object) -> None:
+        self.kafka = FakeKafka(**settings)
         self.store = MemoryStateStore()
         self.clock = FakeClock()
 
@@ -61,7 +64,7 @@ class Sides:
         self, pair: ProducerIdAndEpoch, *, batch_id: int = 0, partitions: Sequence[str] = ("orders-0",)
     ) -> StateRow:
         """Produce with ``pair`` and commit the database's half; then the driver dies."""
-        self.kafka.produce(pair)
+        self.kafka.produce(pair, *map(TopicPartition.parse, partitions))
         row = self.row()
         with self.store.deciding(ID, row.generation) as transaction:
             transaction.decide(
@@ -205,7 +208,7 @@ def test_a_deleted_log_halts_and_changes_nothing_in_kafka() -> None:
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    sides.kafka.markers.clear()
+    sides.kafka.lose_markers()
     before = sides.kafka.pair
     with halts(HaltCause.OUTCOME_LOST, match="deleted or compacted") as halted:
         sides.start()
@@ -224,7 +227,7 @@ def test_an_operator_settles_what_the_log_cannot_tell(decision: OperatorDecision
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    sides.kafka.markers.clear()
+    sides.kafka.lose_markers()
     with halts(HaltCause.OUTCOME_LOST, match="--batch 0 --drop"):
         sides.recovery(decision=decision).run(query_id=None, run_id=None)
     with pytest.raises(ConfigurationError, match="the batch in doubt, which is 0"):
@@ -259,7 +262,7 @@ def test_an_operator_drops_an_owed_batch() -> None:
 
 def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> None:
     """KIP-939, InitProducerId(keepPreparedTxn): the new pair ends it, and the old one is fenced."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.start()
@@ -270,7 +273,7 @@ def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> Non
 
 def test_a_crash_loop_of_takeovers_commits_once() -> None:
     """B11: each takeover moves the pair on; the last one commits, and only one commit happens."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.init_producer_id(keep_prepared=True)
@@ -281,7 +284,7 @@ def test_a_crash_loop_of_takeovers_commits_once() -> None:
 
 def test_keep_prepared_is_never_a_probe() -> None:
     """With nothing ongoing it would replace the outcome that the coordinator still shows."""
-    sides = Sides(offers_keep_prepared=True)
+    sides = Sides(profile=Profile.KEEP_PREPARED)
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.end(pair, commit=True)
@@ -327,11 +330,12 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
     sides = Sides()
     pair = sides.start()
     sides.decide(pair)
-    sides.kafka.state, sides.kafka.pair = "PrepareCommit", pair.bumped()
+    sides.kafka.broker.held = True
+    sides.kafka.end(pair, commit=True)
 
     def finish(name: str) -> None:
         if sides.clock.now > 1 and name == "describe":
-            sides.kafka.state = "CompleteCommit"
+            sides.kafka.broker.held = False
 
     sides.kafka.before = finish
     sides.start()
@@ -340,7 +344,8 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
     stuck = Sides()
     pair = stuck.start()
     stuck.decide(pair)
-    stuck.kafka.state, stuck.kafka.pair = "PrepareCommit", pair.bumped()
+    stuck.kafka.broker.held = True
+    stuck.kafka.end(pair, commit=True)
     with pytest.raises(InDoubtError, match="PrepareCommit"):
         stuck.recovery(settle_deadline_ms=60_000).run(query_id=QUERY, run_id="run")
     waiting = [line for line in caplog.messages if "recovery is still waiting, for up to 5" in line]
@@ -363,7 +368,7 @@ def test_a_state_that_only_a_newer_kafka_has_is_named(operation: str) -> None:
     """Nobody knows what it means for the transaction, so nothing is done about it."""
     sides = Sides()
     sides.decide(sides.start())
-    before, sides.kafka.state = sides.row(), "Sleeping"
+    before, sides.kafka.shown = sides.row(), TransactionDescription("Sleeping", sides.kafka.pair, 60_000)
     sides.kafka.calls.clear()
     with pytest.raises(RemoteProtocolError, match="'orders' in state 'Sleeping'"):
         sides.recovery().diagnosis.look() if operation == "look" else sides.start()

@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.transactions.asking import NotYetError, until_answered
-from tests.unit.fakes.fake_kafka import FakeClock
+from tests.unit.fakes.clock import FakeClock
 
 
 def answers(clock: FakeClock, *errors: Exception) -> Callable[[], str]:

@@ -18,38 +18,35 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import Step, answer, hang_up, lose_answer, serve_it
-from tests.unit.transactions.fake_transactions import (
-    FakeProducer,
-    FakeTransaction,
-    FakeTransactionCluster,
-    Marker,
-    fake_transactions,
-    properties_for,
-)
+from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.logs import FakeProducer
+from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer, serve_it
+from tests.unit.producer.support import kafka_for
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeTransactionCluster]:
+def fake() -> Iterator[FakeCluster]:
     """Two brokers; broker n leads t-n, where producer 7 has a transaction open since offset 5 that nobody knows."""
-    with fake_transactions(brokers=2, topics={"t": 2}) as cluster:
-        cluster.view.producers = {T0: [FakeProducer(3), FakeProducer(4, start_offset=9)], T1: [FakeProducer(7, 2, 5)]}
-        cluster.view.transactions = {"other": FakeTransaction(4, partitions=(T0,))}
+    with fake_cluster(brokers=2, topics={"t": 2}) as cluster:
+        cluster.show({T0: [FakeProducer(3), FakeProducer(4, start_offset=9)], T1: [FakeProducer(7, 2, 5)]})
+        cluster.know(FakeTransaction(4, partitions=(T0,)), "other")
         yield cluster
 
 
 @pytest.fixture
-def tool(fake: FakeTransactionCluster) -> Iterator[TransactionTool]:
+def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
     with tool_on(fake) as made:
         yield made
 
 
-def tool_on(fake: FakeTransactionCluster, *, max_block_ms: int = 10_000) -> TransactionTool:
-    return TransactionTool(properties_for(fake, max_block_ms=max_block_ms), now_ms=lambda: 10**9)
+def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
+    return TransactionTool(kafka_for(fake, **overrides), now_ms=lambda: 10**9)
 
 
 def change(act: Callable[[], None]) -> Step:
@@ -67,20 +64,20 @@ def change(act: Callable[[], None]) -> Step:
 
 @pytest.mark.parametrize(("remembered", "sent"), [(-1, 0), (0, 0), (6, 6)])
 def test_abort_writes_one_marker_to_the_leader(
-    fake: FakeTransactionCluster, tool: TransactionTool, remembered: int, sent: int
+    fake: FakeCluster, tool: TransactionTool, remembered: int, sent: int
 ) -> None:
     """The marker carries the pair of the open transaction, and the coordinator epoch that the leader remembers."""
-    fake.view.producers[T1][0].coordinator_epoch = remembered
+    fake.show({T1: [FakeProducer(7, 2, 5, remembered)]})
     done = tool.abort("t", 1, start_offset=5)
-    assert fake.view.markers == [Marker(1, 2, T1, 7, 2, sent, commit=False)]
+    assert fake.markers == [(1, 2, T1, EndMarker(7, 2, commit=False, coordinator_epoch=sent))]
     assert (done.producer_id, done.producer_epoch, done.start_offset, done.marker_written) == (7, 2, 5, True)
     assert done.reason == "no coordinator knows producer id 7"
 
 
 @pytest.mark.parametrize(("given", "sent"), [(9, 9), (-1, 0), (0, 0)])
-def test_abort_by_pair(fake: FakeTransactionCluster, tool: TransactionTool, given: int, sent: int) -> None:
+def test_abort_by_pair(fake: FakeCluster, tool: TransactionTool, given: int, sent: int) -> None:
     tool.abort("t", 1, producer=ProducerIdAndEpoch(7, 2), coordinator_epoch=given)
-    assert fake.view.markers == [Marker(1, 2, T1, 7, 2, sent, commit=False)]
+    assert fake.markers == [(1, 2, T1, EndMarker(7, 2, commit=False, coordinator_epoch=sent))]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +86,10 @@ def test_abort_by_pair(fake: FakeTransactionCluster, tool: TransactionTool, give
 )
 @pytest.mark.parametrize("by_pair", [True, False])
 def test_abort_refuses_what_a_coordinator_knows(
-    fake: FakeTransactionCluster, tool: TransactionTool, state: str, remedy: str, by_pair: bool
+    fake: FakeCluster, tool: TransactionTool, state: str, remedy: str, by_pair: bool
 ) -> None:
     """B17: the producer could still commit what readers have skipped."""
-    fake.view.transactions["my id"] = FakeTransaction(7, 2, state=state, partitions=(T1,))
+    fake.know(FakeTransaction(7, 2, state=state, partitions=(T1,)), "my id")
     how: dict[str, Any] = {"producer": ProducerIdAndEpoch(7, 2)} if by_pair else {"start_offset": 5}
     with pytest.raises(AbortRefusedError, match="its coordinator knows it, as the current transaction of") as refused:
         tool.abort("t", 1, **how)
@@ -100,11 +97,11 @@ def test_abort_refuses_what_a_coordinator_knows(
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
 
-def test_abort_looks_again_right_before_the_marker(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_abort_looks_again_right_before_the_marker(fake: FakeCluster, tool: TransactionTool) -> None:
     """The coordinator learns of the transaction after the first look."""
 
     def learn() -> None:
-        fake.view.transactions["late"] = FakeTransaction(7, 2, partitions=(T1,))
+        fake.know(FakeTransaction(7, 2, partitions=(T1,)), "late")
 
     fake.script(Api.LIST_TRANSACTIONS, serve_it, serve_it, change(learn))
     with pytest.raises(AbortRefusedError, match="'late'"):
@@ -112,11 +109,9 @@ def test_abort_looks_again_right_before_the_marker(fake: FakeTransactionCluster,
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
 
-def test_abort_stops_where_the_producer_changes_between_looks(
-    fake: FakeTransactionCluster, tool: TransactionTool
-) -> None:
+def test_abort_stops_where_the_producer_changes_between_looks(fake: FakeCluster, tool: TransactionTool) -> None:
     def bump() -> None:
-        fake.view.producers[T1][0].epoch = 3
+        fake.show({T1: [FakeProducer(7, 3, 5)]})
 
     fake.script(Api.LIST_TRANSACTIONS, change(bump))
     with pytest.raises(AbortRefusedError, match="changed between two looks"):
@@ -124,8 +119,8 @@ def test_abort_stops_where_the_producer_changes_between_looks(
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
 
-def test_abort_of_what_ended_meanwhile_writes_nothing(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.script(Api.LIST_TRANSACTIONS, change(fake.view.producers.clear))
+def test_abort_of_what_ended_meanwhile_writes_nothing(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.script(Api.LIST_TRANSACTIONS, change(lambda: fake.show({})))
     with pytest.raises(ConfigurationError, match="no transaction is open there"):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
@@ -143,15 +138,15 @@ def test_abort_of_what_ended_meanwhile_writes_nothing(fake: FakeTransactionClust
     ],
 )
 def test_abort_of_what_is_not_open_writes_nothing(
-    fake: FakeTransactionCluster, tool: TransactionTool, arguments: dict[str, Any], text: str
+    fake: FakeCluster, tool: TransactionTool, arguments: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         tool.abort("t", 1, **arguments)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
 
 
-def test_abort_writes_nothing_where_ids_are_hidden(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.hidden = True
+def test_abort_writes_nothing_where_ids_are_hidden(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.access = HiddenIds()
     with pytest.raises(AuthorizationError):
         tool.abort("t", 1, start_offset=5)
     assert fake.of(Api.WRITE_TXN_MARKERS) == []
@@ -163,33 +158,33 @@ def test_abort_writes_nothing_where_ids_are_hidden(fake: FakeTransactionCluster,
     ids=["hang up", "moved", "unknown"],
 )
 def test_a_marker_that_was_not_written_is_sent_again(
-    fake: FakeTransactionCluster, tool: TransactionTool, step: Step, markers: int
+    fake: FakeCluster, tool: TransactionTool, step: Step, markers: int
 ) -> None:
     fake.script(Api.WRITE_TXN_MARKERS, step)
     assert tool.abort("t", 1, start_offset=5).marker_written
-    assert len(fake.view.markers) == markers
+    assert len(fake.markers) == markers
     assert len(fake.of(Api.WRITE_TXN_MARKERS)) == 2
 
 
-def test_a_marker_whose_answer_was_lost_is_not_sent_twice(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_a_marker_whose_answer_was_lost_is_not_sent_twice(fake: FakeCluster, tool: TransactionTool) -> None:
     """The same pair may have begun its next transaction, and a second marker would end that."""
     fake.script(Api.WRITE_TXN_MARKERS, lose_answer)
 
     def begin_next() -> None:
-        fake.view.producers[T1] = [FakeProducer(7, 2, start_offset=8)]
+        fake.partitions[T1].shown = [FakeProducer(7, 2, start_offset=8)]
 
     fake.script(Api.METADATA, *[serve_it] * 200)
     fake.script(Api.DESCRIBE_PRODUCERS, serve_it, serve_it, change(begin_next))
     done = tool.abort("t", 1, producer=ProducerIdAndEpoch(7, 2), coordinator_epoch=0)
     assert not done.marker_written
-    assert len(fake.view.markers) == 1
+    assert len(fake.markers) == 1
 
 
-def test_markers_that_never_arrive_end_in_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_markers_that_never_arrive_end_in_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
     fake.script(Api.WRITE_TXN_MARKERS, hang_up, hang_up, hang_up)
     with pytest.raises(OutcomeUnknownError, match=r"sent 3 times.*the answer was lost"):
         tool.abort("t", 1, start_offset=5)
-    assert fake.view.markers == []
+    assert fake.markers == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +192,7 @@ def test_markers_that_never_arrive_end_in_an_error(fake: FakeTransactionCluster,
     [(47, FencedError), (52, KafkaError), (31, AuthorizationError)],
 )
 def test_a_refused_marker_is_an_error(
-    fake: FakeTransactionCluster, tool: TransactionTool, code: int, error: type[Exception]
+    fake: FakeCluster, tool: TransactionTool, code: int, error: type[Exception]
 ) -> None:
     """47: a newer epoch has written. 52: the coordinator epoch is too old. 31: no CLUSTER_ACTION."""
     fake.script(Api.WRITE_TXN_MARKERS, answer(code))
@@ -206,7 +201,7 @@ def test_a_refused_marker_is_an_error(
     assert len(fake.of(Api.WRITE_TXN_MARKERS)) == 1
 
 
-def test_no_marker_without_a_leader(fake: FakeTransactionCluster) -> None:
+def test_no_marker_without_a_leader(fake: FakeCluster) -> None:
     """The leader goes after the looks; the marker waits for none, and the next look finds out."""
     with tool_on(fake, max_block_ms=1_000) as tool:
 
@@ -222,39 +217,40 @@ def test_no_marker_without_a_leader(fake: FakeTransactionCluster) -> None:
 # --- force-terminate ---------------------------------------------------------------------------------------------
 
 
-def test_force_terminate_is_a_plain_init_producer_id(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_force_terminate_is_a_plain_init_producer_id(fake: FakeCluster, tool: TransactionTool) -> None:
     """KIP-939, forceTerminateTransaction: also for ids with two-phase commit, whose time-out is reset by it."""
     fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
-    fake.view.transactions["a"] = FakeTransaction(8, 3, coordinator=1, partitions=(T0,), timeout_ms=2**31 - 1)
-    fake.script(Api.INIT_PRODUCER_ID, answer(Code.CONCURRENT_TRANSACTIONS), answer(Code.CONCURRENT_TRANSACTIONS))
+    fake.know(FakeTransaction(8, 3, coordinator=1, partitions=(T0,), timeout_ms=2**31 - 1), "a")
+    fake.script(Api.INIT_PRODUCER_ID, answer(Code.CONCURRENT_TRANSACTIONS))
     done = tool.force_terminate("a")
-    assert (done.state_before, done.partitions_before, done.producer_epoch) == ("Ongoing", (T0,), 4)
+    assert (done.state_before, done.partitions_before, done.producer_epoch) == ("Ongoing", (T0,), 5)
     asked = fake.of(Api.INIT_PRODUCER_ID)
+    # The coordinator itself answers CONCURRENT_TRANSACTIONS once, and aborts meanwhile.
     assert [(request.node_id, request.version) for request in asked] == [(1, 5)] * 3
     assert (asked[0].body.producer_id, asked[0].body.producer_epoch) == (-1, -1)
     assert asked[0].body.transaction_timeout_ms == done.timeout_ms == 60_000
     assert [word in " ".join(done.warnings) for word in ("owed", "had no timeout", "fenced")] == [True] * 3
 
 
-def test_force_terminate_keeps_the_timeout(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_force_terminate_keeps_the_timeout(fake: FakeCluster, tool: TransactionTool) -> None:
     """InitProducerId stores the timeout that it is sent; here nothing else changes than what must."""
-    fake.view.transactions["a"] = FakeTransaction(8, state="CompleteCommit", timeout_ms=1234)
+    fake.know(FakeTransaction(8, state="CompleteCommit", timeout_ms=1234), "a")
     done = tool.force_terminate("a")
     assert (done.timeout_ms, len(done.warnings)) == (1234, 1)
     assert fake.of(Api.INIT_PRODUCER_ID)[0].body.transaction_timeout_ms == 1234
 
 
 @pytest.mark.parametrize("name", ["unknown", ""])
-def test_force_terminate_never_creates_an_id(fake: FakeTransactionCluster, tool: TransactionTool, name: str) -> None:
+def test_force_terminate_never_creates_an_id(fake: FakeCluster, tool: TransactionTool, name: str) -> None:
     with pytest.raises(ConfigurationError, match="transactional_id="):
         tool.force_terminate(name)
     # Already FindCoordinator would create the transaction log.
     assert fake.of(Api.INIT_PRODUCER_ID) + fake.of(Api.FIND_COORDINATOR) == []
 
 
-def test_force_terminate_gives_up_in_time(fake: FakeTransactionCluster) -> None:
+def test_force_terminate_gives_up_in_time(fake: FakeCluster) -> None:
     """51 for ever: a leader has refused a marker, and the coordinator has given up on it."""
-    fake.view.transactions["a"] = FakeTransaction(8, state="PrepareAbort", partitions=(T0,))
+    fake.know(FakeTransaction(8, state="PrepareAbort", partitions=(T0,)), "a")
     fake.script(Api.INIT_PRODUCER_ID, *[answer(Code.CONCURRENT_TRANSACTIONS)] * 3000)
     with (
         tool_on(fake, max_block_ms=1_000) as tool,
@@ -263,8 +259,8 @@ def test_force_terminate_gives_up_in_time(fake: FakeTransactionCluster) -> None:
         tool.force_terminate("a")
 
 
-def test_a_refused_force_terminate_is_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.transactions["a"] = FakeTransaction(8)
+def test_a_refused_force_terminate_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.know(FakeTransaction(8), "a")
     fake.script(Api.INIT_PRODUCER_ID, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     with pytest.raises(AuthorizationError, match="InitProducerId answered"):
         tool.force_terminate("a")

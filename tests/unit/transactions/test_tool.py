@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -22,44 +23,41 @@ from spark_2pc_sink.transactions import ListFilter, TransactionListing, Transact
 from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
 from spark_2pc_sink.transactions.values import TransactionDetails
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import answer, hang_up, keep_silent
-from tests.unit.transactions.fake_transactions import (
-    FakeProducer,
-    FakeTransaction,
-    FakeTransactionCluster,
-    View,
-    fake_transactions,
-    properties_for,
-)
+from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.logs import FakeProducer
+from tests.unit.fakes.wire import answer, hang_up, keep_silent
+from tests.unit.producer.support import kafka_for
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 NOW_MS = 100 * 60_000
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeTransactionCluster]:
+def fake() -> Iterator[FakeCluster]:
     """Three brokers; broker n leads t-n, and brokers 0 and 1 have half of the transaction log each."""
-    with fake_transactions(brokers=3, topics={"t": 3, "__consumer_offsets": 1}) as cluster:
-        cluster.view.state_partitions = [(0, 4), (1, 2)]
+    with fake_cluster(brokers=3, topics={"t": 3, "__consumer_offsets": 1}) as cluster:
+        cluster.state_partitions = [(0, 4), (1, 2)]
         yield cluster
 
 
 @pytest.fixture
-def tool(fake: FakeTransactionCluster) -> Iterator[TransactionTool]:
+def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
     with tool_on(fake) as made:
         yield made
 
 
-def tool_on(fake: FakeTransactionCluster, *, max_block_ms: int = 10_000) -> TransactionTool:
-    return TransactionTool(properties_for(fake, max_block_ms=max_block_ms), now_ms=lambda: NOW_MS)
+def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
+    return TransactionTool(kafka_for(fake, **overrides), now_ms=lambda: NOW_MS)
 
 
 # --- list and describe -------------------------------------------------------------------------------------------
 
 
-def test_list_asks_every_broker(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_list_asks_every_broker(fake: FakeCluster, tool: TransactionTool) -> None:
     """KIP-664: ListTransactions is sent to any broker, and each answers for the ids that it coordinates."""
-    fake.view.transactions = {"b": FakeTransaction(7, coordinator=1), "a": FakeTransaction(8, state="Empty")}
+    fake.know(FakeTransaction(7, coordinator=1), "b")
+    fake.know(FakeTransaction(8, state="Empty"), "a")
     assert tool.list_transactions() == (
         TransactionListing("a", 0, 8, "Empty"),
         TransactionListing("b", 1, 7, "Ongoing"),
@@ -67,18 +65,17 @@ def test_list_asks_every_broker(fake: FakeTransactionCluster, tool: TransactionT
     assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
 
 
-def test_list_passes_every_filter_on(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_list_passes_every_filter_on(fake: FakeCluster, tool: TransactionTool) -> None:
     """KIP-994 and KIP-1152; the broker filters."""
     wanted = ListFilter(("Ongoing",), (7, 8), running_longer_than_ms=5, transactional_id_pattern="a.*")
-    fake.view.transactions = {"a1": FakeTransaction(7), "b": FakeTransaction(8), "a2": FakeTransaction(9)}
+    for producer_id, name in enumerate(("a1", "b", "a2"), start=7):
+        fake.know(FakeTransaction(producer_id), name)
     assert [row.transactional_id for row in tool.list_transactions(wanted)] == ["a1"]
     body = fake.of(Api.LIST_TRANSACTIONS)[0].body
     assert (body.duration_filter, body.transactional_id_pattern) == (5, "a.*")
 
 
-def test_a_negative_duration_and_an_empty_pattern_filter_nothing(
-    fake: FakeTransactionCluster, tool: TransactionTool
-) -> None:
+def test_a_negative_duration_and_an_empty_pattern_filter_nothing(fake: FakeCluster, tool: TransactionTool) -> None:
     """As in Kafka's tool; also for a broker that has no such filters."""
     fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
     assert tool.list_transactions(ListFilter(running_longer_than_ms=-1, transactional_id_pattern="")) == ()
@@ -88,7 +85,7 @@ def test_a_negative_duration_and_an_empty_pattern_filter_nothing(
     "wanted", [ListFilter(running_longer_than_ms=0), ListFilter(transactional_id_pattern="a")], ids=str
 )
 def test_a_broker_that_would_ignore_a_filter_is_not_asked(
-    fake: FakeTransactionCluster, tool: TransactionTool, wanted: ListFilter
+    fake: FakeCluster, tool: TransactionTool, wanted: ListFilter
 ) -> None:
     fake.versions[Api.LIST_TRANSACTIONS] = (0, 0)
     with pytest.raises(LocalProtocolError, match="the broker filters by it from version"):
@@ -110,57 +107,54 @@ def test_a_filter_that_cannot_be_one_is_refused(tool: TransactionTool, wanted: L
 
 
 @pytest.mark.parametrize("code", [14, 15])
-def test_a_coordinator_that_loads_is_asked_again(
-    fake: FakeTransactionCluster, tool: TransactionTool, code: int
-) -> None:
+def test_a_coordinator_that_loads_is_asked_again(fake: FakeCluster, tool: TransactionTool, code: int) -> None:
     """14 while any partition of its transaction log is loading: what it lists would not be all."""
     fake.script(Api.LIST_TRANSACTIONS, answer(code), answer(code))
-    fake.view.transactions = {"a": FakeTransaction(8)}
+    fake.know(FakeTransaction(8), "a")
     assert len(tool.list_transactions()) == 1
     assert len(fake.of(Api.LIST_TRANSACTIONS)) == 5
 
 
-def test_a_broker_that_stays_away_fails_the_listing(fake: FakeTransactionCluster) -> None:
+def test_a_broker_that_stays_away_fails_the_listing(fake: FakeCluster) -> None:
     fake.script(Api.LIST_TRANSACTIONS, *[answer(Code.COORDINATOR_LOAD_IN_PROGRESS)] * 500)
     with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS"):
         tool.list_transactions()
 
 
-def test_a_refused_listing_is_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_a_refused_listing_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
     fake.script(Api.LIST_TRANSACTIONS, answer(Code.UNKNOWN_SERVER_ERROR))
     with pytest.raises(KafkaError, match="ListTransactions answered UNKNOWN_SERVER_ERROR"):
         tool.list_transactions()
 
 
-def test_describe_asks_the_coordinator(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.transactions = {
-        "a": FakeTransaction(8, 3, coordinator=1, partitions=(T2, T0), timeout_ms=2**31 - 1, start_time_ms=NOW_MS - 9)
-    }
+def test_describe_asks_the_coordinator(fake: FakeCluster, tool: TransactionTool) -> None:
+    began = FakeTransaction(8, 3, coordinator=1, partitions=(T2, T0), timeout_ms=2**31 - 1, start_time_ms=NOW_MS - 9)
+    fake.know(began, "a")
     found = tool.describe("a")
     assert found == TransactionDetails(1, "a", 8, 3, "Ongoing", 2**31 - 1, NOW_MS - 9, 9, (T0, T2))
     assert found.two_phase_commit
     assert fake.of(Api.DESCRIBE_TRANSACTIONS)[0].node_id == 1
 
 
-def test_describe_shows_what_has_never_begun(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_describe_shows_what_has_never_begun(fake: FakeCluster, tool: TransactionTool) -> None:
     """An id that is just being created has no pair yet (E = -1)."""
-    fake.view.transactions = {"a": FakeTransaction(8, -1, state="Empty", start_time_ms=-1)}
+    fake.know(FakeTransaction(8, -1, state="Empty", start_time_ms=-1), "a")
     found = tool.describe("a")
     assert (found.start_time_ms, found.duration_ms, found.producer_id, found.producer_epoch) == (None, None, -1, -1)
 
 
-def test_describe_of_an_unknown_id_is_an_error(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
     with pytest.raises(KafkaError, match=r"TRANSACTIONAL_ID_NOT_FOUND .105.: its coordinator does not know 'a'"):
         tool.describe("a")
-    fake.view.hidden = True
+    fake.access = HiddenIds()
     with pytest.raises(AuthorizationError):
         tool.describe("a")
     with pytest.raises(ConfigurationError, match="it is not empty"):
         tool.describe("")
 
 
-def test_an_answer_about_nothing_is_a_broken_protocol(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.mute = True
+def test_an_answer_about_nothing_is_a_broken_protocol(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.script(Api.DESCRIBE_TRANSACTIONS, lambda *_: DescribeTransactionsResponse(transaction_states=[]))
     with pytest.raises(RemoteProtocolError, match="did not answer about 'a'"):
         tool.describe("a")
 
@@ -168,8 +162,8 @@ def test_an_answer_about_nothing_is_a_broken_protocol(fake: FakeTransactionClust
 # --- describe-producers ------------------------------------------------------------------------------------------
 
 
-def test_describe_producers_asks_the_leader(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.producers[T2] = [FakeProducer(9, 1, 40, 5, 77, 3), FakeProducer(4)]
+def test_describe_producers_asks_the_leader(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.partitions[T2].shown = [FakeProducer(9, 1, 40, 5, 77, 3), FakeProducer(4)]
     first, second = tool.describe_producers("t", 2)
     assert (first.producer_id, first.start_offset, first.coordinator_epoch) == (4, None, -1)
     assert (second.producer_epoch, second.start_offset, second.last_timestamp_ms, second.last_sequence) == (
@@ -181,7 +175,7 @@ def test_describe_producers_asks_the_leader(fake: FakeTransactionCluster, tool: 
     assert [request.node_id for request in fake.of(Api.DESCRIBE_PRODUCERS)] == [2]
 
 
-def test_describe_producers_follows_the_leader(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_describe_producers_follows_the_leader(fake: FakeCluster, tool: TransactionTool) -> None:
     """A lost connection and a leader that has moved are asked again; a refusal is not."""
     fake.script(Api.DESCRIBE_PRODUCERS, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
     assert tool.describe_producers("t", 0) == ()
@@ -191,15 +185,15 @@ def test_describe_producers_follows_the_leader(fake: FakeTransactionCluster, too
         tool.describe_producers("t", 0)
 
 
-def test_a_leader_on_a_new_broker_is_found(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_a_leader_on_a_new_broker_is_found(fake: FakeCluster, tool: TransactionTool) -> None:
     """The brokers of a moment ago are not all there are."""
-    fake.view.shown = {0}
+    fake.shown_brokers = {0}
     tool.list_transactions()
-    fake.view.shown = None
+    fake.shown_brokers = None
     assert tool.describe_producers("t", 2) == ()
 
 
-def test_a_partition_without_leader_is_waited_for(fake: FakeTransactionCluster) -> None:
+def test_a_partition_without_leader_is_waited_for(fake: FakeCluster) -> None:
     fake.partitions[T0].leader = -1
     with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="t-0 and 0 more"):
         tool.describe_producers("t", 0)
@@ -223,9 +217,9 @@ def test_a_partition_that_is_not_there_is_refused(
         tool.describe_producers(topic, partition, broker_id=broker_id)
 
 
-def test_a_topic_that_is_hidden_is_refused(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_a_topic_that_is_hidden_is_refused(fake: FakeCluster, tool: TransactionTool) -> None:
     tool.list_transactions()
-    fake.view.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
+    fake.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
     for look in (lambda: tool.describe_producers("t", 0), lambda: tool.find_hanging(topic="t")):
         with pytest.raises(AuthorizationError, match="topic 't'"):
             look()
@@ -274,20 +268,17 @@ def test_why_a_transaction_hangs(details: dict[str, Any] | None, reason: str | N
     assert reason is None or reason in str(found)
 
 
-def test_find_hanging_searches_every_partition_and_every_coordinator(
-    fake: FakeTransactionCluster, tool: TransactionTool
-) -> None:
+def test_find_hanging_searches_every_partition_and_every_coordinator(fake: FakeCluster, tool: TransactionTool) -> None:
     """Internal topics too. What a coordinator will end, what is young, and what is not open is left out."""
     offsets = TopicPartition("__consumer_offsets", 0)
-    fake.view.transactions = {
-        "known": FakeTransaction(1, coordinator=1, partitions=(T0,)),
-        "other": FakeTransaction(2, partitions=(T0,)),
-    }
-    fake.view.producers = {
+    fake.know(FakeTransaction(1, coordinator=1, partitions=(T0,)), "known")
+    fake.know(FakeTransaction(2, partitions=(T0,)), "other")
+    shown = {
         T0: [FakeProducer(1, start_offset=3), FakeProducer(5)],
         T1: [FakeProducer(2, start_offset=4), FakeProducer(3, start_offset=9, last_timestamp_ms=NOW_MS - 15 * 60_000)],
         offsets: [FakeProducer(6, 8, start_offset=0, last_timestamp_ms=NOW_MS - 15 * 60_000 - 1)],
     }
+    fake.show(shown)
     hanging = tool.find_hanging()
     assert [(row.topic, row.partition, row.producer_id, row.start_offset) for row in hanging] == [
         ("__consumer_offsets", 0, 6, 0),
@@ -298,20 +289,18 @@ def test_find_hanging_searches_every_partition_and_every_coordinator(
     assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
 
 
-def test_find_hanging_asks_no_coordinator_when_nothing_is_old(
-    fake: FakeTransactionCluster, tool: TransactionTool
-) -> None:
-    fake.view.producers[T0] = [FakeProducer(1, start_offset=3, last_timestamp_ms=NOW_MS)]
+def test_find_hanging_asks_no_coordinator_when_nothing_is_old(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.partitions[T0].shown = [FakeProducer(1, start_offset=3, last_timestamp_ms=NOW_MS)]
     assert tool.find_hanging() == ()
     assert fake.of(Api.LIST_TRANSACTIONS) == []
 
 
-def test_what_ended_between_the_looks_was_not_hanging(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_what_ended_between_the_looks_was_not_hanging(fake: FakeCluster, tool: TransactionTool) -> None:
     """The coordinator finishes while it is asked: its list is empty by then, and the partition was open before."""
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
 
     def finish(_received: Any, serve: Callable[[int], Any]) -> Any:
-        fake.view.producers = {T0: [FakeProducer(1, 1, start_offset=8)]}
+        fake.show({T0: [FakeProducer(1, 1, start_offset=8)]})
         return serve(Code.NONE)
 
     fake.script(Api.LIST_TRANSACTIONS, finish)
@@ -330,9 +319,9 @@ def test_what_ended_between_the_looks_was_not_hanging(fake: FakeTransactionClust
     ],
 )
 def test_find_hanging_can_be_narrowed(
-    fake: FakeTransactionCluster, tool: TransactionTool, where: dict[str, Any], found: set[int]
+    fake: FakeCluster, tool: TransactionTool, where: dict[str, Any], found: set[int]
 ) -> None:
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)], T1: [FakeProducer(2, start_offset=3)]}
+    fake.show({T0: [FakeProducer(1, start_offset=3)], T1: [FakeProducer(2, start_offset=3)]})
     assert {row.partition for row in tool.find_hanging(**where)} == found
 
 
@@ -355,18 +344,18 @@ def test_find_hanging_never_searches_nothing_by_mistake(
         tool.find_hanging(**where)
 
 
-def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_hidden_ids_are_not_taken_for_unknown_ones(fake: FakeCluster, tool: TransactionTool) -> None:
     """Rows without DESCRIBE are dropped silently from ListTransactions."""
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
-    fake.view.hidden = True
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
+    fake.access = HiddenIds()
     with pytest.raises(AuthorizationError, match="grant DESCRIBE on every transactional id"):
         tool.find_hanging()
 
 
-def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fake: FakeTransactionCluster) -> None:
+def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fake: FakeCluster) -> None:
     """The transaction log's partition 1 is down: what it knows cannot be listed by anybody."""
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
-    fake.view.state_partitions = [(0, 4), (-1, 2)]
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
+    fake.state_partitions = [(0, 4), (-1, 2)]
     with (
         tool_on(fake, max_block_ms=1_000) as tool,
         pytest.raises(KafkaTimeoutError, match=r"\[1\] of __transaction_state have no leader"),
@@ -374,11 +363,11 @@ def test_a_coordinator_without_leader_is_not_taken_for_one_that_knows_nothing(fa
         tool.find_hanging(topic="t")
 
 
-def test_the_transaction_log_may_not_be_hidden(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
+def test_the_transaction_log_may_not_be_hidden(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
 
     def hide(_received: Any, serve: Callable[[int], Any]) -> Any:
-        fake.view.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
+        fake.topic_error = Code.TOPIC_AUTHORIZATION_FAILED
         return serve(Code.NONE)
 
     fake.script(Api.DESCRIBE_TRANSACTIONS, hide)
@@ -386,46 +375,46 @@ def test_the_transaction_log_may_not_be_hidden(fake: FakeTransactionCluster, too
         tool.find_hanging()
 
 
-def test_without_a_transaction_log_nobody_knows_anything(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
-    fake.view.state_partitions = None
+def test_without_a_transaction_log_nobody_knows_anything(fake: FakeCluster, tool: TransactionTool) -> None:
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
+    fake.state_partitions = None
     assert len(tool.find_hanging()) == 1
 
 
-def move(view: View) -> Callable[[Any, Callable[[int], Any]], Any]:
+def move(fake: FakeCluster) -> Callable[[Any, Callable[[int], Any]], Any]:
     """The leader of a partition of the transaction log changes while brokers are listed."""
 
     def step(_received: Any, serve: Callable[[int], Any]) -> Any:
-        (leader, epoch), other = view.state_partitions or [(0, 0), (0, 0)]
-        view.state_partitions = [(1 - leader, epoch + 1), other]
+        (leader, epoch), other = fake.state_partitions or [(0, 0), (0, 0)]
+        fake.state_partitions = [(1 - leader, epoch + 1), other]
         return serve(Code.NONE)
 
     return step
 
 
-def test_coordinators_that_move_are_asked_again(fake: FakeTransactionCluster, tool: TransactionTool) -> None:
+def test_coordinators_that_move_are_asked_again(fake: FakeCluster, tool: TransactionTool) -> None:
     """Else an id could be missed by moving from a broker not yet asked to one asked before."""
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
-    fake.script(Api.LIST_TRANSACTIONS, move(fake.view))
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
+    fake.script(Api.LIST_TRANSACTIONS, move(fake))
     assert len(tool.find_hanging()) == 1
     assert len(fake.of(Api.LIST_TRANSACTIONS)) == 6
 
 
-def test_coordinators_that_never_stay_are_no_answer(fake: FakeTransactionCluster) -> None:
-    fake.view.producers = {T0: [FakeProducer(1, start_offset=3)]}
-    fake.script(Api.LIST_TRANSACTIONS, *[move(fake.view)] * 3000)
+def test_coordinators_that_never_stay_are_no_answer(fake: FakeCluster) -> None:
+    fake.show({T0: [FakeProducer(1, start_offset=3)]})
+    fake.script(Api.LIST_TRANSACTIONS, *[move(fake)] * 3000)
     with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError):
         tool.find_hanging()
 
 
-def test_a_silent_leader_is_no_answer(fake: FakeTransactionCluster) -> None:
+def test_a_silent_leader_is_no_answer(fake: FakeCluster) -> None:
     fake.script(Api.DESCRIBE_PRODUCERS, *[keep_silent] * 100)
     with tool_on(fake, max_block_ms=1_000) as tool, pytest.raises(KafkaTimeoutError, match="DESCRIBE_PRODUCERS"):
         tool.find_hanging(topic="t")
 
 
-def test_many_partitions_are_asked_in_rounds(monkeypatch: pytest.MonkeyPatch, fake: FakeTransactionCluster) -> None:
+def test_many_partitions_are_asked_in_rounds(monkeypatch: pytest.MonkeyPatch, fake: FakeCluster) -> None:
     monkeypatch.setattr("spark_2pc_sink.transactions.queries.PARTITIONS_PER_ROUND_MAX", 2)
-    fake.view.producers = {T2: [FakeProducer(1, start_offset=3)]}
+    fake.show({T2: [FakeProducer(1, start_offset=3)]})
     with tool_on(fake) as tool:
         assert [row.partition for row in tool.find_hanging(topic="t")] == [2]

@@ -29,8 +29,10 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, DecidedBatch
 from tests.harness.halts import halts
-from tests.unit.fakes.fake_kafka import FakeKafka
-from tests.unit.sink.driver.batch_jobs import ID, PARTITION, FakeWork, Job, started
+from tests.unit.fakes.batch_work import FakeWork
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
+from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
 @pytest.fixture
@@ -358,7 +360,7 @@ def test_a_batch_that_outlives_the_transaction_timeout_is_not_decided(limit: str
 def test_with_two_phase_commit_a_batch_may_take_as_long_as_it_wants() -> None:
     """KIP-939: the transaction never times out."""
     job = Job()
-    job.kafka.two_phase_commit = True
+    job.kafka.broker.configure(two_phase_commit_enable=True)
     job.driver.recover()
 
     def take_a_day(step: Step) -> None:
@@ -373,7 +375,7 @@ def test_with_two_phase_commit_a_batch_may_take_as_long_as_it_wants() -> None:
 def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_partitions(version: int) -> None:
     """B24: there the epoch is not bumped at EndTxn, so a pair would not name one transaction."""
     job = Job()
-    job.kafka.transaction_version = version
+    job.kafka.broker.configure(transaction_version=version)
     job.driver.recover()
     works = [job.work(), job.work()]
     for batch_id, work in enumerate(works):
@@ -387,7 +389,7 @@ def test_below_version_two_each_transaction_takes_a_new_epoch_and_adds_its_parti
 def test_no_transaction_begins_with_an_exhausted_epoch(job: Job) -> None:
     """B10: EndTxn would rotate the producer id, and the row's pair would match nothing."""
     job.driver.write(0, job.work())
-    job.kafka.state, job.kafka.pair = "Empty", ProducerIdAndEpoch(0, 32_764)
+    job.kafka.broker.know(FakeTransaction(0, 32_764, state="Empty"))
     again = Job(sides=job, run_id="run-2")
     again.driver.recover()
     works = [again.work() for _ in range(3)]

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError
-from tests.unit.sink.driver.batch_jobs import PARTITION, Job, started
+from tests.unit.fakes.fake_kafka import PARTITION
+from tests.unit.sink.driver.batch_jobs import Job, started
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

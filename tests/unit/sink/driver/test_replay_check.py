@@ -12,7 +12,8 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
 from tests.harness.halts import halts
-from tests.unit.sink.driver.batch_jobs import ID, FakeWork, Job, started
+from tests.unit.fakes.batch_work import FakeWork
+from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
 @pytest.fixture

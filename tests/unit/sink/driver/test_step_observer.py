@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from tests.unit.fakes.fake_kafka import FakeClock
+from tests.unit.fakes.clock import FakeClock
 
 
 def test_each_step_has_the_time_since_the_one_before_it() -> None:

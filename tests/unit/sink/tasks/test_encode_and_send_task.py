@@ -19,7 +19,9 @@ from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_t
 from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
-from tests.unit.producer.fake_broker import FakeCluster, answer
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import options_for
 
 THREAD = "Executor task launch worker for task 0.0 in stage 3.0 (TID 7)"
@@ -27,7 +29,7 @@ THREAD = "Executor task launch worker for task 0.0 in stage 3.0 (TID 7)"
 
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
-    running = FakeCluster(topics={"t": 2})
+    running = FakeCluster(topics={"t": 2}, begun=ProducerIdAndEpoch(7, 1))
     yield running
     running.close()
 
@@ -71,9 +73,10 @@ def run(kafka: KafkaOptions, *, attempt_number: int = 0, transaction: int = 1) -
     return receipt
 
 
-def test_a_task_that_went_well_leaves_its_connections_to_the_next(kafka: KafkaOptions) -> None:
+def test_a_task_that_went_well_leaves_its_connections_to_the_next(fake: FakeCluster, kafka: KafkaOptions) -> None:
     assert run(kafka).error is None
     kept = worker_connections(kafka).cluster()
+    fake.know(FakeTransaction(7, 2, state="Empty"))
     assert [encode_task.rows for encode_task in run(kafka, transaction=2).encoded] == [2]
     assert worker_connections(kafka).cluster() is kept
 
@@ -83,6 +86,7 @@ def test_connections_of_a_failed_task_are_not_used_again(fake: FakeCluster, kafk
     kept = worker_connections(kafka).cluster()
     fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
     assert isinstance(run(kafka).error, FencedError)
+    fake.know(FakeTransaction(7, 2, state="Empty"))
     assert run(kafka, transaction=2).error is None
     assert worker_connections(kafka).cluster() is not kept
 

@@ -36,7 +36,9 @@ from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.harness.record_batches import section_of
-from tests.unit.producer.fake_broker import FakeCluster, answer, fake_cluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import PAIR, options_for
 
 TASKS = 2
@@ -47,7 +49,7 @@ FIRST_ATTEMPT = "Executor task launch worker for task 0.0 in stage 2.0 (TID 9)"
 
 @pytest.fixture
 def fake() -> Iterator[FakeCluster]:
-    with fake_cluster(topics={"t": PARTITIONS, "u": 2}) as cluster:
+    with fake_cluster(topics={"t": PARTITIONS, "u": 2}, begun=PAIR) as cluster:
         yield cluster
 
 
@@ -273,11 +275,14 @@ def test_tasks_without_rows_ask_no_broker(fake: FakeCluster, plan: TaskPlan) -> 
 def test_the_driver_writes_the_same_and_by_connections_of_its_own(fake: FakeCluster, plan: TaskPlan) -> None:
     """A small batch: two queries of one driver have one process, and must not share a connection."""
     connections = Connections(plan.kafka)
-    next_one = replace(plan.ticket, producer=replace(PAIR, epoch=PAIR.epoch + 1))
-    alone = replace(plan, ticket=next_one, salts=SALTS[:1], topics=replace(plan.topics, own=connections))
+    alone = replace(plan, salts=SALTS[:1], topics=replace(plan.topics, own=connections))
     receipt = write_alone([keyed(0, 100), keyed(100, 200)], alone)
     connections.drop()
-    in_tasks = exchange(plan, [[keyed(0, 100), keyed(100, 200)]])
+    next_one = replace(PAIR, epoch=PAIR.epoch + 1)
+    fake.know(FakeTransaction(next_one.producer_id, next_one.epoch, state="Empty"))
+    in_tasks = exchange(
+        replace(plan, ticket=replace(plan.ticket, producer=next_one)), [[keyed(0, 100), keyed(100, 200)]]
+    )
     alone_read = add_up([receipt], tasks_expected=1)
     assert (alone_read.rows, alone_read.records, alone_read.digest) == (200, 200, in_tasks.digest)
     assert set(alone_read.offsets) == set(in_tasks.offsets)

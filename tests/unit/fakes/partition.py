@@ -1,17 +1,16 @@
-"""One partition: the real rules of its leader over a list in place of files, and what a reader makes of the list."""
+"""A partition of the fake Kafka: the real rules of its leader over a list, and what a reader makes of the list."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
-    NeedsCoordinator,
     ProducerStates,
-    Refused,
     Standing,
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
@@ -19,25 +18,11 @@ from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TR
 
 
 @dataclass(frozen=True)
-class Record:
-    """One row of a batch; the same value is its row in the table.
-
-    Args:
-        version: counts the evaluations by Spark, where they differ.
-    """
-
-    batch_id: int
-    partition: int
-    number: int
-    version: int = 0
-
-
-@dataclass(frozen=True)
 class Entry:
-    """A batch of records, or an end marker (``commit`` is then not None)."""
+    """A batch of records, which may be anything, or an end marker (``commit`` is then not None)."""
 
     header: BatchHeader
-    records: tuple[Record, ...] = ()
+    records: tuple[Any, ...] = ()
     commit: bool | None = None
     coordinator_epoch: int = -1
 
@@ -50,7 +35,7 @@ def header_of(
     return BatchHeader(offset, 0, 0, MAGIC, 0, attributes, count - 1, 0, 0, producer_id, epoch, sequence, count)
 
 
-class SimPartition:
+class FakePartition:
     """The log of one partition; `restarted` reads it again as a broker does that was killed."""
 
     def __init__(self, entries: list[Entry] | None = None, *, first_offset: int = 0) -> None:
@@ -60,9 +45,9 @@ class SimPartition:
         for entry in self.entries:
             self._apply(entry)
 
-    def restarted(self) -> SimPartition:
+    def restarted(self) -> FakePartition:
         """The same log, with what was in memory only forgotten."""
-        return SimPartition(self.entries, first_offset=self._first_offset)
+        return FakePartition(self.entries, first_offset=self._first_offset)
 
     @property
     def end_offset(self) -> int:
@@ -73,7 +58,7 @@ class SimPartition:
         """Whether the coordinator is to be asked first."""
         return self.producers.standing(header, supports_epoch_bump=bumps, now_ms=now_ms)
 
-    def append(self, header: BatchHeader, records: Sequence[Record], guard: Guard | None) -> tuple[int, int, bool]:
+    def append(self, header: BatchHeader, records: Sequence[Any], guard: Guard | None) -> tuple[int, int, bool]:
         """Append as ``PartitionLog.append`` does: code, base offset, and whether it stood there before."""
         repeated = self.producers.duplicate(header)
         if repeated is not None:
@@ -93,10 +78,10 @@ class SimPartition:
             self._write(Entry(header, (), marker.commit, marker.coordinator_epoch))
         return code
 
-    def committed(self) -> list[tuple[Record, str]]:
+    def committed(self) -> list[tuple[Any, str]]:
         """What a read_committed reader sees: each record, and the pair that it was written with."""
-        seen: list[tuple[Record, str]] = []
-        open_: dict[int, list[tuple[Record, str]]] = {}
+        seen: list[tuple[Any, str]] = []
+        open_: dict[int, list[tuple[Any, str]]] = {}
         for entry in self.entries:
             header = entry.header
             if entry.commit is None:
@@ -107,15 +92,15 @@ class SimPartition:
                 seen += ended if entry.commit else []
         return seen
 
-    def committed_offsets(self) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
-        """Pair, first and last offset of the records of each committed transaction."""
+    def ended(self, *, commit: bool) -> list[tuple[ProducerIdAndEpoch, tuple[int, int]]]:
+        """Pair, first and last offset of the records of each transaction that ended so."""
         found: list[tuple[ProducerIdAndEpoch, tuple[int, int]]] = []
         open_: dict[int, list[BatchHeader]] = {}
         for entry in self.entries:
             header = entry.header
             if entry.commit is None:
                 open_.setdefault(header.producer_id, []).append(header)
-            elif (ended := open_.pop(header.producer_id, [])) and entry.commit:
+            elif (ended := open_.pop(header.producer_id, [])) and entry.commit == commit:
                 pair = ProducerIdAndEpoch(header.producer_id, ended[0].producer_epoch)
                 found.append((pair, (ended[0].base_offset, ended[-1].last_offset)))
         return found
@@ -129,6 +114,3 @@ class SimPartition:
             self.producers.batch_written(entry.header)
         else:
             self.producers.marker_written(entry.header, commit=entry.commit, coordinator_epoch=entry.coordinator_epoch)
-
-
-__all__ = ["Entry", "NeedsCoordinator", "Record", "Refused", "SimPartition", "header_of"]

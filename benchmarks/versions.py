@@ -2,8 +2,9 @@
 
     python -m benchmarks.versions /path/to/another/checkout --turns 5
 
-The other version's packages are copied beside the benchmarks of this one, so the same code measures both. Each turn
-has a process of its own for each version, with a session that has run nothing before; who begins changes every turn.
+Each version is measured by the benchmarks of its own checkout, which import its modules by their names of then; this
+module alone is the same for both. Each turn has a process of its own for each version, with a session that has run
+nothing before; who begins changes every turn.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SMALL_ROWS = 100
 SMALL_BATCHES = 200
 #: Queries of small batches with the history and without, in turns.
 SMALL_RUNS = 2
-PACKAGES = ("spark_2pc_sink", "jdbc_state")
+PACKAGES = ("spark_2pc_sink", "jdbc_state", "benchmarks")
 VERSIONS = ("before", "after")
 
 
@@ -52,9 +53,10 @@ def main() -> None:
 
 
 def _assemble(checkout: Path, root: Path) -> Path:
-    """A folder with the packages of ``checkout`` and the benchmarks of this one."""
-    for package, source in {**dict.fromkeys(PACKAGES, checkout), "benchmarks": ROOT}.items():
-        shutil.copytree(source / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with the packages of ``checkout``, and this module among its benchmarks."""
+    for package in PACKAGES:
+        shutil.copytree(checkout / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(__file__, root / "benchmarks" / Path(__file__).name)
     return root
 
 
@@ -86,6 +88,7 @@ def _large(bench: Workbench, rows: int) -> dict[str, float]:
         run(bench, new_rows, writers.ours, key="id")
     return {
         "keyed, s": _warm_s(run(bench, new_rows, writers.ours, key="id")),
+        "unkeyed, s": _warm_s(run(bench, new_rows, writers.ours, key=None)),
         "upsert, s": _warm_s(run(bench, same_rows, writers.ours, key="id", upsert=True)),
         "upsert, ordered, s": _warm_s(
             run(bench, same_rows, partial(writers.ours, upsert_order_by="quantity"), key="id", upsert=True)

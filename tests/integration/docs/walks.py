@@ -46,7 +46,7 @@ ROOMS: Final = (
     *("transactions", "recovery", "producer"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
-    *("reference/protocol", "reference/coordinator", "reference/record_schemas"),
+    *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
     *("wire", "recipe", "options", "testing", "jdbc_state"),
 )
 #: Modules that hold values alone, and are below the rooms beside them by the contracts.

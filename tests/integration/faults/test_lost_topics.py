@@ -25,10 +25,10 @@ DECISIONS = pytest.mark.parametrize("decision", list(OperatorDecision), ids=lamb
 
 
 def topic_id(job: Job) -> str:
-    """The id of the job's topic, as librdkafka reads it."""
+    """The id of the job's topic: librdkafka reads it, and prints it in the other alphabet of Base64 than Kafka does."""
     admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
     described = admin.describe_topics(TopicCollection([job.topic]))[job.topic]
-    return str(described.result(30).topic_id)
+    return str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
 
 
 def delete_topic(job: Job) -> None:

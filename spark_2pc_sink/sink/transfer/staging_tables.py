@@ -31,10 +31,10 @@ from jdbc_state.connections import ANSWER_GRACE_MS, UNTIMED, connect_alone
 from jdbc_state.sqlstate import describe, sqlstate_of
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
+from spark_2pc_sink.sink.contract.row_transfer import StagedParts
 from spark_2pc_sink.sink.table.catalog import driver_connection
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER, Stream, copy_streams
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.transfer.staging import StagedParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

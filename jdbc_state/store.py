@@ -14,7 +14,7 @@ from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
-from jdbc_state.model import DecidingTransaction, HistoryLine, Move, StateRow
+from jdbc_state.model import HistoryLine, Move, StateRow
 from jdbc_state.moves import Moves
 from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
@@ -29,7 +29,7 @@ from jdbc_state.sessions import (
     presence_name,
 )
 from jdbc_state.settings import StoreSettings
-from jdbc_state.store_base import StoreBase
+from jdbc_state.state_store import DecidingTransaction, StateStore
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -39,8 +39,8 @@ CLAIM_ATTEMPTS_MAX = 1_000
 _END_WAIT_MS = 1_000
 
 
-class SqlStateStore(StoreBase):
-    """State rows in PostgreSQL; see ``model.StateStore``. Safe to use from several threads.
+class SqlStateStore(StateStore):
+    """State rows in PostgreSQL; see ``StateStore``. Safe to use from several threads.
 
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.

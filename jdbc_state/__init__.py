@@ -21,10 +21,9 @@ of `spark_2pc_sink`, and serves any writer; the commands that its messages name 
 
 Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
 is left of a row that is lost), ``state_store`` (the contract of a store), ``deciding`` (the transaction that writes
-data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store`` (all of it on PostgreSQL),
-``memory`` (the same contract without a database). ``schema``, ``versions`` and ``preparing`` make the tables.
-``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections, error codes, poolers, waits that
-end.
+data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store`` (all of it on PostgreSQL).
+``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog``
+are below all: connections, error codes, poolers, waits that end.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jdbc_state.errors import DualWriteError
-    from jdbc_state.memory import MemoryStateStore
     from jdbc_state.model import (
         DECIDED,
         DONE,
@@ -65,7 +63,6 @@ __all__ = [
     "Decision",
     "DualWriteError",
     "HistoryLine",
-    "MemoryStateStore",
     "SchemaReport",
     "SqlStateStore",
     "StateRow",
@@ -80,7 +77,6 @@ __all__ = [
 _HOMES = {
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
-    "MemoryStateStore": "memory",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeGuard
+from typing import Any
 
 from jdbc_state.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
 
@@ -208,7 +208,7 @@ class AcceptedLoss:
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
     """Why this claimant may not take ``row`` over, or None when it may.
 
-    The same rule as in the WHERE clause of the claim, for messages and for the store in memory.
+    The same rule as in the WHERE clause of the claim.
     """
     other_cluster = row.cluster_id not in (None, cluster_id)
     other_query = query_id is not None and row.query_id not in (None, query_id)
@@ -301,15 +301,6 @@ class Move:
     generation: int
     values: Mapping[str, Any] = field(default_factory=dict)
     expected: str | None = None
-
-    def fits(self, row: StateRow | None) -> TypeGuard[StateRow]:
-        """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
-        return (
-            row is not None
-            and row.generation == self.generation
-            and row.status in legal_before(self.operation)
-            and self.expected in (None, row.prepared_transaction_state)
-        )
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Tell apart why the move met no row that it fits.

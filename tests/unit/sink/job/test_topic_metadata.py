@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.clock import FakeClock

@@ -27,6 +27,7 @@ from jdbc_state.model import (
     HistoryLine,
     Move,
     StateRow,
+    legal_before,
     status_after,
 )
 from jdbc_state.state_store import DecidingTransaction, OneDecision, StateStore
@@ -37,6 +38,15 @@ _UNDEFINED_TABLE = "42P01"
 
 def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def _fits(row: StateRow, move: Move) -> bool:
+    """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
+    return (
+        row.generation == move.generation
+        and row.status in legal_before(move.operation)
+        and move.expected in {None, row.prepared_transaction_state}
+    )
 
 
 class MemoryConnection:
@@ -187,7 +197,7 @@ class MemoryStateStore(StateStore):
         """The row as ``move`` would leave it; or as it is, where that is the same already."""
         with self._lock:
             row = self._rows.get(move.transactional_id)
-            if not move.fits(row):
+            if row is None or not _fits(row, move):
                 return move.refused_by(row)
             now, operation = self._clock(), move.operation
             times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jdbc_state.model import DECIDE, Move
+from jdbc_state.model import DECIDE
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator import init_producer_id
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
@@ -55,8 +55,8 @@ def _any_generation(original: Any) -> Any:
 
 
 def _any_decision(original: Any) -> Any:
-    def fits(move: Any, row: Any) -> bool:
-        return original(replace(move, expected=None), row)  # type: ignore[no-any-return]
+    def fits(row: Any, move: Any) -> bool:
+        return original(row, replace(move, expected=None))  # type: ignore[no-any-return]
 
     return fits
 
@@ -125,7 +125,7 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
         ((memory_store.MemoryStateStore, "moved", _any_generation),),
         kinds=TWO_DRIVERS,
     ),
-    Mutant("no check of the decision before", ((Move, "fits", _any_decision),), ("tv2-async",)),
+    Mutant("no check of the decision before", ((memory_store, "fits", _any_decision),), ("tv2-async",)),
     Mutant(
         "no generation check anywhere",
         (

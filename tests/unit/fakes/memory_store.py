@@ -40,7 +40,7 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def _fits(row: StateRow, move: Move) -> bool:
+def fits(row: StateRow, move: Move) -> bool:
     """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
     return (
         row.generation == move.generation
@@ -197,7 +197,7 @@ class MemoryStateStore(StateStore):
         """The row as ``move`` would leave it; or as it is, where that is the same already."""
         with self._lock:
             row = self._rows.get(move.transactional_id)
-            if row is None or not _fits(row, move):
+            if row is None or not fits(row, move):
                 return move.refused_by(row)
             now, operation = self._clock(), move.operation
             times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, select, text
+from sqlalchemy import Connection, Select, select, text
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database, driver_connection
@@ -105,7 +105,9 @@ class SqlStateStore(StateStore):
             self._clear_the_way(claimant, end_s)
             if time.monotonic() >= end_s:
                 break
-        raise self._blocked(claimant.transactional_id)
+        remedy = "None of them is a driver of this sink; end their transactions"
+        operation = f"claim of {claimant.transactional_id!r}"
+        raise self._locked(operation, self._settings.claim_deadline_ms, remedy)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim and without waiting for anyone."""
@@ -165,19 +167,16 @@ class SqlStateStore(StateStore):
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""
-        operation = f"claim of {claimant.transactional_id!r}"
+        operation, keep = f"claim of {claimant.transactional_id!r}", self._settings.history_batches
+        statement = claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                answer = connection.execute(self._claim_statement(claimant)).one_or_none()
+                answer = connection.execute(statement).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
         return None if answer is None else row_of(answer)
-
-    def _claim_statement(self, claimant: Claimant) -> Executable:
-        keep = self._settings.history_batches
-        return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
     def _clear_the_way(self, claimant: Claimant, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
@@ -233,10 +232,6 @@ class SqlStateStore(StateStore):
             detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
             retriable=True,
         )
-
-    def _blocked(self, transactional_id: str) -> StateStoreError:
-        remedy = "None of them is a driver of this sink; end their transactions"
-        return self._locked(f"claim of {transactional_id!r}", self._settings.claim_deadline_ms, remedy)
 
     def _locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
         with self._requests(operation) as connection:

@@ -142,7 +142,8 @@ class ProduceSession:
             self._send_kept()
             while not self._sender.idle:  # bounded: every batch has a deadline
                 self._sender.pump(self._options.retry_backoff_ms / 1000)
-            return self._receipts()
+            found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
+            return {partition: receipt for partition, receipt in found if receipt is not None}
 
     def close(self) -> None:
         """Forget everything, waiting for nothing. What was sent is still part of the transaction."""
@@ -169,10 +170,6 @@ class ProduceSession:
         except BaseException:
             self._failure = BatchRetryError(reason="writing to Kafka was interrupted")
             raise
-
-    def _receipts(self) -> dict[TopicPartition, PartitionReceipt]:
-        found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
-        return {partition: receipt for partition, receipt in found if receipt is not None}
 
     def _meet(self, partitions: Iterable[TopicPartition]) -> None:
         new = [partition for partition in dict.fromkeys(partitions) if partition not in self._lanes]

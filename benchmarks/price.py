@@ -28,11 +28,11 @@ from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batche
 from benchmarks.workbench import Workbench
 from benchmarks.writers import Task, Writer
 from jdbc_state.connections import Database
-from jdbc_state.memory import MemoryStateStore
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionClient
 from spark_2pc_sink.sink import query_run
+from tests.unit.fakes.memory_store import MemoryStateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

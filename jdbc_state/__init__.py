@@ -19,12 +19,11 @@ decides for both. After a crash the row tells whether Kafka's half has to be com
 The package knows the row, who may change it, and what a COMMIT can leave unknown. It has no Kafka client, needs nothing
 of `spark_2pc_sink`, and serves any writer; the commands that its messages name (``spark-2pc``) come with it.
 
-Reading order: ``model`` (the row, its legal moves, the contract of a store), ``claim`` (one statement that takes a row
-over), ``history`` (what is left of a row that is lost), ``store_base`` (what both stores share), ``deciding`` (the
-transaction that writes data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store``
-(all of it on PostgreSQL), ``memory`` (the same contract without a database). ``schema``, ``versions`` and ``preparing``
-make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections, error codes,
-poolers, waits that end.
+Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
+is left of a row that is lost), ``state_store`` (the contract of a store), ``deciding`` (the transaction that writes
+data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store`` (all of it on PostgreSQL).
+``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog``
+are below all: connections, error codes, poolers, waits that end.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jdbc_state.errors import DualWriteError
-    from jdbc_state.memory import MemoryStateStore
     from jdbc_state.model import (
         DECIDED,
         DONE,
@@ -42,17 +40,16 @@ if TYPE_CHECKING:
         OWED,
         TRANSITIONS,
         AcceptedLoss,
-        DecidingTransaction,
         Decision,
         HistoryLine,
         StateRow,
-        StateStore,
         Transition,
     )
     from jdbc_state.preparing import SchemaReport
     from jdbc_state.schema import ddl
     from jdbc_state.sessions import application_name
     from jdbc_state.settings import StoreSettings
+    from jdbc_state.state_store import DecidingTransaction, StateStore
     from jdbc_state.store import SqlStateStore
 
 __all__ = [
@@ -66,7 +63,6 @@ __all__ = [
     "Decision",
     "DualWriteError",
     "HistoryLine",
-    "MemoryStateStore",
     "SchemaReport",
     "SqlStateStore",
     "StateRow",
@@ -79,12 +75,13 @@ __all__ = [
 
 # Loaded when first asked for: whoever needs `jdbc_state.errors` alone loads no SQLAlchemy.
 _HOMES = {
+    "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
-    "MemoryStateStore": "memory",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",
     "StoreSettings": "settings",
+    "StateStore": "state_store",
     "SqlStateStore": "store",
 }
 

@@ -226,8 +226,9 @@ class Database:
 
     def _refuse_statement_mode(self, operation: str) -> None:
         """Say why a database that lets clients in has no transaction for them."""
+        limit_ms = self._settings.connect_timeout_s * 1000
         try:
-            with closing(self.session(operation)) as session, self._watched(session):
+            with closing(self.session(operation)) as session, Watchdog(session, limit_ms):
                 if takes_transactions(session):
                     return
         except (psycopg2.Error, DatabaseUnreachableError):
@@ -241,9 +242,6 @@ class Database:
             remedy="set pool_mode = transaction, or session, for this database in pgbouncer.ini; or name the server "
             "itself",
         )
-
-    def _watched(self, session: psycopg2.extensions.connection) -> Watchdog:
-        return Watchdog(session, self._settings.connect_timeout_s * 1000)
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.

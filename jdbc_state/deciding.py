@@ -12,17 +12,18 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
-from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
+from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import describe, sqlstate_of, translated
+from jdbc_state.state_store import OneDecision
 from jdbc_state.watchdog import Watchdog, watched_statements
 
 
-class SqlDecidingTransaction:
-    """One open transaction; see ``model.DecidingTransaction``. Made by :func:`deciding` only.
+class SqlDecidingTransaction(OneDecision):
+    """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only.
 
     Args:
         connection: in a transaction of its own, or about to begin one.
@@ -43,25 +44,19 @@ class SqlDecidingTransaction:
         transactional_id: str,
         generation: int,
     ) -> None:
+        super().__init__(transactional_id)
         self._connection = connection
         self._state = state
         self._moves = moves
         self._settings = settings
-        self._transactional_id = transactional_id
         self._generation = generation
         self._own_row = state.c.transactional_id == transactional_id
-        self._phase = "open"
 
     @property
     def connection(self) -> Connection:
         """For everything that belongs to the batch, until :meth:`decide`."""
         self._check_open("use of the connection")
         return self._connection
-
-    @property
-    def decided(self) -> bool:
-        """True once the state row is written, and COMMIT may follow."""
-        return self._phase == "decided"
 
     def begin(self) -> None:
         """Set this transaction's limits and name, and read the row.
@@ -91,16 +86,15 @@ class SqlDecidingTransaction:
         That the row still names the decision beside which the batch was placed is a part of the check: after a
         failover that lost commits the claim may still stand, and what it was placed beside may not.
         """
-        self._check_open(DECIDE)
-        self._phase = "failed"
-        move = Move(DECIDE, self._transactional_id, self._generation, decision.columns(), expected=decision.expected)
-        statement, parameters = self._moves.statement(move)
-        # A deferred constraint that fails inside COMMIT would look like an unknown outcome. Here it is a plain error.
-        checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
-        written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
-        if written is None:
-            move.refused_by(self._read())
-        self._phase = "decided"
+        with self._deciding():
+            columns, expected = decision.columns(), decision.expected
+            move = Move(DECIDE, self._transactional_id, self._generation, columns, expected=expected)
+            statement, parameters = self._moves.statement(move)
+            # A deferred constraint that fails inside COMMIT would look like an unknown outcome, here like any error.
+            checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
+            written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
+            if written is None:
+                move.refused_by(self._read())
 
     def commit(self) -> None:
         """COMMIT.
@@ -128,18 +122,6 @@ class SqlDecidingTransaction:
                 sqlstate=sqlstate_of(error),
             ) from error
 
-    def end(self) -> None:
-        """Refuse every further use."""
-        self._phase = "ended"
-
-    def _check_open(self, operation: str) -> None:
-        if self._phase != "open":
-            raise LocalProtocolError(
-                operation=operation,
-                state=f"{self._phase} (deciding transaction of {self._transactional_id!r})",
-                rule="decide() comes once, as the last statement of its transaction",
-            )
-
     def _read(self) -> StateRow | None:
         answer = self._connection.execute(select(*row_columns(self._state)).where(self._own_row)).one_or_none()
         return None if answer is None else row_of(answer)
@@ -149,7 +131,7 @@ class SqlDecidingTransaction:
 def deciding(
     database: Database, *, state: Table, moves: Moves, settings: StoreSettings, transactional_id: str, generation: int
 ) -> Iterator[SqlDecidingTransaction]:
-    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``model.StateStore.deciding``.
+    """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
 
     The server bounds each statement, the batch's own too. A server that is stopped bounds none, so the driver does.
     """

@@ -1,4 +1,4 @@
-"""State row: its fields, its legal moves, and the contract that every store keeps.
+"""State row: its fields and its legal moves.
 
 A row says which Kafka transaction (``producerId:epoch``) the data in this database belongs to, and whether Kafka has
 followed (KIP-939, "Normal processing recipe"). Its status moves only along :data:`TRANSITIONS`; both stores and their
@@ -8,12 +8,9 @@ tests read that table. A *generation* counts the claims of a row: only the newes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, TypeGuard
-
-from sqlalchemy import Connection
+from typing import Any
 
 from jdbc_state.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
 
@@ -208,155 +205,10 @@ class AcceptedLoss:
         }
 
 
-class DecidingTransaction(Protocol):
-    """One database transaction that ends with a decision, or leaves no trace."""
-
-    @property
-    def connection(self) -> Connection:
-        """For COPY and everything else that belongs to the batch.
-
-        Raises:
-            LocalProtocolError: after :meth:`decide`, which is the last statement, or after the end.
-        """
-
-    def decide(self, decision: Decision) -> None:
-        """Write the state row: the last statement. COMMIT follows when the ``with`` block is left.
-
-        Raises:
-            SupersededError: a newer driver has claimed the row; everything is rolled back.
-            HaltError: the database has lost commits since the batch was placed; everything is rolled back.
-            LocalProtocolError: the row's status allows no decision, or this transaction made one already.
-            StateStoreError: the database refused; everything is rolled back.
-        """
-
-
-class StateStore(Protocol):
-    """Where state rows live. Every method raises StateStoreError when the database fails.
-
-    A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
-    newest, HaltError when the row is behind that claim (see :func:`lost_commits_error`), or LocalProtocolError when
-    :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one again that has succeeded, after an
-    answer was lost, succeeds.
-    """
-
-    def prepare_schema(self) -> None:
-        """Make the tables unless they are there, and check that they are ours. Safe to run at the same time."""
-
-    def claim(
-        self,
-        *,
-        transactional_id: str,
-        cluster_id: str,
-        query_id: str | None,
-        run_id: str | None,
-        adopt: bool = False,
-        expected_generation: int | None = None,
-    ) -> StateRow:
-        """Take the row over: one statement that checks, counts and reads.
-
-        BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
-        decide, and a decision that was just being committed is in the answer.
-
-        A row that is lost, and of which the history has lines, is made again from the newest of them, in the same
-        statement and by the same rules of ownership. Its generation is beyond every claim that was granted.
-
-        Args:
-            transactional_id: the row; made when there is none, and no line of it.
-            cluster_id: the Kafka cluster that the claimant talks to.
-            query_id: the claimant's query; None for the command line, which takes no part in its ownership.
-            run_id: the claimant's run of that query.
-            adopt: take the row from another query or cluster. From another query, its batches count from none;
-                from another cluster, what it says of Kafka is forgotten.
-            expected_generation: the claim that this driver holds already; then no row is made or made again, and only
-                that claim, or a later one of the same run whose answer was lost, is replaced.
-
-        Raises:
-            ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
-            SupersededError: the row is no longer at ``expected_generation``; nothing was changed.
-            StateStoreError: the database failed, or a session that is not ours to end stood in the way.
-        """
-
-    def read(self, transactional_id: str) -> StateRow | None:
-        """The row, without a claim and without waiting for anyone; None when it or its table does not exist."""
-
-    def read_all(self) -> list[StateRow]:
-        """Every row by transactional id, in the same way."""
-
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, the newest first, in the same way; none where no history is kept.
-
-        Args:
-            transactional_id: the sink.
-            last: at most so many.
-        """
-
-    def read_lost(self) -> list[StateRow]:
-        """The newest line of each sink whose row is gone, by transactional id, in the same way."""
-
-    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
-        """The row, while ``generation`` is the newest claim."""
-
-    def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note the pair with which a first recovery took the id over."""
-
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note that Kafka committed the row's transaction; BEFORE the next transaction begins."""
-
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
-        """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
-
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
-        """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
-
-    def accept_open(
-        self,
-        transactional_id: str,
-        generation: int,
-        prepared: str,
-        batch_id: int,
-        kafka_offsets: Mapping[str, tuple[int, int]],
-    ) -> StateRow:
-        """Note a decision that was lost with its row and its history (a person's decision).
-
-        How many rows and records the batch has is not known: the row says 1, and takes any digest.
-
-        Args:
-            transactional_id: the row, of which nothing is known.
-            generation: the claim.
-            prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
-            batch_id: of the batch whose rows are in the table.
-            kafka_offsets: where the transaction begins in each 'topic-partition', twice.
-        """
-
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
-        """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
-
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Give the Kafka half of a batch up (a person's decision)."""
-
-    def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
-        """Go on without batches that Kafka has and this database lost (a person's decision)."""
-
-    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        """One database transaction for a batch's data and its decision.
-
-        Leaving the block by an exception, or without ``decide()``, rolls back. Errors of the database become
-        StateStoreError; whatever COMMIT raises becomes CommitUnknownError, because the server may have carried it
-        out. A KeyboardInterrupt during COMMIT passes through, and leaves the outcome as unknown.
-
-        Raises:
-            SupersededError: ``generation`` is not the newest claim, on entering or in ``decide()``.
-            CommitUnknownError: only a new claim can tell whether the decision stands.
-        """
-
-    def close(self) -> None:
-        """Give connections back. The store can't be used afterwards."""
-
-
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
     """Why this claimant may not take ``row`` over, or None when it may.
 
-    The same rule as in the WHERE clause of the claim, for messages and for the store in memory.
+    The same rule as in the WHERE clause of the claim.
     """
     other_cluster = row.cluster_id not in (None, cluster_id)
     other_query = query_id is not None and row.query_id not in (None, query_id)
@@ -449,15 +301,6 @@ class Move:
     generation: int
     values: Mapping[str, Any] = field(default_factory=dict)
     expected: str | None = None
-
-    def fits(self, row: StateRow | None) -> TypeGuard[StateRow]:
-        """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
-        return (
-            row is not None
-            and row.generation == self.generation
-            and row.status in legal_before(self.operation)
-            and self.expected in (None, row.prepared_transaction_state)
-        )
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Tell apart why the move met no row that it fits.

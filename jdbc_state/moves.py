@@ -52,7 +52,6 @@ class Moves:
     def _make(self, move: Move) -> Executable:
         state, operation = self._state, move.operation
         new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
-        # The same rule as in `Move.fits`.
         fits = [
             state.c.transactional_id == bindparam(_ID),
             state.c.generation == bindparam(_GENERATION),

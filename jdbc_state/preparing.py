@@ -133,7 +133,8 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
     for table, one in found.items():
         if one is None:
             ready = False
-            lines.append(f"{quoted(table)} does not exist: {_make_command(settings, where=where)}")
+            command = migrate_command(settings, role="OWNER", where=where)
+            lines.append(f"{quoted(table)} does not exist: the first start of a job makes it, or {command}")
             continue
         refused = refusal(one, tables, settings, where=where)
         version = "no version of this package's" if one.version is None else f"version {one.version}"
@@ -147,10 +148,6 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
     if not usable:
         lines.append(f"{name} lacks USAGE on schema {settings.state_schema}")
     return SchemaReport(there=there, ready=ready and bool(usable), lines=tuple(lines))
-
-
-def _make_command(settings: StoreSettings, *, where: str) -> str:
-    return f"the first start of a job makes it, or {migrate_command(settings, role='OWNER', where=where)}"
 
 
 def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role: str) -> list[str]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, select, text
+from sqlalchemy import Connection, Select, select, text
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database, driver_connection
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
-from jdbc_state.model import DecidingTransaction, HistoryLine, Move, StateRow
+from jdbc_state.model import HistoryLine, Move, StateRow
 from jdbc_state.moves import Moves
 from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
@@ -29,7 +29,7 @@ from jdbc_state.sessions import (
     presence_name,
 )
 from jdbc_state.settings import StoreSettings
-from jdbc_state.store_base import StoreBase
+from jdbc_state.state_store import DecidingTransaction, StateStore
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -39,8 +39,8 @@ CLAIM_ATTEMPTS_MAX = 1_000
 _END_WAIT_MS = 1_000
 
 
-class SqlStateStore(StoreBase):
-    """State rows in PostgreSQL; see ``model.StateStore``. Safe to use from several threads.
+class SqlStateStore(StateStore):
+    """State rows in PostgreSQL; see ``StateStore``. Safe to use from several threads.
 
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
@@ -105,7 +105,9 @@ class SqlStateStore(StoreBase):
             self._clear_the_way(claimant, end_s)
             if time.monotonic() >= end_s:
                 break
-        raise self._blocked(claimant.transactional_id)
+        remedy = "None of them is a driver of this sink; end their transactions"
+        operation = f"claim of {claimant.transactional_id!r}"
+        raise self._locked(operation, self._settings.claim_deadline_ms, remedy)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim and without waiting for anyone."""
@@ -165,19 +167,16 @@ class SqlStateStore(StoreBase):
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""
-        operation = f"claim of {claimant.transactional_id!r}"
+        operation, keep = f"claim of {claimant.transactional_id!r}", self._settings.history_batches
+        statement = claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                answer = connection.execute(self._claim_statement(claimant)).one_or_none()
+                answer = connection.execute(statement).one_or_none()
         except StateStoreError as error:
             if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             return None
         return None if answer is None else row_of(answer)
-
-    def _claim_statement(self, claimant: Claimant) -> Executable:
-        keep = self._settings.history_batches
-        return claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
 
     def _clear_the_way(self, claimant: Claimant, end_s: float) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
@@ -233,10 +232,6 @@ class SqlStateStore(StoreBase):
             detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
             retriable=True,
         )
-
-    def _blocked(self, transactional_id: str) -> StateStoreError:
-        remedy = "None of them is a driver of this sink; end their transactions"
-        return self._locked(f"claim of {transactional_id!r}", self._settings.claim_deadline_ms, remedy)
 
     def _locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
         with self._requests(operation) as connection:

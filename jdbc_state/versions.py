@@ -129,11 +129,11 @@ def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
         "--state-table": settings.state_table,
         "--history-table": settings.history_table,
     }
-    flags = " ".join(f"{flag} {shlex.quote(_as_identifier(name))}" for flag, name in names.items())
+    flags = " ".join(f"{flag} {shlex.quote(as_identifier(name))}" for flag, name in names.items())
     return f"spark-2pc state migrate --database {shlex.quote(f'postgresql://{role}@{where}')} {flags}"
 
 
-def _as_identifier(name: str) -> str:
+def as_identifier(name: str) -> str:
     """As the options take it: in quotes, where it is not what SQL would read without."""
     if re.fullmatch(r"[a-z_][a-z0-9_$]*", name):
         return name

@@ -11,32 +11,6 @@ Nothing here knows of Spark or of a database. Every call that waits has a deadli
 `spark_2pc_sink.options.KafkaOptions`.
 """
 
-from spark_2pc_sink.producer.cluster import BrokerFeatures, Cluster
-from spark_2pc_sink.producer.log_reader import Marker, find_marker
-from spark_2pc_sink.producer.partition_queue import PartitionReceipt
-from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.transaction_client import (
-    EndTxnAnswer,
-    InitializedProducer,
-    TransactionClient,
-    TransactionDescription,
-)
 from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.producer.writer_states import RULES, Operation, WriterState
 
-__all__ = [
-    "RULES",
-    "BrokerFeatures",
-    "Cluster",
-    "EndTxnAnswer",
-    "InitializedProducer",
-    "Marker",
-    "Operation",
-    "PartitionReceipt",
-    "ProduceSession",
-    "TransactionClient",
-    "TransactionDescription",
-    "TransactionalWriter",
-    "WriterState",
-    "find_marker",
-]
+__all__ = ["TransactionalWriter"]

@@ -36,11 +36,12 @@ _REQUEST_BYTES: Final = 1024
 
 @dataclass(eq=False)
 class Lane:
-    """One partition of a session, as far as sending goes."""
+    """One partition of a session: its way out, and the sequence number that comes next."""
 
     queue: PartitionQueue
     finder: LeaderFinder
     limits: TopicLimits
+    sequence: int = 0
 
 
 @dataclass(eq=False)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
@@ -33,14 +31,6 @@ from spark_2pc_sink.wire.record_rows import Rows
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-@dataclass(eq=False)
-class _Partition:
-    """One partition of the session: what comes next, and the way out."""
-
-    lane: Lane
-    sequence: int = 0
 
 
 class ProduceSession:
@@ -79,24 +69,11 @@ class ProduceSession:
             transaction_version=transaction_version,
             options=options,
         )
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._lanes: dict[TopicPartition, Lane] = {}
         self._limits = dict(limits or {})
         self._digest = EMPTY_DIGEST
         self._record_bytes = 0
         self._failure: Exception | None = None
-
-    def __enter__(self) -> ProduceSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def records(self) -> int:
-        """Records acknowledged so far."""
-        return sum(receipt.records for receipt in self._receipts().values())
 
     @property
     def digest(self) -> int:
@@ -165,7 +142,8 @@ class ProduceSession:
             self._send_kept()
             while not self._sender.idle:  # bounded: every batch has a deadline
                 self._sender.pump(self._options.retry_backoff_ms / 1000)
-            return self._receipts()
+            found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
+            return {partition: receipt for partition, receipt in found if receipt is not None}
 
     def close(self) -> None:
         """Forget everything, waiting for nothing. What was sent is still part of the transaction."""
@@ -173,7 +151,7 @@ class ProduceSession:
             operation="append or flush", state="closed", rule="a session serves one transaction"
         )
         self._encoder.clear()
-        self._partitions.clear()
+        self._lanes.clear()
         self._sender.clear()
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -193,12 +171,8 @@ class ProduceSession:
             self._failure = BatchRetryError(reason="writing to Kafka was interrupted")
             raise
 
-    def _receipts(self) -> dict[TopicPartition, PartitionReceipt]:
-        found = ((partition, target.lane.queue.receipt) for partition, target in self._partitions.items())
-        return {partition: receipt for partition, receipt in found if receipt is not None}
-
     def _meet(self, partitions: Iterable[TopicPartition]) -> None:
-        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._partitions]
+        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._lanes]
         if not new:
             return
         deadline = self._cluster.deadline()
@@ -206,7 +180,7 @@ class ProduceSession:
         for partition in new:
             limits = self._limits_of(partition.topic)
             queue = PartitionQueue(partition, floors[partition])
-            self._partitions[partition] = _Partition(Lane(queue, LeaderFinder(self._cluster, partition), limits))
+            self._lanes[partition] = Lane(queue, LeaderFinder(self._cluster, partition), limits)
 
     def _limits_of(self, topic: str) -> TopicLimits:
         known = self._limits.get(topic)
@@ -229,11 +203,11 @@ class ProduceSession:
 
     def _queue(self, batch: EncodedBatch) -> int:
         """Put one batch behind the others of its partition; its bytes."""
-        target = self._partitions[batch.partition]
-        payload = assign_producer(batch.payload, producer=self._producer, base_sequence=target.sequence)
-        target.sequence = next_sequence(target.sequence, batch.record_count)
+        lane = self._lanes[batch.partition]
+        payload = assign_producer(batch.payload, producer=self._producer, base_sequence=lane.sequence)
+        lane.sequence = next_sequence(lane.sequence, batch.record_count)
         self._digest = combine_digests(self._digest, batch.digest)
-        self._sender.push(target.lane, payload, record_count=batch.record_count, row_key=batch.row_key)
+        self._sender.push(lane, payload, record_count=batch.record_count, row_key=batch.row_key)
         self._record_bytes += len(payload)
         return len(payload)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import URL, make_url
 
+from jdbc_state.versions import as_identifier
 from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.options.names import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ def recover_command(options: CommonOptions) -> str:
     for name in _NAMES:
         value = getattr(options, name)
         if value != getattr(CommonOptions, name):
-            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else _as_identifier(value)]
+            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else as_identifier(value)]
     secured = "" if options.kafka.security_protocol == "PLAINTEXT" else " --command-config FILE"
     return f"{BARE_COMMAND} {shlex.join(words)}{secured}"
 
@@ -49,8 +49,3 @@ def _without_secrets(url: URL) -> str:
     return URL.create(
         "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=place
     ).render_as_string()
-
-
-def _as_identifier(name: str) -> str:
-    """As the options read it: in quotes where SQL would read another name without."""
-    return name if name.isidentifier() and name.islower() else quote_identifier(name)

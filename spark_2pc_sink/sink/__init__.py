@@ -14,7 +14,8 @@ A room imports only rooms below it:
 ``transfer``
     COPY bytes on their way to the driver: with the end of a task, or staged while it runs. The copy thread writes them.
 ``contract``
-    All that driver and tasks share: the ticket of an attempt, the receipts of tasks, the columns of a record.
+    All that driver and tasks share: the ticket of an attempt, the plan of its tasks and who owns which partition, the
+    columns of a record and of the shuffle, how rows travel to the table, and the receipts of tasks.
 ``table``
     The target table: its catalog, the plan of its columns, the COPY encoder, and the statements that write.
 ``report``

@@ -21,6 +21,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_json,
     with_key_column,
 )
+from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
@@ -40,7 +41,7 @@ from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.repeatability import Repeatability
 from spark_2pc_sink.sink.job.run_record import run_record
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
-from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
+from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 from spark_2pc_sink.sink.transfer.table_loader import TableLoader

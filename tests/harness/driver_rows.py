@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -51,13 +52,15 @@ class RowsWork:
         kafka = self._options.kafka
         with (
             Cluster(kafka) as cluster,
-            ProduceSession(
-                cluster,
-                transactional_id=ticket.transactional_id,
-                producer=ticket.producer,
-                transaction_version=ticket.transaction_version,
-                options=kafka,
-                timestamp_ms=time.time_ns() // 1_000_000,
+            closing(
+                ProduceSession(
+                    cluster,
+                    transactional_id=ticket.transactional_id,
+                    producer=ticket.producer,
+                    transaction_version=ticket.transaction_version,
+                    options=kafka,
+                    timestamp_ms=time.time_ns() // 1_000_000,
+                )
             ) as session,
         ):
             for partition, rows in self._records(cluster):
@@ -66,10 +69,11 @@ class RowsWork:
             if not ticket.kafka_only:
                 self._copy(open_decision(), iter([_lines(self._early())]))
             receipts = session.flush()
+            acknowledged = sum(receipt.records for receipt in receipts.values())
             return ProducedBatch(
                 row_count=len(self._rows),
-                record_count=session.records,
-                digest=format_digest(session.digest) if session.records else "",
+                record_count=acknowledged,
+                digest=format_digest(session.digest) if acknowledged else "",
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
                 topic_ids=topic_ids,
             )

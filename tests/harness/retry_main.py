@@ -24,7 +24,7 @@ from tests.harness.one_batch import write_one_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from jdbc_state import Decision, HistoryLine, MemoryStateStore, StateRow
+from jdbc_state import Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
-from jdbc_state.memory import MemoryDecidingTransaction
 from jdbc_state.model import Move
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
 from tests.simulation.record import Record
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
+from tests.unit.fakes.memory_store import MemoryDecidingTransaction, MemoryStateStore
 
 #: What writes rows into the target table.
 COPY: Final = "copy"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jdbc_state import memory
-from jdbc_state.model import DECIDE, Move
+from jdbc_state.model import DECIDE
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator import init_producer_id
 from spark_2pc_sink.reference.log.producer_state import ProducerStates, Refused, Verified
@@ -15,7 +14,7 @@ from tests.simulation.defects import TWO_DRIVERS, returning
 from tests.simulation.drivers import SimWork
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant
-from tests.unit.fakes import coordinator
+from tests.unit.fakes import coordinator, memory_store
 
 
 def _retry_writes(_original: Any) -> Any:
@@ -56,8 +55,8 @@ def _any_generation(original: Any) -> Any:
 
 
 def _any_decision(original: Any) -> Any:
-    def fits(move: Any, row: Any) -> bool:
-        return original(replace(move, expected=None), row)  # type: ignore[no-any-return]
+    def fits(row: Any, move: Any) -> bool:
+        return original(row, replace(move, expected=None))  # type: ignore[no-any-return]
 
     return fits
 
@@ -123,18 +122,18 @@ DEFECTS_OUTSIDE: tuple[Mutant, ...] = (
     Mutant("rows written while tasks ran are written again", ((SimWork, "copy_into", _copy_twice),)),
     Mutant(
         "no generation check in the deciding UPDATE",
-        ((memory.MemoryStateStore, "moved", _any_generation),),
+        ((memory_store.MemoryStateStore, "moved", _any_generation),),
         kinds=TWO_DRIVERS,
     ),
-    Mutant("no check of the decision before", ((Move, "fits", _any_decision),), ("tv2-async",)),
+    Mutant("no check of the decision before", ((memory_store, "fits", _any_decision),), ("tv2-async",)),
     Mutant(
         "no generation check anywhere",
         (
-            (memory.MemoryStateStore, "moved", _any_generation),
-            (memory.MemoryStateStore, "check_generation", _checks_nothing),
+            (memory_store.MemoryStateStore, "moved", _any_generation),
+            (memory_store.MemoryStateStore, "check_generation", _checks_nothing),
         ),
     ),
-    Mutant("a claim leaves the generation", ((memory.MemoryStateStore, "_taken_over", _same_generation),)),
+    Mutant("a claim leaves the generation", ((memory_store.MemoryStateStore, "_taken_over", _same_generation),)),
     Mutant("the marker is looked for at one epoch", ((SimKafka, "find_marker", _marker_of_the_same_epoch_only),)),
     Mutant("InitProducerId leaves the epoch", ((init_producer_id, "_emptied", _does_not_bump),)),
     Mutant(

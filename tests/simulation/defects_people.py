@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jdbc_state import DECIDED, history
-from jdbc_state.memory import MemoryDecidingTransaction, MemoryStateStore
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
@@ -20,6 +19,7 @@ from spark_2pc_sink.sink.driver import batch_driver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
 from tests.simulation.mutants import Mutant
+from tests.unit.fakes.memory_store import MemoryDecidingTransaction, MemoryStateStore
 
 _PEOPLE: Final = ("people-tv2",)
 _BACKUPS: Final = tuple(f"{people.BACKUP}{number}" for number in range(people.BACKUPS_MAX))

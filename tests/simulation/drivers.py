@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import BatchRange, TopicPartition
@@ -25,6 +25,7 @@ from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from jdbc_state import StateStore
     from tests.simulation.world import World
 
 QUERY_ID: Final = "query"
@@ -159,7 +160,7 @@ class JobDriver:
         self.actor = Actor(self._body)
         self._batch_id = 0
         self._kafka = SimKafka(world)
-        self._store = SimStore(world)
+        self._store = cast("StateStore", SimStore(world))
 
     def __str__(self) -> str:
         return f"driver {self.number}"

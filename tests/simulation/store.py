@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jdbc_state import Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
-from jdbc_state.memory import MemoryConnection, MemoryDecidingTransaction
-from jdbc_state.model import DecidingTransaction
+from jdbc_state.state_store import DecidingTransaction
 from spark_2pc_sink.errors import LocalProtocolError
 from tests.simulation import faults
 from tests.simulation.database import commit_unknown, connection_lost
+from tests.unit.fakes.memory_store import MemoryConnection, MemoryDecidingTransaction
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

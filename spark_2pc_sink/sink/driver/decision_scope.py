@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jdbc_state.model import DecidingTransaction
+    from jdbc_state.state_store import DecidingTransaction
 
 
 class DecisionScope:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import HaltCause, HaltError
 from spark_2pc_sink.sink.contract.batch_work import Replay
@@ -32,21 +32,20 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
     Raises:
         HaltError: it is another batch.
     """
-    if _is_replay(row, replay):
-        return
-    if accept_replay is None or accept_replay != row.batch_id:
-        raise _another_batch(
-            row,
-            HaltCause.RESEND_DIFFERS,
-            kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
-            reason="the replay of the owed batch is not the batch that the database has",
-            remedies=(
-                _CHANGED_JOB,
-                f"spark-2pc recover --batch {row.batch_id} --accept-replay: send to Kafka what Spark replays now",
-                f"spark-2pc recover --batch {row.batch_id} --drop: leave Kafka without this batch",
-            ),
-        )
-    _warn(row, replay, f"sends batch {row.batch_id} to Kafka as it is now")
+    _check(
+        row,
+        replay,
+        accept_replay,
+        accepted=f"sends batch {row.batch_id} to Kafka as it is now",
+        cause=HaltCause.RESEND_DIFFERS,
+        kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
+        reason="the replay of the owed batch is not the batch that the database has",
+        remedies=(
+            _CHANGED_JOB,
+            f"spark-2pc recover --batch {row.batch_id} --accept-replay: send to Kafka what Spark replays now",
+            f"spark-2pc recover --batch {row.batch_id} --drop: leave Kafka without this batch",
+        ),
+    )
 
 
 def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
@@ -65,56 +64,39 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> N
     Raises:
         HaltError: it is another batch.
     """
-    if _is_replay(row, replay):
+    _check(
+        row,
+        replay,
+        accept_replay,
+        accepted=f"leaves out batch {row.batch_id} as it is now",
+        cause=HaltCause.REPLAY_DIFFERS,
+        kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
+        reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
+        "back, the source or an expression has changed, rows depend on the order in which Spark meets them, or the "
+        "sink was called twice for one batch",
+        remedies=(
+            _CHANGED_JOB,
+            "restore the checkpoint, or the database, that belongs to the other one",
+            f"accept_replay={row.batch_id} on the sink: keep what both sides have, and leave this batch out",
+            "for two parts of one stream use two sinks, each with a transactional_id of its own",
+        ),
+    )
+
+
+def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted: str, **halt: Any) -> None:
+    """Let the batch of the row pass, and with a warning the one that a person has named; halt at any other."""
+    recorded = Replay(row.record_count, row.digest)
+    # An empty digest of records was accepted by a person, whatever comes.
+    if replay == recorded or (recorded.digest == "" and recorded.record_count > 0):
         return
     if accept_replay is None or accept_replay != row.batch_id:
-        raise _another_batch(
-            row,
-            HaltCause.REPLAY_DIFFERS,
-            kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
-            reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
-            "back, the source or an expression has changed, rows depend on the order in which Spark meets them, or the "
-            "sink was called twice for one batch",
-            remedies=(
-                _CHANGED_JOB,
-                "restore the checkpoint, or the database, that belongs to the other one",
-                f"accept_replay={row.batch_id} on the sink: keep what both sides have, and leave this batch out",
-                "for two parts of one stream use two sinks, each with a transactional_id of its own",
-            ),
-        )
-    _warn(row, replay, f"leaves out batch {row.batch_id} as it is now")
-
-
-def _is_replay(row: StateRow, replay: Replay) -> bool:
-    """True for the batch of the row. An empty digest of records was accepted by a person, whatever comes."""
-    recorded = _recorded(row)
-    return (recorded.digest == "" and recorded.record_count > 0) or replay == recorded
-
-
-def _warn(row: StateRow, replay: Replay, does: str) -> None:
-    """Say what the option has just done."""
+        database_side = f"batch {row.batch_id} with {recorded}"
+        raise HaltError(transactional_id=row.transactional_id, database_side=database_side, **halt)
     _log.warning(
         "%s: accept_replay=%s %s, with %s; the database has it with %s",
         row.transactional_id,
         row.batch_id,
-        does,
+        accepted,
         replay,
-        _recorded(row),
+        recorded,
     )
-
-
-def _another_batch(
-    row: StateRow, cause: HaltCause, *, kafka_side: str, reason: str, remedies: tuple[str, ...]
-) -> HaltError:
-    return HaltError(
-        transactional_id=row.transactional_id,
-        cause=cause,
-        database_side=f"batch {row.batch_id} with {_recorded(row)}",
-        kafka_side=kafka_side,
-        reason=reason,
-        remedies=remedies,
-    )
-
-
-def _recorded(row: StateRow) -> Replay:
-    return Replay(row.record_count, row.digest)

@@ -9,7 +9,10 @@ sent before all have arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Rows that the driver takes by itself; more are shared out.
 SMALL_ROWS_MAX: Final = 20_000
@@ -20,6 +23,11 @@ SMALL_BYTES_MAX: Final = 16 * 1024 * 1024
 SMALL_S_MAX: Final = 1.0
 #: After a batch that was slow or large for one task, so many batches are shared out before one is collected again.
 PATIENCE_BATCHES: Final = 20
+#: The seed of Spark's hash() and of its hash partitioning (HashPartitioning.partitionIdExpression).
+_SPARK_HASH_SEED: Final = 42
+#: Numbers tried until every task has one; a hash that needed more for any real number of tasks would not be one.
+_SALTS_MAX: Final = 1 << 20
+_salts: dict[int, tuple[int, ...]] = {}
 
 
 class SmallBatches:
@@ -81,3 +89,23 @@ def shape_of(at_once: int, *, partitions: int | None, chosen: bool, compared: bo
     # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
     exchange = compared or (at_once > 1 and (chosen or senders < at_once))
     return JobShape(exchange, senders)
+
+
+def balanced_salts(spark: SparkSession, tasks: int) -> tuple[int, ...]:
+    """For each task a number that Spark's own hash partitioning sends to it.
+
+    ``repartition(n, expression)`` takes pmod(hash(expression), n); hashing the task number itself would leave some
+    tasks empty and give others two shares. The hash is asked of the JVM once per number of tasks.
+    """
+    known = _salts.get(tasks)
+    if known is not None:
+        return known
+    jvm: Any = spark._jvm  # noqa: SLF001 - a job of Spark's for some thirty hashes would cost each query a second
+    hasher = jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SPARK_HASH_SEED)
+    salts: dict[int, int] = {}
+    for salt in range(_SALTS_MAX):
+        salts.setdefault(hasher.hashInt(salt) % tasks, salt)
+        if len(salts) == tasks:
+            break
+    found = _salts[tasks] = tuple(salts[task] for task in range(tasks))
+    return found

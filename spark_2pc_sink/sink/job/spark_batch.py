@@ -19,16 +19,14 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, shape_of
+from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHUFFLE_DDL
+from spark_2pc_sink.sink.contract.task_plan import TaskPlan, UpsertRecordsPlan
+from spark_2pc_sink.sink.contract.topics import Topics
+from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
-from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
-from spark_2pc_sink.sink.tasks.shuffle_batches import INDEXES_FIRST, SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
-from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
-from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import format_digest
 
@@ -43,13 +41,14 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
+    from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
+    from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
+    from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
-    from spark_2pc_sink.sink.tasks.topic_metadata import Connections, TopicMetadata
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-    from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
     from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, owned_partitions
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
-from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity
+from spark_2pc_sink.sink.tasks.upsert_records import arranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 
 
 def run_encode_and_send_task(
@@ -85,9 +85,9 @@ class _EncodeAndSendTask:
 
     def _produce(self, batch: pa.RecordBatch) -> None:
         if self._plan.upsert_records is not None:
-            arranged = self._plan.upsert_records.arranged(batch)
-            self._left_out += batch.num_rows - arranged.num_rows
-            batch = arranged
+            sent = arranged(self._plan.upsert_records, batch)
+            self._left_out += batch.num_rows - sent.num_rows
+            batch = sent
         parts = list(self._partitioner.split_batch(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:

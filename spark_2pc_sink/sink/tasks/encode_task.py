@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
-from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
+from spark_2pc_sink.sink.contract.task_plan import owner_of
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch
 from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
-from spark_2pc_sink.sink.tasks.upsert_records import IndexBuilder, PartitionedIndex
+from spark_2pc_sink.sink.tasks.upsert_records import IndexBuilder, PartitionedIndex, row_index
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 
 
 def run_encode_task(
@@ -109,7 +109,7 @@ class _EncodeTask:
 
     def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         upsert_records = self._plan.upsert_records
-        partitioned = None if upsert_records is None else PartitionedIndex(upsert_records.index(batch))
+        partitioned = None if upsert_records is None else PartitionedIndex(row_index(upsert_records, batch))
         for part in self._partitioner.split_batch(batch):
             if partitioned is not None:
                 self._index.append(part.partition, partitioned.of(part))

@@ -9,7 +9,7 @@ import numpy as np
 from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
 from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
 from spark_2pc_sink.sink.contract import record_expressions
-from spark_2pc_sink.sink.tasks.topic_metadata import name_fault
+from spark_2pc_sink.sink.contract.topics import name_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
-from spark_2pc_sink.sink.tasks.partition_ownership import owner_of
+from spark_2pc_sink.sink.contract.task_plan import owner_of
 from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch, partitions_of, read_shuffle_batches
+from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
 from spark_2pc_sink.sink.tasks.upsert_records import Arrangement
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.producer.partition_queue import PartitionReceipt
     from spark_2pc_sink.producer.produce_session import ProduceSession
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
-    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 
 
 def run_send_task(
@@ -94,9 +94,9 @@ class _SendTask:
         self._encoded: list[EncodeReceipt] = []
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrangement = self._arrangement
+        arrangement, folder = self._arrangement, self._plan.shuffle_folder
         try:
-            with self._plan.shuffle_files() as files, arrangement or nullcontext():
+            with ShuffleFiles(folder) if folder else nullcontext() as files, arrangement or nullcontext():
                 for batch in batches:
                     self._take(batch, files)
                 for encoded in arrangement.finish() if arrangement else ():

@@ -23,46 +23,23 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.record_encoder import EncodedBatch
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.shuffle_schema import (
+    FILED_KIND,
+    INDEX_KIND,
+    RECEIPT_KIND,
+    RECORDS_KIND,
+    SALT,
+    SHUFFLE_SCHEMA,
+)
 from spark_2pc_sink.wire.messages import RecordBytes
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn
 
-RECORDS_KIND: Final = "records"
-#: Records in the file of their encode task.
-FILED_KIND: Final = "filed"
-RECEIPT_KIND: Final = "receipt"
-INDEX_KIND: Final = "index"
-
-#: The shuffle is by this column: see `spark_2pc_sink.sink.tasks.partition_ownership.balanced_salts`.
-SALT: Final = "salt"
-_SCHEMA: Final = pa.schema(
-    [
-        (SALT, pa.int32()),
-        ("encode_task", pa.int32()),
-        ("task_attempt", pa.int64()),
-        ("number", pa.int64()),
-        ("kind", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("records", pa.int32()),
-        ("digest", pa.binary()),
-        ("row_key", pa.string()),
-        ("payload", pa.binary()),
-    ]
-)
-SHUFFLE_DDL: Final = (
-    f"{SALT} int, encode_task int, task_attempt bigint, number bigint, kind string, topic string, partition int, "
-    "records int, digest binary, row_key string, payload binary"
-)
 _DIGEST_BYTES: Final = 16
 #: Where a shuffle batch begins in its file, and how many bytes it has.
 _PLACE: Final = struct.Struct("!qi")
-
-
-#: The order in which a task gets its shuffle batches where it needs to know all indexes before the first record.
-INDEXES_FIRST: Final = (f"kind <> '{INDEX_KIND}'", "encode_task", "task_attempt", "number")
 
 
 @dataclass(frozen=True)
@@ -152,8 +129,8 @@ class ShuffleBatch:
         else:
             cells += [INDEX_KIND if isinstance(content, RowIndex) else RECEIPT_KIND, None, None, None, None, None]
             payload = content.to_bytes() if isinstance(content, RowIndex) else pickle.dumps(content)
-        arrays = [pa.array([cell], field.type) for cell, field in zip(cells, _SCHEMA, strict=False)]
-        return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=_SCHEMA)
+        arrays = [pa.array([cell], field.type) for cell, field in zip(cells, SHUFFLE_SCHEMA, strict=False)]
+        return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=SHUFFLE_SCHEMA)
 
 
 def partitions_of(batch: pa.RecordBatch) -> set[TopicPartition]:
@@ -198,7 +175,7 @@ def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = Non
         yield ShuffleBatch(encode_task, task_attempt, plain["number"][row], content)
 
 
-_PLAIN: Final = frozenset(_SCHEMA.names) - {SALT, "payload"}
+_PLAIN: Final = frozenset(SHUFFLE_SCHEMA.names) - {SALT, "payload"}
 
 
 def _binary_cell(payload: RecordBytes | pa.Buffer) -> pa.Array:

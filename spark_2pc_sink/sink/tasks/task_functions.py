@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     TaskRunner: TypeAlias = Callable[[Iterable[pa.RecordBatch], TaskPlan, TaskIdentity], Iterator[pa.RecordBatch]]

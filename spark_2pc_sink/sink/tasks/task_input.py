@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.record_json import json_values
+from spark_2pc_sink.sink.contract.record_key import key_values
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
+from spark_2pc_sink.sink.table.value_checks import ValidText
+from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
 from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
@@ -13,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 
 
 class TaskInput:
@@ -54,7 +61,7 @@ class TaskInput:
                 continue
             self._rows += batch.num_rows
             self._arrow_bytes += batch.nbytes
-            completed = self._plan.completed(batch)
+            completed = _completed(self._plan, batch)
             yield completed
             if self._encoder is not None:
                 self._encoder.write(completed)
@@ -79,4 +86,34 @@ class TaskInput:
             staged_parts=0 if self._encoder is None else self._encoder.staged_parts,
             arrow_bytes=self._arrow_bytes,
             topic_ids=dict(self._plan.topics.ids),
+        )
+
+
+def _completed(plan: TaskPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their keys and values, made here unless Spark has done it, and with order keys.
+
+    Raises:
+        UnstorableValueError: Spark has met a text that is none, and would have replaced it.
+    """
+    completed = batch
+    for name in plan.guarded:
+        _check_text(batch, name)
+    order = batch.schema.get_field_index(ORDER_COLUMN)
+    if order >= 0:
+        completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
+    if plan.key_column is not None:
+        completed = completed.append_column(record_expressions.KEY, key_values(batch.column(plan.key_column)))
+    if plan.json is not None:
+        completed = completed.append_column(record_expressions.VALUE, json_values(batch, plan.json))
+    return completed
+
+
+def _check_text(batch: pa.RecordBatch, name: str) -> None:
+    offenders = ValidText().offenders(batch.column(name))
+    if offenders is not None:
+        raise UnstorableValueError(
+            column=name.removeprefix("_2pc_"),
+            row_key=describe_row(record_column(batch, record_expressions.KEY), offenders.index(value=True).as_py()),
+            value="a text that to_json would change",
+            rule="a column of the batch has text that is not valid UTF-8",
         )

@@ -11,7 +11,7 @@ records that have to wait are kept encoded, in a file where they are many.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.producer.arrow_partitioner import PartitionRows
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskPlan, UpsertRecordsPlan
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: Bytes of batches that wait in memory for those before them; more go to a file.
@@ -41,36 +41,26 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 INDEX_ROWS: Final = 128 * 1024
 
 
-@dataclass(frozen=True)
-class UpsertRecordsPlan:
-    """How a batch's records follow the rows of the table. Can be pickled.
+def row_index(plan: UpsertRecordsPlan, batch: pa.RecordBatch) -> RowIndex:
+    """Which rows of a batch are which.
 
-    Attributes:
-        keys: the columns of the upsert keys.
-        leave_out: True where superseded records are not sent, False where they are sent before the others.
+    Args:
+        plan: from the driver.
+        batch: with its order keys, and the keys of its records.
     """
+    columns = [batch.column(name) for name in plan.keys]
+    return RowIndex(row_identities(columns, batch.column(record_expressions.KEY)), batch.column(ORDER_COLUMN))
 
-    keys: tuple[str, ...]
-    leave_out: bool
 
-    def index(self, batch: pa.RecordBatch) -> RowIndex:
-        """Which rows of a batch are which.
-
-        Args:
-            batch: with its order keys, and the keys of its records.
-        """
-        columns = [batch.column(name) for name in self.keys]
-        return RowIndex(row_identities(columns, batch.column(record_expressions.KEY)), batch.column(ORDER_COLUMN))
-
-    def arranged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """All rows of a micro-batch as their records are sent; without those that are left out."""
-        index = self.index(batch)
-        found = find_superseded(index.identities, index.orders)
-        if self.leave_out:
-            return batch.filter(pa.array(~found.lost)) if found.lost.any() else batch
-        if not found.early.any():
-            return batch
-        return batch.take(pa.array(np.concatenate((np.flatnonzero(~found.early), np.flatnonzero(found.early)))))
+def arranged(plan: UpsertRecordsPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """All rows of a micro-batch as their records are sent; without those that are left out."""
+    index = row_index(plan, batch)
+    found = find_superseded(index.identities, index.orders)
+    if plan.leave_out:
+        return batch.filter(pa.array(~found.lost)) if found.lost.any() else batch
+    if not found.early.any():
+        return batch
+    return batch.take(pa.array(np.concatenate((np.flatnonzero(~found.early), np.flatnonzero(found.early)))))
 
 
 class PartitionedIndex:

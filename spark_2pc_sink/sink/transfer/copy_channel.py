@@ -9,29 +9,14 @@ from __future__ import annotations
 
 import queue
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark import SparkContext
 
-
-@dataclass(frozen=True)
-class Transfer:
-    """The COPY bytes of one task, on their way to the driver.
-
-    Attributes:
-        attempt: `TransactionTicket.attempt`.
-        encode_task: the Spark partition id.
-        task_attempt: tells the attempts of one encode task apart.
-        stream: a complete COPY BINARY stream, in chunks.
-    """
-
-    attempt: tuple[str, int, int]
-    encode_task: int
-    task_attempt: int
-    stream: tuple[bytes, ...]
+    from spark_2pc_sink.sink.contract.row_transfer import Transfer, TransferSender
 
 
 @dataclass(frozen=True)
@@ -39,13 +24,6 @@ class TransferEnd:
     """The last thing that comes of an attempt."""
 
     attempt: tuple[str, int, int]
-
-
-class TransferSender(Protocol):
-    """The tasks' end: an accumulator."""
-
-    def add(self, term: list[Transfer], /) -> None:
-        """Send transfers when this task has succeeded."""
 
 
 class CopyChannel:

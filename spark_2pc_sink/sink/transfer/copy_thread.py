@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+    from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
-    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
-    from spark_2pc_sink.sink.transfer.staging import StagedParts
+    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.

@@ -2,45 +2,24 @@
 
 Rows are encoded to COPY BINARY where they are. Those of a task come to the driver when the task has ended, as one
 transfer (`copy_channel`). A task with more than a few rows stages them while it runs, from where the driver takes them
-(`staging`).
+(`Staging`).
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.transfer.copy_channel import Transfer
-from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.transfer.copy_channel import TransferSender
-    from spark_2pc_sink.sink.transfer.staging import Staging
-
-
-@dataclass(frozen=True)
-class RowEncoderPlan:
-    """How tasks encode rows for the table, and where the COPY bytes go. Can be pickled.
-
-    Attributes:
-        columns: how each column is checked and encoded.
-        staging: where a task puts its rows when they are more than `inline_bytes_max`.
-        sender: brings transfers to the driver.
-        inline_bytes_max: COPY bytes of one transfer; a task that makes more stages them.
-        row_key: the column that tells rows apart in error texts; None for the upsert keys.
-    """
-
-    columns: ColumnPlan
-    staging: Staging
-    sender: TransferSender
-    inline_bytes_max: int
-    row_key: str | None
+    from spark_2pc_sink.sink.contract.row_transfer import PartStore, RowEncoderPlan
 
 
 class RowEncoder:
@@ -112,3 +91,57 @@ class RowEncoder:
             stage.write(encoded)
         self._stream.clear()
         return stage
+
+
+class PartWriter:
+    """Cuts the output of a `CopyEncoder` into parts; at most one part and one more chunk are in memory.
+
+    Args:
+        store: where parts go.
+        part_bytes: see `Staging`.
+
+    Attributes:
+        parts: how many were stored.
+    """
+
+    def __init__(self, store: PartStore, *, part_bytes: int) -> None:
+        self._store = store
+        self._part_bytes = part_bytes
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._begun = False
+        self.parts = 0
+
+    def write(self, data: bytes) -> None:
+        """Take the next output of the encoder.
+
+        Raises:
+            LocalProtocolError: it is the first, and has no header.
+        """
+        if not self._begun and data:
+            if not data.startswith(HEADER):
+                raise LocalProtocolError(operation="write", state="begun", rule="a stream begins with its header")
+            data = data[len(HEADER) :]
+            self._begun = True
+        self._chunks.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= self._part_bytes:
+            self._flush()
+
+    def finish(self, tail: bytes) -> None:
+        """Take what the encoder's ``finish`` returned; all parts are stored then.
+
+        Raises:
+            LocalProtocolError: ``tail`` is not the end of the stream.
+        """
+        if not tail.endswith(TRAILER):
+            raise LocalProtocolError(operation="finish", state="begun", rule="a stream ends with its trailer")
+        self.write(tail[: -len(TRAILER)])
+        if self._held_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        part = (HEADER, *self._chunks, TRAILER)
+        self._chunks, self._held_bytes = [], 0
+        self._store.put(self.parts, part)
+        self.parts += 1

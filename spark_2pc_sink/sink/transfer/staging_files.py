@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.contract.row_transfer import StagedParts
 from spark_2pc_sink.sink.table.catalog import driver_connection
 from spark_2pc_sink.sink.transfer.local_folder import unusable
-from spark_2pc_sink.sink.transfer.staging import StagedParts
 
 if TYPE_CHECKING:
     from types import TracebackType

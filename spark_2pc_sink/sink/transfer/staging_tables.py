@@ -31,10 +31,10 @@ from jdbc_state.connections import ANSWER_GRACE_MS, UNTIMED, connect_alone
 from jdbc_state.sqlstate import describe, sqlstate_of
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
+from spark_2pc_sink.sink.contract.row_transfer import StagedParts
 from spark_2pc_sink.sink.table.catalog import driver_connection
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER, Stream, copy_streams
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.transfer.staging import StagedParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,7 +368,8 @@ def drop_ended_staging(connection: Connection, *, schema: str, owner: str, ended
     locked = 0
     for table in over:
         try:
-            connection.execute(_drop_statement(table))
+            # If it is there: a newer driver may have been quicker.
+            connection.execute(DropTable(Table(table.name, MetaData(), schema=table.schema), if_exists=True))
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
@@ -380,8 +381,3 @@ def drop_ended_staging(connection: Connection, *, schema: str, owner: str, ended
         else:
             dropped.append(table)
     return DroppedStaging(tuple(dropped), len(over) - len(dropped), tuple(reasons[:_REASONS_MAX]))
-
-
-def _drop_statement(table: TableName) -> DropTable:
-    # If it is there: a newer driver may have been quicker.
-    return DropTable(Table(table.name, MetaData(), schema=table.schema), if_exists=True)

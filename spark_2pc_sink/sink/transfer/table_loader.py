@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
@@ -20,7 +21,6 @@ from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.sink.transfer.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.transfer.copy_channel import TransferSender
-    from spark_2pc_sink.sink.transfer.staging import Staging
+    from spark_2pc_sink.sink.contract.row_transfer import Staging, TransferSender
 
 #: COPY bytes that all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
 INLINE_BYTES_MAX: Final = 128 * 1024 * 1024

@@ -11,7 +11,7 @@ from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
-from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.transfer.row_encoder import PartWriter
 from spark_2pc_sink.sink.transfer.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from tests.integration.postgres.database_tables import orders, rows
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from spark_2pc_sink.sink.contract.row_transfer import Staging
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
     from spark_2pc_sink.sink.table.table_writer import TableRows
-    from spark_2pc_sink.sink.transfer.staging import Staging
 
 ID = "my sink"
 RUN = 2**40

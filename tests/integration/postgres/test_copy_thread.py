@@ -17,11 +17,11 @@ from jdbc_state.connections import Database
 from spark_2pc_sink.errors import ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.row_transfer import Staging, Transfer
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.sink.table.table_writer import UpsertedRows
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
-from spark_2pc_sink.sink.transfer.staging import Staging
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables
 from spark_2pc_sink.sink.transfer.table_loader import TableLoader

@@ -10,9 +10,10 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.testing.wait import wait_until
 from tests.integration.postgres.database_tables import (
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from spark_2pc_sink.sink.contract.row_transfer import Staging
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.transfer.staging import PartWriter, Staging
+    from spark_2pc_sink.sink.transfer.row_encoder import PartWriter
 
 
 @pytest.fixture(params=["tables", "files"])

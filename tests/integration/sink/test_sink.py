@@ -17,10 +17,9 @@ from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, Unstora
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.job import job_shape, spark_batch
-from spark_2pc_sink.sink.job.job_shape import SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job.job_shape import SMALL_ROWS_MAX, balanced_salts
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
-from spark_2pc_sink.sink.tasks.partition_ownership import balanced_salts
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-    from spark_2pc_sink.sink.tasks.task_plan import TaskPlan
-    from spark_2pc_sink.sink.transfer.staging import StagedParts
+    from spark_2pc_sink.sink.contract.row_transfer import StagedParts
+    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
     from tests.conftest import MakeTopic
 
 STAGING_TABLES = "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'"

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from jdbc_state import MemoryStateStore, SqlStateStore, StateRow, StateStore
+from jdbc_state import SqlStateStore, StateRow, StateStore
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
 from tests.harness.halts import halts
 from tests.harness.providers import Database
 from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, settings, sql_store
+from tests.unit.fakes.memory_store import MemoryStateStore
 
 BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
 

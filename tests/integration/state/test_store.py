@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from jdbc_state import TRANSITIONS, MemoryStateStore, SqlStateStore, StateRow, StateStore
+from jdbc_state import TRANSITIONS, SqlStateStore, StateRow, StateStore
 from jdbc_state.model import STATUSES, claim_refusal, legal_before, status_after
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
@@ -40,6 +40,7 @@ from tests.integration.state.state_stores import (
     settings,
     sql_store,
 )
+from tests.unit.fakes.memory_store import MemoryStateStore
 
 BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
 OPERATIONS = ["decide", *ARGUMENTS]

@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import ask_leader
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api

@@ -11,7 +11,11 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import WriterState
 from spark_2pc_sink.testing import kafka_request, wait_until
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_rows import Rows

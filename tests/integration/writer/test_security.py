@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import Cluster, TransactionalWriter
 from spark_2pc_sink.producer.batch_sender import BatchSender
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, free_port
 from tests.conftest import or_skip
 from tests.integration.writer.writers import committed, kafka_for, options_for, table_of

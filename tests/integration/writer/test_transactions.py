@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,11 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic
@@ -280,7 +285,7 @@ def test_tasks_share_a_transaction_that_somebody_else_ends(
         if client.transaction_version < 2:
             client.add_partitions(producer, [TopicPartition(name, index) for index in range(4)])
         for task in range(2):
-            with Cluster(options) as executor, session_of(executor, client, producer) as session:
+            with Cluster(options) as executor, closing(session_of(executor, client, producer)) as session:
                 for index in (2 * task, 2 * task + 1):
                     rows = table_of(10, first=10 * index)
                     session.append(TopicPartition(name, index), Rows.of(rows["key"], rows["value"], rows["headers"]))

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_2pc_sink.producer import Cluster, TransactionalWriter
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

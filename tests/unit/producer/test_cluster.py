@@ -14,8 +14,8 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
-from spark_2pc_sink.producer import Cluster
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.messages import Api

@@ -10,7 +10,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import Cluster, Marker, find_marker
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.log_reader import Marker, find_marker
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.logs import FakeProducer

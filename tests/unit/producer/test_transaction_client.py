@@ -19,7 +19,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer import Cluster, EndTxnAnswer, TransactionClient
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

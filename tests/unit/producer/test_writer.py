@@ -21,7 +21,8 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import RULES, Operation, WriterState
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

@@ -21,7 +21,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import PreparedTxnState
-from spark_2pc_sink.producer import TransactionalWriter, WriterState
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import WriterState
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import answer, hang_up, lose_answer

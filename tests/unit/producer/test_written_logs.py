@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer import Cluster
+from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire.messages import Api

@@ -11,7 +11,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownError
 from spark_2pc_sink.ids import PreparedTxnState
-from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer.writer_states import Operation, WriterState
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction

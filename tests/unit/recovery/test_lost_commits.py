@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jdbc_state import MemoryStateStore, StateRow
+from jdbc_state import StateRow
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -15,6 +15,7 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from tests.harness.halts import halts
+from tests.unit.fakes.memory_store import MemoryStateStore
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides
 
 PARTITION = TopicPartition("orders", 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jdbc_state import Decision, MemoryStateStore, StateRow
+from jdbc_state import Decision, StateRow
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
@@ -19,6 +19,7 @@ from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import FakeKafka
+from tests.unit.fakes.memory_store import MemoryStateStore
 
 ID = "orders"
 QUERY = "query-1"

@@ -9,7 +9,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer import PartitionReceipt
+from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.sink.contract.receipts import (
     RESULT_SCHEMA,
     EncodeReceipt,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jdbc_state import MemoryStateStore, StateRow
+from jdbc_state import StateRow
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
@@ -13,6 +13,7 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
+from tests.unit.fakes.memory_store import MemoryStateStore
 
 ID = "orders"
 

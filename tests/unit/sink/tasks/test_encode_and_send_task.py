@@ -15,9 +15,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.contract.topics import Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
-from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.tasks.topic_metadata import Topics, worker_connections
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction

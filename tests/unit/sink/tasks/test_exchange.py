@@ -25,12 +25,12 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
+from spark_2pc_sink.sink.contract.shuffle_schema import SALT, SHUFFLE_DDL
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.contract.topics import Connections, Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_send_task
-from spark_2pc_sink.sink.tasks.shuffle_batches import SALT, SHUFFLE_DDL
-from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.tasks.topic_metadata import Connections, Topics, worker_connections
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys

@@ -20,15 +20,15 @@ from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
+from spark_2pc_sink.sink.contract.shuffle_schema import INDEX_KIND, SALT
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan, UpsertRecordsPlan
+from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks import upsert_records
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
-from spark_2pc_sink.sink.tasks.shuffle_batches import INDEX_KIND, SALT, RowIndex
-from spark_2pc_sink.sink.tasks.task_plan import TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
+from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_contents import contents_of
 from tests.unit.producer.support import PAIR, options_for

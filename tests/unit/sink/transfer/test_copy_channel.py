@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
 
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer, TransferEnd
+from spark_2pc_sink.sink.contract.row_transfer import Transfer
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, TransferEnd
 
 ATTEMPT = ("orders", 1, 1)
 #: No accumulator of a running Spark has it.

@@ -12,7 +12,8 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, Transfer
+from spark_2pc_sink.sink.contract.row_transfer import Transfer
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.testing import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
-from spark_2pc_sink.sink.transfer.staging import PartWriter
+from spark_2pc_sink.sink.transfer.row_encoder import PartWriter
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 
 if TYPE_CHECKING:

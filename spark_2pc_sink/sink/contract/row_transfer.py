@@ -1,27 +1,53 @@
-"""The staging of COPY bytes that are too many to wait in memory for the end of their task.
+"""The transfer of rows to the table: what the tasks of a batch send, stage, and are told about it by the driver.
 
-It puts them there part by part while it runs: a part is a complete COPY BINARY stream, which is there at once and whole
-or not at all. The driver takes each part as soon as it is there, in the transaction that decides. Where that is:
+The COPY bytes of a task wait in memory for its end, and travel as one transfer. A task that has too many of them stages
+them while it runs, part by part: a part is a complete COPY BINARY stream, which is there at once and whole or not at
+all. The driver takes each part as soon as it is there, in the transaction that decides. Where that is:
 `staging_tables`, which needs nothing but the database, and `staging_files`, which costs less where driver and tasks
 are on one machine.
 
-What is put there is written once and read once, and need not outlive a crash. So what was read is compared with the
+What is staged is written once and read once, and need not outlive a crash. So what was read is compared with the
 receipt of the task, and an attempt of which something is missing is thrown away.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-
-from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.table.copy_stream import Stream
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The COPY bytes of one task, on their way to the driver.
+
+    Attributes:
+        attempt: `TransactionTicket.attempt`.
+        encode_task: the Spark partition id.
+        task_attempt: tells the attempts of one encode task apart.
+        stream: a complete COPY BINARY stream, in chunks.
+    """
+
+    attempt: tuple[str, int, int]
+    encode_task: int
+    task_attempt: int
+    stream: tuple[bytes, ...]
+
+
+class TransferSender(Protocol):
+    """The tasks' end: an accumulator."""
+
+    def add(self, term: list[Transfer], /) -> None:
+        """Send transfers when this task has succeeded."""
 
 
 class PartStore(Protocol):
@@ -100,55 +126,20 @@ class Staging(Protocol):
         """
 
 
-class PartWriter:
-    """Cuts the output of a `CopyEncoder` into parts; at most one part and one more chunk are in memory.
-
-    Args:
-        store: where parts go.
-        part_bytes: see `Staging`.
+@dataclass(frozen=True)
+class RowEncoderPlan:
+    """How tasks encode rows for the table, and where the COPY bytes go. Can be pickled.
 
     Attributes:
-        parts: how many were stored.
+        columns: how each column is checked and encoded.
+        staging: where a task puts its rows when they are more than `inline_bytes_max`.
+        sender: brings transfers to the driver.
+        inline_bytes_max: COPY bytes of one transfer; a task that makes more stages them.
+        row_key: the column that tells rows apart in error texts; None for the upsert keys.
     """
 
-    def __init__(self, store: PartStore, *, part_bytes: int) -> None:
-        self._store = store
-        self._part_bytes = part_bytes
-        self._chunks: list[bytes] = []
-        self._held_bytes = 0
-        self._begun = False
-        self.parts = 0
-
-    def write(self, data: bytes) -> None:
-        """Take the next output of the encoder.
-
-        Raises:
-            LocalProtocolError: it is the first, and has no header.
-        """
-        if not self._begun and data:
-            if not data.startswith(HEADER):
-                raise LocalProtocolError(operation="write", state="begun", rule="a stream begins with its header")
-            data = data[len(HEADER) :]
-            self._begun = True
-        self._chunks.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes >= self._part_bytes:
-            self._flush()
-
-    def finish(self, tail: bytes) -> None:
-        """Take what the encoder's ``finish`` returned; all parts are stored then.
-
-        Raises:
-            LocalProtocolError: ``tail`` is not the end of the stream.
-        """
-        if not tail.endswith(TRAILER):
-            raise LocalProtocolError(operation="finish", state="begun", rule="a stream ends with its trailer")
-        self.write(tail[: -len(TRAILER)])
-        if self._held_bytes:
-            self._flush()
-
-    def _flush(self) -> None:
-        part = (HEADER, *self._chunks, TRAILER)
-        self._chunks, self._held_bytes = [], 0
-        self._store.put(self.parts, part)
-        self.parts += 1
+    columns: ColumnPlan
+    staging: Staging
+    sender: TransferSender
+    inline_bytes_max: int
+    row_key: str | None

@@ -1,21 +1,20 @@
-"""The plan that the driver gives to the tasks of a batch."""
+"""The plan that the driver gives to the tasks of a batch, and which task owns which Kafka partition.
+
+Each partition is written by exactly one task, because its records carry one run of sequence numbers. The owner of a
+partition depends on its topic's name and its number alone: a driver and its tasks agree on it without talking to each
+other.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, UnstorableValueError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.sink.contract import record_expressions
-from spark_2pc_sink.sink.contract.record_json import json_values
-from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.contract.stage_attempt import parse_thread_name
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
-from spark_2pc_sink.sink.table.value_checks import ValidText
-from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
-from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_json import JsonField
-    from spark_2pc_sink.sink.tasks.topic_metadata import Topics
-    from spark_2pc_sink.sink.tasks.upsert_records import UpsertRecordsPlan
-    from spark_2pc_sink.sink.transfer.row_encoder import RowEncoderPlan
+    from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
+    from spark_2pc_sink.sink.contract.topics import Topics
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,19 @@ class TaskIdentity:
     task: int
     task_attempt: int
     attempt_number: int = 0
+
+
+@dataclass(frozen=True)
+class UpsertRecordsPlan:
+    """How a batch's records follow the rows of the table. Can be pickled.
+
+    Attributes:
+        keys: the columns of the upsert keys.
+        leave_out: True where superseded records are not sent, False where they are sent before the others.
+    """
+
+    keys: tuple[str, ...]
+    leave_out: bool
 
 
 @dataclass(frozen=True)
@@ -87,34 +98,6 @@ class TaskPlan:
         """How many tasks share the partitions."""
         return len(self.salts)
 
-    def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their keys and values, made here unless Spark has done it, and with order keys.
-
-        Raises:
-            UnstorableValueError: Spark has met a text that is none, and would have replaced it.
-        """
-        completed = batch
-        for name in self.guarded:
-            self._check_text(batch, name)
-        order = batch.schema.get_field_index(ORDER_COLUMN)
-        if order >= 0:
-            completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
-        if self.key_column is not None:
-            completed = completed.append_column(record_expressions.KEY, key_values(batch.column(self.key_column)))
-        if self.json is not None:
-            completed = completed.append_column(record_expressions.VALUE, json_values(batch, self.json))
-        return completed
-
-    def _check_text(self, batch: pa.RecordBatch, name: str) -> None:
-        offenders = ValidText().offenders(batch.column(name))
-        if offenders is not None:
-            raise UnstorableValueError(
-                column=name.removeprefix("_2pc_"),
-                row_key=describe_row(record_column(batch, record_expressions.KEY), offenders.index(value=True).as_py()),
-                value="a text that to_json would change",
-                rule="a column of the batch has text that is not valid UTF-8",
-            )
-
     def open_session(self) -> ProduceSession:
         """A session of this process in the transaction."""
         return ProduceSession(
@@ -126,10 +109,6 @@ class TaskPlan:
             timestamp_ms=self.timestamp_ms,
             limits=self.topics.limits,
         )
-
-    def shuffle_files(self) -> ShuffleFiles | nullcontext[None]:
-        """The files of shuffle batches, None where there are none."""
-        return nullcontext() if self.shuffle_folder is None else ShuffleFiles(self.shuffle_folder)
 
     def of_first_attempt(self, batches: Iterable[pa.RecordBatch], identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
         """The batches that have rows, for a task that sends: in the first attempt of the task and of its stage only.
@@ -167,3 +146,13 @@ class TaskPlan:
             )
         if attempt is not None and not attempt.first:
             raise BatchRetryError(reason=f"task {task} is {attempt}: an earlier one may have written")
+
+
+def owner_of(topic: str, partition: int, tasks: int) -> int:
+    """The task (0 to ``tasks`` - 1) that owns a partition."""
+    return (zlib.crc32(topic.encode()) + partition) % tasks
+
+
+def owned_partitions(topic: str, partition_count: int, *, task: int, tasks: int) -> tuple[int, ...]:
+    """The partitions of a topic that one task owns; empty when there are more tasks than partitions."""
+    return tuple(p for p in range(partition_count) if owner_of(topic, p, tasks) == task)

@@ -17,20 +17,20 @@ from sqlalchemy import Connection
 
 from jdbc_state import history
 from jdbc_state.claim import Claimant
-from jdbc_state.errors import CommitUnknownError, LocalProtocolError, StateStoreError
+from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import (
     DECIDE,
     DONE,
     NONE,
     OWED,
-    DecidingTransaction,
     Decision,
     HistoryLine,
     Move,
     StateRow,
+    legal_before,
     status_after,
 )
-from jdbc_state.store_base import StoreBase
+from jdbc_state.state_store import DecidingTransaction, OneDecision, StateStore
 
 _ADMIN_SHUTDOWN = "57P01"
 _UNDEFINED_TABLE = "42P01"
@@ -38,6 +38,15 @@ _UNDEFINED_TABLE = "42P01"
 
 def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def fits(row: StateRow, move: Move) -> bool:
+    """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
+    return (
+        row.generation == move.generation
+        and row.status in legal_before(move.operation)
+        and move.expected in {None, row.prepared_transaction_state}
+    )
 
 
 class MemoryConnection:
@@ -59,16 +68,16 @@ class MemoryConnection:
         self.statements.append((statement, parameters))
 
 
-class MemoryDecidingTransaction:
-    """See ``model.DecidingTransaction``. Made by :meth:`MemoryStateStore.deciding` only."""
+class MemoryDecidingTransaction(OneDecision):
+    """See ``DecidingTransaction``. Made by :meth:`MemoryStateStore.deciding` only."""
 
     def __init__(self, store: MemoryStateStore, transactional_id: str, generation: int) -> None:
+        super().__init__(transactional_id)
         self.transactional_id = transactional_id
         self.generation = generation
         self.recorded = MemoryConnection()
         self.pending: StateRow | None = None
         self._store = store
-        self._phase = "open"
 
     @property
     def connection(self) -> Connection:
@@ -78,29 +87,16 @@ class MemoryDecidingTransaction:
 
     def decide(self, decision: Decision) -> None:
         """Keep the row as it will be, for COMMIT."""
-        self._check_open(DECIDE)
-        self._phase = "failed"
-        self.recorded.execute(DECIDE, decision)
-        self.pending = self._store.moved(
-            Move(DECIDE, self.transactional_id, self.generation, decision.columns(), expected=decision.expected)
-        )
-        self._phase = "decided"
-
-    def end(self) -> None:
-        """Refuse every further use."""
-        self._phase = "ended"
-
-    def _check_open(self, operation: str) -> None:
-        if self._phase != "open":
-            raise LocalProtocolError(
-                operation=operation,
-                state=f"{self._phase} (deciding transaction of {self.transactional_id!r})",
-                rule="decide() comes once, as the last statement of its transaction",
+        with self._deciding():
+            self.recorded.execute(DECIDE, decision)
+            columns, expected = decision.columns(), decision.expected
+            self.pending = self._store.moved(
+                Move(DECIDE, self.transactional_id, self.generation, columns, expected=expected)
             )
 
 
-class MemoryStateStore(StoreBase):
-    """State rows in this process; see ``model.StateStore``. Safe to use from several threads.
+class MemoryStateStore(StateStore):
+    """State rows in this process; see ``StateStore``. Safe to use from several threads.
 
     Args:
         clock: the time, with a zone; for tests of a row's age.
@@ -201,7 +197,7 @@ class MemoryStateStore(StoreBase):
         """The row as ``move`` would leave it; or as it is, where that is the same already."""
         with self._lock:
             row = self._rows.get(move.transactional_id)
-            if not move.fits(row):
+            if row is None or not fits(row, move):
                 return move.refused_by(row)
             now, operation = self._clock(), move.operation
             times: dict[str, Any] = {} if operation == "mark_initialized" else {"settled_at": now}

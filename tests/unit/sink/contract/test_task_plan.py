@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.tasks.partition_ownership import owned_partitions, owner_of
+from spark_2pc_sink.sink.contract.task_plan import owned_partitions, owner_of
 
 
 @given(topic=st.text(min_size=1, max_size=20), count=st.integers(1, 200), tasks=st.integers(1, 50))

@@ -58,8 +58,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
     from spark_2pc_sink.ids import PreparedTxnState
+    from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
-    from spark_2pc_sink.recovery.recovery import OperatorDecision
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
@@ -88,7 +88,7 @@ _HOMES = {
     "HaltCause": "errors",
     "HaltError": "errors",
     "PreparedTxnState": "ids",
-    "OperatorDecision": "recovery.recovery",
+    "OperatorDecision": "options",
     "RecoveryReport": "recovery.report",
     "recover": "recovery.api",
     "status": "recovery.api",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
+from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT
 from spark_2pc_sink.recovery.api import recover, status
-from spark_2pc_sink.recovery.recovery import OperatorDecision
 from spark_2pc_sink.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:

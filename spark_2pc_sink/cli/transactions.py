@@ -144,7 +144,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _tool(given: argparse.Namespace) -> TransactionTool:
-    return TransactionTool(read_connection(given, _OUTER))
+    return TransactionTool(kafka=read_connection(given, _OUTER))
 
 
 def _list(given: argparse.Namespace) -> int:

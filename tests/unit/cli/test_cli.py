@@ -22,8 +22,8 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.recovery import OperatorDecision
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]

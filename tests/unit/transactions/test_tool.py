@@ -48,7 +48,7 @@ def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
 
 
 def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
-    return TransactionTool(kafka_for(fake, **overrides), now_ms=lambda: NOW_MS)
+    return TransactionTool(kafka=kafka_for(fake, **overrides), now_ms=lambda: NOW_MS)
 
 
 # --- list and describe -------------------------------------------------------------------------------------------

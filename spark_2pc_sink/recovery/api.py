@@ -96,12 +96,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        try:
-            return recovery.run(query_id=None, run_id=None).report
-        except HaltError as error:
-            if (explained := recovery.explain(error)) is not error:
-                raise explained from error
-            raise
+        return _settled(recovery)
 
 
 @checks_keywords
@@ -145,6 +140,15 @@ def status(  # noqa: D417 - as above
             )
             found.append(_with_driver(recovery.diagnosis.look(), store, store.read(one)))
         return found
+
+
+def _settled(recovery: Recovery) -> RecoveryReport:
+    try:
+        return recovery.run(query_id=None, run_id=None).report
+    except HaltError as error:
+        if (explained := recovery.explain(error)) is not error:
+            raise explained from error
+        raise
 
 
 @contextmanager

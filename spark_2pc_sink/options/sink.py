@@ -13,13 +13,10 @@ from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
-from spark_2pc_sink.options.settings import INT32_MAX, check_settings, options_of, setting
+from spark_2pc_sink.options.settings import INT32_MAX, check_settings, milliseconds, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
-_TIMEOUT_MS_MAX = INT32_MAX
 
 #: Stands behind the name of the state table in that of its history.
 HISTORY_SUFFIX = "_history"
@@ -85,64 +82,41 @@ class CommonOptions:
         at_most=600,
         why="the longest attempt to connect to the database; libpq takes no less than 2 s",
     )
-    connect_deadline_ms: int = setting(
+    connect_deadline_ms: int = milliseconds(
         30_000,
-        unit="ms",
         at_least=0,
-        at_most=_TIMEOUT_MS_MAX,
         why="a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
     )
-    claim_lock_timeout_ms: int = setting(
+    claim_lock_timeout_ms: int = milliseconds(
         2_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
         "milliseconds",
     )
-    claim_deadline_ms: int = setting(
+    claim_deadline_ms: int = milliseconds(
         30_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest claim; it then gives up, and names the sessions in its way",
     )
-    lock_timeout_ms: int = setting(
+    lock_timeout_ms: int = milliseconds(
         30_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest wait for a lock of the target table; the batch is then run again",
     )
-    statement_timeout_ms: int = setting(
+    statement_timeout_ms: int = milliseconds(
         600_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 "
         "minutes that a stock broker lets a transaction stay open",
     )
-    idle_in_transaction_timeout_ms: int = setting(
+    idle_in_transaction_timeout_ms: int = milliseconds(
         60_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
         "a statement three times as often",
     )
-    commit_timeout_ms: int = setting(
+    commit_timeout_ms: int = milliseconds(
         60_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
         "connection is then cut, and a new claim finds the outcome",
     )
-    settle_deadline_ms: int = setting(
+    settle_deadline_ms: int = milliseconds(
         120_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest wait of recovery for a coordinator that writes end markers or loads its log",
     )
 
@@ -331,11 +305,9 @@ class SinkOptions(CommonOptions):
         why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
         "query; the batch stays written",
     )
-    decision_margin_ms: int = setting(
+    decision_margin_ms: int = milliseconds(
         10_000,
-        unit="ms",
         at_least=0,
-        at_most=_TIMEOUT_MS_MAX,
         why="the database does not decide when less time than this is left to the Kafka transaction: COMMIT and EndTxn "
         "need some",
     )

@@ -99,18 +99,7 @@ def find_hanging(
     broker_id: int | None,
     max_timeout_ms: int,
 ) -> tuple[HangingTransaction, ...]:
-    """Search partitions for transactions that nobody will end; changes nothing.
-
-    Args:
-        queries: whom to ask.
-        topic: only this one; None for every topic, internal ones too.
-        partition: only this one, of ``topic``.
-        broker_id: only partitions with a copy on this broker, as that copy knows them; None for all, from leaders.
-        max_timeout_ms: transactions whose last record is younger are left out.
-
-    Raises:
-        UnknownTopicError, AuthorizationError, KafkaError, KafkaTimeoutError: some broker could not be asked.
-    """
+    """Search partitions for transactions that nobody will end; changes nothing. See `TransactionTool.find_hanging`."""
     searched = [
         found for found in queries.partitions(topic, broker_id) if partition is None or found.partition == partition
     ]

@@ -51,7 +51,9 @@ def test_the_signature_of_status_is_the_part_that_changes_nothing() -> None:
     assert given == declared({*CHANGES, "transactional_id"})
 
 
-@pytest.mark.parametrize(("function", "name"), [(recover, "data_base"), (status, "data_base"), (TransactionTool, "kafak")])
+@pytest.mark.parametrize(
+    ("function", "name"), [(recover, "data_base"), (status, "data_base"), (TransactionTool, "kafak")]
+)
 def test_the_nearest_keyword_is_named(function: Callable[..., Any], name: str) -> None:
     meant = {"data_base": "database", "kafak": "kafka"}[name]
     with pytest.raises(ConfigurationError, match=rf"{name}='\*\*\*': there is no such option; did you mean '{meant}'"):

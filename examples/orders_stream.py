@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
     # The sink says what it recovered, and what it waits for. Spark itself writes to standard error.
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stdout)
+    logging.getLogger("spark_2pc_sink.recovery").setLevel(logging.INFO)
     spark = start_spark(given.master)
     try:
         query = start_query(spark, given)

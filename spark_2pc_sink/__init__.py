@@ -1,20 +1,24 @@
 """Exactly-once dual writes from PySpark Structured Streaming to Kafka and PostgreSQL.
 
 A micro-batch is written to Kafka in one transaction and to PostgreSQL in another. The database transaction also
-writes one row that names the Kafka transaction, so its COMMIT decides for both; whatever dies in between, the next
-start reads that row and brings Kafka to follow. This is the dual-write recipe of KIP-939, as a ``foreachBatch`` sink.
+writes one row that names the Kafka transaction, so its COMMIT decides for both. If the job dies in between, on restart
+the sink reads that name and commits (or re-sends) the Kafka half. This is the dual-write recipe of KIP-939, as a
+``foreachBatch`` sink.
 
 **Guarantee.** Once the sink is at rest, a reader of the topic with isolation.level=read_committed and a reader of the
 table see the same rows, each once.
 
-**The way of the data.** The tasks that read the rows encode them to record batches and COPY bytes (`wire`,
-`sink.tasks`); Spark shuffles the few record batches to the tasks that own their Kafka partitions, which send
-them in one shared transaction (`sink.tasks`, `producer`). Meanwhile the COPY bytes go through the driver into
-the table (`sink.transfer`), in the transaction that writes the state row at last (`sink.table`,
-`jdbc_state`); then the Kafka transaction is committed.
+**The way of the data.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
+bytes (`sink.tasks`, `wire`). Spark shuffles the record batches to the tasks that own their Kafka partitions, and these
+send them in one shared Kafka transaction (`producer`). Meanwhile the COPY bytes go through the driver into the table
+(`sink.transfer`, `sink.table`). The same database transaction writes the state row last (`jdbc_state`) and commits.
+Then the driver commits the Kafka transaction (`sink.driver`).
 
-**Reading order.** `recipe.steps` (the steps), `recipe.resolve` (what recovery decides), `recovery` (how it is carried
-out), `sink.driver` (a batch on the driver), `sink.job` and `sink.tasks` (a batch on executors), `producer`, `wire`.
+**Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
+and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
+`sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (its rows on their way to the
+table), `producer`, `wire`. Beside the way: `options`, `errors`, `cli`, `transactions` (tools for a cluster's
+transactions), `reference` (a coordinator without Java) and `testing`.
 
 **Words**, each for one thing:
 
@@ -22,12 +26,12 @@ out), `sink.driver` (a batch on the driver), `sink.job` and `sink.tasks` (a batc
 pair           (producer id, epoch): what Kafka fences by, and on transaction.version 2 the name of one transaction
 prepared       KIP-939's client-side fact: all records acknowledged, the pair remembered; there is no such request
 decided        the database transaction that names the pair has committed; there is no way back from here
-completed      Kafka's side has been ended as decided (EndTxn)
+completed      the driver has ended Kafka's side as decided (EndTxn)
 settled        both sides agree, and the row says so
 owed           decided, but Kafka aborted its half: the records must be sent again
 claim          taking the state row over; each counts its generation up, and only the newest can decide
 staged         rows waiting in a table of their own until the deciding transaction moves them
-in doubt       a decision that Kafka has not followed yet, or not visibly
+in doubt       decided, and not known to be completed
 ============== ==================================================================================================
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
@@ -42,7 +46,7 @@ DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide
 HaltCause        provisional why, for programs
 PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
-recover          provisional settles what a dead driver has left
+recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of these two
 OperatorDecision provisional the answer of a person to a `HaltError`
@@ -58,8 +62,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
     from spark_2pc_sink.ids import PreparedTxnState
+    from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
-    from spark_2pc_sink.recovery.recovery import OperatorDecision
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
@@ -81,14 +85,13 @@ __all__ = [
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
 __version__: Final = "0.1.0.dev0"
 
-# Loaded when first asked for: a runbook that only recovers needs no Spark, and jdbc_state, which recovery imports,
-# itself imports the errors from here.
+# Loaded when first asked for: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.
 _HOMES = {
     "DualWriteError": "errors",
     "HaltCause": "errors",
     "HaltError": "errors",
     "PreparedTxnState": "ids",
-    "OperatorDecision": "recovery.recovery",
+    "OperatorDecision": "options",
     "RecoveryReport": "recovery.report",
     "recover": "recovery.api",
     "status": "recovery.api",

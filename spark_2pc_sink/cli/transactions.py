@@ -6,9 +6,9 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
@@ -17,6 +17,16 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
 
 _MINUTE_MS: Final = 60_000
+#: Columns of Kafka's tool: the header, and the field of the value or a function of it.
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
+_PAIR: Final = {"ProducerId": "producer_id", "ProducerEpoch": "producer_epoch"}
+_OPEN: Final = {
+    "Topic": "topic",
+    "Partition": "partition",
+    **_PAIR,
+    "CoordinatorEpoch": "coordinator_epoch",
+    "StartOffset": "start_offset",
+}
 #: Tells the connection's options before the command's name from those behind it.
 _OUTER: Final = "outer_"
 
@@ -144,7 +154,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def _tool(given: argparse.Namespace) -> TransactionTool:
-    return TransactionTool(read_connection(given, _OUTER))
+    return TransactionTool(kafka=read_connection(given, _OUTER))
 
 
 def _list(given: argparse.Namespace) -> int:
@@ -156,45 +166,39 @@ def _list(given: argparse.Namespace) -> int:
     )
     with _tool(given) as tool:
         rows = tool.list_transactions(wanted)
-    _show(
-        given,
-        rows,
-        ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
-        [(row.transactional_id, row.coordinator, row.producer_id, row.state) for row in rows],
-    )
+    columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
+    _show(given, rows, {**columns, "TransactionState": "state"})
     return EXIT_SETTLED
 
 
 def _describe(given: argparse.Namespace) -> int:
     with _tool(given) as tool:
         found = tool.describe(given.transactional_id)
-    headers = (
-        *("CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState"),
-        *("TransactionTimeoutMs", "CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions"),
-    )
-    row = (
-        *(found.coordinator, found.transactional_id, found.producer_id, found.producer_epoch, found.state),
-        *(found.timeout_ms, found.start_time_ms, found.duration_ms, ",".join(map(str, found.partitions))),
-    )
-    _show(given, [found], headers, [row])
+    columns: Columns = {
+        "CoordinatorId": "coordinator",
+        "TransactionalId": "transactional_id",
+        **_PAIR,
+        "TransactionState": "state",
+        "TransactionTimeoutMs": "timeout_ms",
+        "CurrentTransactionStartTimeMs": "start_time_ms",
+        "TransactionDurationMs": "duration_ms",
+        "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
+    }
+    _show(given, [found], columns)
     return EXIT_SETTLED
 
 
 def _describe_producers(given: argparse.Namespace) -> int:
     with _tool(given) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
-    headers = (
-        *("ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp"),
-        "CurrentTransactionStartOffset",
-    )
-    cells = [
-        (
-            *(row.producer_id, row.producer_epoch, row.coordinator_epoch, row.last_sequence, row.last_timestamp_ms),
-            row.start_offset,
-        )
-        for row in rows
-    ]
-    _show(given, rows, headers, cells)
+    columns: Columns = {
+        **_PAIR,
+        "LatestCoordinatorEpoch": "coordinator_epoch",
+        "LastSequence": "last_sequence",
+        "LastTimestamp": "last_timestamp_ms",
+        "CurrentTransactionStartOffset": "start_offset",
+    }
+    _show(given, rows, columns)
     return EXIT_SETTLED
 
 
@@ -213,18 +217,13 @@ def _find_hanging(given: argparse.Namespace) -> int:
             broker_id=given.broker_id,
             max_timeout_ms=given.max_transaction_timeout * _MINUTE_MS,
         )
-    headers = (
-        *("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch"),
-        *("StartOffset", "LastTimestamp", "Duration(min)", "Reason"),
-    )
-    cells = [
-        (
-            *(row.topic, row.partition, row.producer_id, row.producer_epoch, row.coordinator_epoch),
-            *(row.start_offset, row.last_timestamp_ms, row.duration_ms // _MINUTE_MS, row.reason),
-        )
-        for row in rows
-    ]
-    _show(given, rows, headers, cells)
+    columns: Columns = {
+        **_OPEN,
+        "LastTimestamp": "last_timestamp_ms",
+        "Duration(min)": lambda row: row.duration_ms // _MINUTE_MS,
+        "Reason": "reason",
+    }
+    _show(given, rows, columns)
     for row in rows:
         # Not on stdout, which may be read by a program.
         sys.stderr.write(f"to end it: {_remedy(row)}\n")
@@ -246,12 +245,7 @@ def _abort(given: argparse.Namespace) -> int:
             producer=producer,
             coordinator_epoch=coordinator_epoch,
         )
-    headers = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset", "Reason")
-    row = (
-        *(done.topic, done.partition, done.producer_id, done.producer_epoch, done.coordinator_epoch),
-        *(done.start_offset, done.reason),
-    )
-    _show(given, [done], headers, [row])
+    _show(given, [done], {**_OPEN, "Reason": "reason"})
     return EXIT_SETTLED
 
 
@@ -281,9 +275,8 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
 def _force_terminate(given: argparse.Namespace) -> int:
     with _tool(given) as tool:
         done = tool.force_terminate(given.transactional_id)
-    headers = ("TransactionalId", "StateBefore", "ProducerId", "ProducerEpoch", "TransactionTimeoutMs")
-    row = (done.transactional_id, done.state_before, done.producer_id, done.producer_epoch, done.timeout_ms)
-    _show(given, [done], headers, [row])
+    columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
+    _show(given, [done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
     for warning in done.warnings:
         sys.stderr.write(f"spark-2pc: {warning}\n")
     return EXIT_SETTLED
@@ -292,13 +285,15 @@ def _force_terminate(given: argparse.Namespace) -> int:
 # --- printing ----------------------------------------------------------------------------------------------------
 
 
-def _show(
-    given: argparse.Namespace, values: Sequence[Any], headers: Sequence[str], rows: Sequence[Sequence[object]]
-) -> None:
+def _show(given: argparse.Namespace, values: Sequence[Any], columns: Columns) -> None:
     if given.json:
         sys.stdout.write(json.dumps([asdict(value) for value in values], indent=2) + "\n")
         return
-    sys.stdout.write(as_table(headers, rows))
+    rows = [
+        [getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in columns.values()]
+        for value in values
+    ]
+    sys.stdout.write(as_table(list(columns), rows))
 
 
 def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

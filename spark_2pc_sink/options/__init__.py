@@ -1,8 +1,8 @@
 """What the user asks for, validated once, as frozen values that can be pickled.
 
 Each option is declared once, as a field with its type, default, unit, bounds and reason. Error texts and the page of
-the documentation are made of that declaration. The signature of `DualWriteSink` is written out, for IDEs and type
-checkers, and a test compares it.
+the documentation are made of that declaration. The signatures of `DualWriteSink`, `recover` and `status` are written
+out, for IDEs and type checkers, and a test compares them.
 
 Reading order: ``settings`` (how one option is declared), ``sink`` (the options of the sink and of recovery), ``kafka``
 with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
@@ -12,6 +12,14 @@ with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import checks_keywords
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.options.sink import CommonOptions, RecoveryOptions, SinkOptions
+from spark_2pc_sink.options.sink import CommonOptions, OperatorDecision, RecoveryOptions, SinkOptions
 
-__all__ = ["CommonOptions", "KafkaOptions", "RecoveryOptions", "SinkOptions", "TableName", "checks_keywords"]
+__all__ = [
+    "CommonOptions",
+    "KafkaOptions",
+    "OperatorDecision",
+    "RecoveryOptions",
+    "SinkOptions",
+    "TableName",
+    "checks_keywords",
+]

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED, SPARK_PREFIX
 from spark_2pc_sink.options.kafka_security import SecurityOptions, check_security, read_security
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number, as_servers, as_text
-from spark_2pc_sink.options.settings import HIDDEN, INT32_MAX, check_settings, nearest, options_of, setting, setting_of
+from spark_2pc_sink.options.settings import (
+    HIDDEN,
+    INT32_MAX,
+    check_settings,
+    milliseconds,
+    nearest,
+    options_of,
+    setting,
+    setting_of,
+)
 
 #: A deadline longer than a day is a hang with another name.
-_DAY_MS = 86_400_000
+_up_to_a_day = partial(milliseconds, at_most=86_400_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,44 +45,29 @@ class KafkaOptions(SecurityOptions):
     client_id: str = setting(
         "spark-2pc-sink", properties=("client.id",), why="the name that the broker's logs and quotas know the client by"
     )
-    request_timeout_ms: int = setting(
+    request_timeout_ms: int = _up_to_a_day(
         30_000,
         properties=("request.timeout.ms", "socket.timeout.ms"),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="an answer later than this counts as lost and the request is sent again; Java's default",
     )
-    delivery_timeout_ms: int = setting(
+    delivery_timeout_ms: int = _up_to_a_day(
         120_000,
         properties=("delivery.timeout.ms", "message.timeout.ms"),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="a record batch not acknowledged after this, retries included, fails the attempt; Java's default",
     )
-    max_block_ms: int = setting(
+    max_block_ms: int = _up_to_a_day(
         60_000,
         properties=("max.block.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="deadline of one exchange with the transaction coordinator, and of metadata; Java's default",
     )
-    retry_backoff_ms: int = setting(
+    retry_backoff_ms: int = _up_to_a_day(
         100,
         properties=("retry.backoff.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="first pause before a request is sent again, doubled each time; Java's default",
     )
-    retry_backoff_max_ms: int = setting(
+    retry_backoff_max_ms: int = _up_to_a_day(
         1_000,
         properties=("retry.backoff.max.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="longest such pause; Java's default",
     )
     batch_bytes_max: int = setting(
@@ -126,52 +121,36 @@ class KafkaOptions(SecurityOptions):
         at_most=9,
         why="0 to 9; -1 is what zlib takes by itself, as with Kafka (KIP-390)",
     )
-    transaction_timeout_ms: int | None = setting(
+    transaction_timeout_ms: int | None = milliseconds(
         None,
         properties=("transaction.timeout.ms",),
-        unit="ms",
         at_least=1_000,
-        at_most=INT32_MAX,
         why="how long a crash may last where the broker does not grant two-phase commit; None: as long as it allows",
     )
-    socket_connection_setup_timeout_ms: int = setting(
+    socket_connection_setup_timeout_ms: int = _up_to_a_day(
         10_000,
         properties=("socket.connection.setup.timeout.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="a connection not made after this is tried again; Java's default",
     )
-    reconnect_backoff_ms: int = setting(
+    reconnect_backoff_ms: int = _up_to_a_day(
         50,
         properties=("reconnect.backoff.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="first pause before connecting again; Java's default",
     )
-    reconnect_backoff_max_ms: int = setting(
+    reconnect_backoff_max_ms: int = _up_to_a_day(
         1_000,
         properties=("reconnect.backoff.max.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="longest such pause; Java's default, so that a restarted broker is found well within max.block.ms",
     )
-    metadata_max_age_ms: int = setting(
+    metadata_max_age_ms: int = _up_to_a_day(
         300_000,
         properties=("metadata.max.age.ms",),
-        unit="ms",
-        at_least=1,
-        at_most=_DAY_MS,
         why="leaders are looked up again after this even without an error; Java's default",
     )
-    connections_max_idle_ms: int = setting(
+    connections_max_idle_ms: int = _up_to_a_day(
         540_000,
         properties=("connections.max.idle.ms",),
-        unit="ms",
         at_least=1_000,
-        at_most=_DAY_MS,
         why="closed by us just before the broker would (10 minutes); Java's default",
     )
 

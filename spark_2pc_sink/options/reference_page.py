@@ -13,7 +13,8 @@ _PAGE: Final = """\
 # Options
 
 The source code declares each option once. `python -m spark_2pc_sink.options.reference_page` prints this page from these
-declarations, and a test compares them with the page and with the signature of `DualWriteSink`.
+declarations, and a test compares them with the page and with the signatures of `DualWriteSink`, `recover` and
+`status`.
 
 Every option is checked before anything is connected to. A wrong one raises `ConfigurationError`. The error names the
 option, the rule and the remedy.
@@ -26,7 +27,10 @@ All options are keywords.
 
 ## `recover(...)` and `status(...)`
 
-They take the options above that are about connections, the state table and its time-outs, and these:
+All options are keywords. `recover` takes those of the first table below, and as the sink does: {}.
+
+`status` changes nothing. Of the second list it takes those that are about connections, the names of tables, the history
+and the wait for an answer. Its `transactional_id` may be left out: it then looks at every sink.
 
 {}
 
@@ -89,9 +93,11 @@ def _row(item: Field[Any]) -> OptionRow:
 def options_page() -> str:
     """The page as Markdown."""
     sink = reference(SinkOptions)
-    known = {row.names for row in sink}
-    recovery = [row for row in reference(RecoveryOptions) if row.names not in known]
-    return _PAGE.format(*("\n".join([_HEAD, *map(str, rows)]) for rows in (sink, recovery, reference(KafkaOptions))))
+    recovery = reference(RecoveryOptions)
+    shared = ", ".join(f"`{row.names[0]}`" for row in recovery if row in sink)
+    own = [row for row in recovery if row not in sink]
+    tables = ("\n".join([_HEAD, *map(str, rows)]) for rows in (sink, own, reference(KafkaOptions)))
+    return _PAGE.format(next(tables), shared, *tables)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ def setting(default: Any = MISSING, **about: Any) -> Any:
     return field(default=default, repr=not described.secret, metadata={_KEY: described})
 
 
+def milliseconds(default: int | None, *, at_most: int = INT32_MAX, at_least: int = 1, **about: Any) -> Any:
+    """A :func:`setting` that is a duration; PostgreSQL's and Kafka's own maximum is an int32 of milliseconds."""
+    return setting(default, unit="ms", at_least=at_least, at_most=at_most, **about)
+
+
 def setting_of(item: Field[Any]) -> Setting:
     """The :class:`Setting` of a dataclass field made by :func:`setting`."""
     described: Setting = item.metadata[_KEY]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -12,13 +13,10 @@ from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
-from spark_2pc_sink.options.settings import INT32_MAX, check_settings, options_of, setting
+from spark_2pc_sink.options.settings import INT32_MAX, check_settings, milliseconds, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: Longer than this no time-out makes sense: PostgreSQL's own maximum is an int32 of milliseconds.
-_TIMEOUT_MS_MAX = INT32_MAX
 
 #: Stands behind the name of the state table in that of its history.
 HISTORY_SUFFIX = "_history"
@@ -84,64 +82,41 @@ class CommonOptions:
         at_most=600,
         why="the longest attempt to connect to the database; libpq takes no less than 2 s",
     )
-    connect_deadline_ms: int = setting(
+    connect_deadline_ms: int = milliseconds(
         30_000,
-        unit="ms",
         at_least=0,
-        at_most=_TIMEOUT_MS_MAX,
         why="a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
     )
-    claim_lock_timeout_ms: int = setting(
+    claim_lock_timeout_ms: int = milliseconds(
         2_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
         "milliseconds",
     )
-    claim_deadline_ms: int = setting(
+    claim_deadline_ms: int = milliseconds(
         30_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest claim; it then gives up, and names the sessions in its way",
     )
-    lock_timeout_ms: int = setting(
+    lock_timeout_ms: int = milliseconds(
         30_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest wait for a lock of the target table; the batch is then run again",
     )
-    statement_timeout_ms: int = setting(
+    statement_timeout_ms: int = milliseconds(
         600_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 "
         "minutes that a stock broker lets a transaction stay open",
     )
-    idle_in_transaction_timeout_ms: int = setting(
+    idle_in_transaction_timeout_ms: int = milliseconds(
         60_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
         "a statement three times as often",
     )
-    commit_timeout_ms: int = setting(
+    commit_timeout_ms: int = milliseconds(
         60_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
         "connection is then cut, and a new claim finds the outcome",
     )
-    settle_deadline_ms: int = setting(
+    settle_deadline_ms: int = milliseconds(
         120_000,
-        unit="ms",
-        at_least=1,
-        at_most=_TIMEOUT_MS_MAX,
         why="the longest wait of recovery for a coordinator that writes end markers or loads its log",
     )
 
@@ -196,10 +171,38 @@ class CommonOptions:
         return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
 
 
+class OperatorDecision(Enum):
+    """What a person has decided about a batch that the database has and Kafka may lack."""
+
+    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
+    DROP = "leave Kafka without the batch"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecoveryOptions(CommonOptions):
-    """What ``recover(...)`` and ``status(...)`` take besides, but for what a person decides."""
+    """Everything that ``recover(...)`` takes beside :class:`CommonOptions`; what a person says is for one call."""
 
+    dry_run: bool = setting(default=False, why="only say what would be done; nothing is claimed or changed")
+    take_over: bool = setting(
+        default=False,
+        why="also where the driver lives, by its database sessions, which this then stops; or where they do not tell, "
+        "and the row was touched within takeover_grace_s",
+    )
+    decision: OperatorDecision | None = setting(  # noqa: RUF009 - makes a field
+        None, why="a person's decision about a batch that Kafka may lack"
+    )
+    batch: int | None = setting(
+        None,
+        at_least=0,
+        at_most=2**63 - 1,
+        why="with decision the batch that is meant, which the refusal names: no other is touched. With "
+        "open_transaction 'commit' its batch: the newest in the checkpoint's offsets/ that is not in its commits/",
+    )
+    open_transaction: Literal["commit", "abort"] | None = setting(
+        None,
+        why="with adopt, where the state row and its history are lost and Kafka has a transaction open: 'commit' when "
+        "the table has the rows of its records, 'abort' when it has none of them",
+    )
     takeover_grace_s: int = setting(
         300,
         unit="s",
@@ -208,6 +211,24 @@ class RecoveryOptions(CommonOptions):
         why="a state row that was touched later than this ago may have a running sink. Recovery then takes it over "
         "only if told to, where database sessions do not tell (behind a pooler in transaction mode, on a standby)",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        decision: object = self.decision
+        given, rule, remedy = "open_transaction", "", ""
+        if decision is not None and not isinstance(decision, OperatorDecision):
+            given, rule = "decision", "it is an OperatorDecision"
+            remedy = "pass OperatorDecision.DROP or OperatorDecision.ACCEPT_REPLAY"
+        elif self.open_transaction is not None and not self.adopt:
+            rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
+        elif self.open_transaction == "commit" and self.batch is None:
+            given, rule = "batch", "it comes with open_transaction='commit'"
+            remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
+        elif self.batch is not None and self.open_transaction != "commit" and self.decision is None:
+            given, rule = "batch", "it comes with open_transaction='commit' or a decision, and with nothing else"
+            remedy = "leave it out, or say what is decided about that batch"
+        if rule:
+            raise _contradiction(given, getattr(self, given), rule, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,11 +305,9 @@ class SinkOptions(CommonOptions):
         why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
         "query; the batch stays written",
     )
-    decision_margin_ms: int = setting(
+    decision_margin_ms: int = milliseconds(
         10_000,
-        unit="ms",
         at_least=0,
-        at_most=_TIMEOUT_MS_MAX,
         why="the database does not decide when less time than this is left to the Kafka transaction: COMMIT and EndTxn "
         "need some",
     )

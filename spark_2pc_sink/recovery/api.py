@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
+from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recipe.open_transaction import ABORT, COMMIT, OpenTransactionEnd
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command, with_command
-from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.state_row import standing_row
 
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 #: For so long a driver may be missing from the database and live: it looks after its session every second, and makes it
 #: anew where it broke (the database was started anew, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
-#: The keywords of `recover` that are no options: a person says them for one call.
-WORDS: Final = frozenset({"dry_run", "take_over", "decision", "batch", "open_transaction"})
 _CLOCK: Final = SystemClock()
 
 
+@checks_keywords
 def recover(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
@@ -42,6 +41,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     decision: OperatorDecision | None = None,
     batch: int | None = None,
     open_transaction: Literal["commit", "abort"] | None = None,
+    takeover_grace_s: int = 300,
     adopt: bool = False,
     accept_loss: str | None = None,
     state_schema: str = "public",
@@ -57,26 +57,20 @@ def recover(  # noqa: D417 - the options are described where they are declared
     idle_in_transaction_timeout_ms: int = 60_000,
     commit_timeout_ms: int = 60_000,
     settle_deadline_ms: int = 120_000,
-    takeover_grace_s: int = 300,
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
     `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
-    unless ``take_over`` is given. The keywords from ``adopt`` on are those of `RecoveryOptions`.
+    unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
-        transactional_id: of the sink.
-        kafka: Kafka client properties, as for the sink.
-        database: SQLAlchemy URL, as for the sink.
+        transactional_id, kafka, database: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
-        take_over: also where the driver lives, by its database sessions; or where they do not tell, and the row was
-            touched within ``takeover_grace_s``.
-        decision: a person's decision about a batch that Kafka may lack.
-        batch: with ``decision`` the batch that was decided about, as the refusal has named it. With
-            ``open_transaction='commit'`` its batch: the newest that the checkpoint has begun and not recorded.
-        open_transaction: how the open transaction ends whose state row and history are lost, by whether the table has
-            the rows of its records. Needs ``adopt``.
+        take_over: also where the driver lives, or may.
+        decision: of a person about a batch that Kafka may lack.
+        batch: the batch that ``decision`` or ``open_transaction='commit'`` is about.
+        open_transaction: how the open transaction ends whose state row and history are lost. Needs ``adopt``.
 
     Raises:
         ConfigurationError: an option is wrong, or contradicts another. Nothing was changed.
@@ -84,10 +78,17 @@ def recover(  # noqa: D417 - the options are described where they are declared
         ClaimRefusedError, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError:
             see `Recovery.run`.
     """
-    options = _parse(locals())
-    word = _open_transaction(open_transaction, batch, adopt=adopt, decision=decision)
+    options = RecoveryOptions.parse(**locals())
     with _connected(options) as (cluster, store):
-        recovery = _recovery(options, cluster, store, decision=decision, batch_id=batch, open_transaction=word)
+        recovery = Recovery(
+            options,
+            kafka=TransactionClient(cluster, transactional_id, options.kafka),
+            store=store,
+            clock=_CLOCK,
+            decision=decision,
+            batch_id=batch,
+            open_transaction=None if open_transaction is None else OpenTransactionEnd(batch),
+        )
         row = standing_row(store, transactional_id)
         if dry_run or (row is None and not adopt):
             return _with_driver(recovery.diagnosis.look(), store, row)
@@ -95,9 +96,10 @@ def recover(  # noqa: D417 - the options are described where they are declared
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        return recovery.run(query_id=None, run_id=None).report
+        return _settled(recovery)
 
 
+@checks_keywords
 def status(  # noqa: D417 - as above
     *,
     kafka: Mapping[str, str | int],
@@ -115,8 +117,6 @@ def status(  # noqa: D417 - as above
 ) -> list[RecoveryReport]:
     """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
 
-    The keywords from ``state_schema`` on are those of `RecoveryOptions`.
-
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
@@ -127,19 +127,28 @@ def status(  # noqa: D417 - as above
         KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
         RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
-    options = _parse({**locals(), "transactional_id": transactional_id or "status"})
+    options = RecoveryOptions.parse(**{**locals(), "transactional_id": transactional_id or "status"})
     with _connected(options) as (cluster, store):
         every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
         found = []
         for one in [transactional_id] if transactional_id else every:
-            recovery = _recovery(replace(options, transactional_id=one), cluster, store)
+            recovery = Recovery(
+                replace(options, transactional_id=one),
+                kafka=TransactionClient(cluster, one, options.kafka),
+                store=store,
+                clock=_CLOCK,
+            )
             found.append(_with_driver(recovery.diagnosis.look(), store, store.read(one)))
         return found
 
 
-def _parse(given: Mapping[str, Any]) -> RecoveryOptions:
-    """The keywords of a call that are options of `RecoveryOptions`, checked."""
-    return RecoveryOptions.parse(**{name: value for name, value in given.items() if name not in WORDS})
+def _settled(recovery: Recovery) -> RecoveryReport:
+    try:
+        return recovery.run(query_id=None, run_id=None).report
+    except HaltError as error:
+        if (explained := recovery.explain(error)) is not error:
+            raise explained from error
+        raise
 
 
 @contextmanager
@@ -150,48 +159,6 @@ def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStor
         closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
     ):
         yield cluster, store
-
-
-def _recovery(
-    options: RecoveryOptions,
-    cluster: Cluster,
-    store: SqlStateStore,
-    *,
-    decision: OperatorDecision | None = None,
-    batch_id: int | None = None,
-    open_transaction: OpenTransactionEnd | None = None,
-) -> Recovery:
-    return Recovery.of(
-        options,
-        kafka=TransactionClient(cluster, options.transactional_id, options.kafka),
-        store=store,
-        clock=_CLOCK,
-        decision=decision,
-        batch_id=batch_id,
-        open_transaction=open_transaction,
-    )
-
-
-def _open_transaction(
-    given: str | None, batch: int | None, *, adopt: bool, decision: OperatorDecision | None
-) -> OpenTransactionEnd | None:
-    """What a person says of an open transaction, complete and without contradiction."""
-    option, rule, remedy = "open_transaction", "", ""
-    if given not in (None, COMMIT, ABORT):
-        rule, remedy = f"it is {COMMIT} or {ABORT}", "pass the one that the table tells"
-    elif given is not None and not adopt:
-        rule, remedy = "it is about an id whose state row is lost, which has to be adopted", "pass adopt too"
-    elif given == COMMIT and batch is None:
-        option, rule = "batch", f"it comes with open_transaction={COMMIT!r}"
-        remedy = "pass the newest batch in the checkpoint's offsets/ that is not in its commits/"
-    elif batch is not None and given != COMMIT and decision is None:
-        option, rule = "batch", f"it comes with open_transaction={COMMIT!r} or a decision, and with nothing else"
-        remedy = "leave it out, or say what is decided about that batch"
-    elif batch is not None and batch < 0:
-        option, rule, remedy = "batch", "it is at least 0", "pass a batch id of the checkpoint"
-    if rule:
-        raise ConfigurationError(option=option, value=batch if option == "batch" else given, rule=rule, remedy=remedy)
-    return None if given is None else OpenTransactionEnd(batch)
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
@@ -228,7 +195,7 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
         "wait for the job, or stop it, and run the same command again",
         *found.remedies,
         # Taking over comes last: it stops a job, and where a person has to decide it decides nothing.
-        *with_command((take_over,), recover_command(options)),
+        *with_command((take_over,), options),
     )
     raise TakeOverRefusedError(
         transactional_id=found.transactional_id,

@@ -7,7 +7,7 @@ and none of that may hide the marker that another partition still has, nor stop 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_2pc_sink.clock import Deadline
-    from spark_2pc_sink.producer.transaction_client import TransactionDescription
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 #: A partition that is asked has at least this long, however many were asked before: one that is well answers at once.
 PARTITION_MS_MIN: Final = 1_000
@@ -31,29 +31,8 @@ _UNREADABLE_REMEDY: Final = (
 )
 
 
-class LogSide(Protocol):
-    """The coordinator and the logs, as this module asks them."""
-
-    def describe(self) -> TransactionDescription:
-        """Ask the coordinator for the state of the transactional id."""
-
-    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of a producer's open transaction in one partition, asked for at most ``limit_ms``."""
-
-    def find_marker(
-        self,
-        partition: TopicPartition,
-        *,
-        from_offset: int,
-        producer_id: int,
-        epochs: frozenset[int],
-        limit_ms: int,
-    ) -> Marker:
-        """Read the control marker of a transaction from one partition's log, for at most ``limit_ms``."""
-
-
 def ask_the_log(
-    kafka: LogSide,
+    kafka: KafkaSide,
     producer: ProducerIdAndEpoch | None,
     offsets: Mapping[str, tuple[int, int]],
     deadline: Deadline,
@@ -94,7 +73,9 @@ def _lost_remedies(batch_id: int | None) -> tuple[str, ...]:
 class _Inquiry:
     """One round of questions."""
 
-    def __init__(self, kafka: LogSide, producer: ProducerIdAndEpoch, deadline: Deadline, batch_id: int | None) -> None:
+    def __init__(
+        self, kafka: KafkaSide, producer: ProducerIdAndEpoch, deadline: Deadline, batch_id: int | None
+    ) -> None:
         self._batch_id = batch_id
         self._kafka = kafka
         self._producer = producer

@@ -32,6 +32,7 @@ from spark_2pc_sink.recovery.state_row import shown, standing_row, view_of
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 
@@ -52,26 +53,20 @@ class Diagnosis:
     """Looks at both sides of one transactional id, as often as it is asked to.
 
     Attributes:
-        transactional_id: the sink's id.
+        options: of the sink, or of `recover`; the logs of one transaction are read for ``settle_deadline_ms``.
         kafka: the coordinator and the logs.
         store: the state rows.
         losses: what the database lacks that Kafka has.
         clock: measures and waits.
-        limit_ms: for how long the logs of one transaction are read at a time, in milliseconds.
-        adopt: the user has said that the row takes over an id, or a row of another cluster, whatever is there.
         open_transaction: how a person says that an open transaction ends whose decision is lost.
-        command: ``spark-2pc recover`` with the sink's name and connections, for remedies.
     """
 
-    transactional_id: str
+    options: CommonOptions
     kafka: KafkaSide
     store: StateStore
     losses: LostCommits
     clock: Clock
-    limit_ms: int
-    adopt: bool
     open_transaction: OpenTransactionEnd | None
-    command: str
 
     def view_kafka(self) -> KafkaView:
         """Ask the coordinator.
@@ -83,7 +78,7 @@ class Diagnosis:
         try:
             state = TransactionState(described.state)
         except ValueError as error:
-            unknown = f"{self.transactional_id!r} in state {described.state!r}"
+            unknown = f"{self.options.transactional_id!r} in state {described.state!r}"
             raise RemoteProtocolError(
                 peer="the transaction coordinator", detail=f"it shows {unknown}, which this version does not know"
             ) from error
@@ -98,10 +93,10 @@ class Diagnosis:
     def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """The verdict on both sides, never `Verdict.ASK_THE_LOG`."""
         view = RowView(RowStatus.NONE) if row is None else view_of(row)
-        resolution = heed(view, kafka, resolve(view, kafka, adopt=self.adopt), self.open_transaction)
+        resolution = heed(view, kafka, resolve(view, kafka, adopt=self.options.adopt), self.open_transaction)
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
             nothing_lost = self.losses.nothing_is_lost(row)
-            resolution = resolve(view, kafka, adopt=self.adopt, nothing_lost=nothing_lost)
+            resolution = resolve(view, kafka, adopt=self.options.adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
             asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
             return explained(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
@@ -125,8 +120,8 @@ class Diagnosis:
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         self.kafka.refresh()
-        before = self.store.read(self.transactional_id)
-        row = standing_row(self.store, self.transactional_id) if before is None else before
+        before = self.store.read(self.options.transactional_id)
+        row = standing_row(self.store, self.options.transactional_id) if before is None else before
         kafka = self.view_kafka()
         resolution = self.resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
@@ -138,7 +133,7 @@ class Diagnosis:
             again = f"would make the lost state row again from {history_line(row, row.decision)}"
             lost = (Action("rebuild_row", again),)
         report = RecoveryReport(
-            transactional_id=self.transactional_id,
+            transactional_id=self.options.transactional_id,
             settled=False,
             known=row is not None,
             dry_run=True,
@@ -151,7 +146,7 @@ class Diagnosis:
         if passed is not None:
             return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
         if isinstance(resolution, Halt):
-            remedies = with_command(resolution.remedies, self.command)
+            remedies = with_command(resolution.remedies, self.options)
             return replace(report, remedies=remedies, cause=resolution.cause)
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
@@ -160,7 +155,7 @@ class Diagnosis:
         return replace(report, settled=settled)
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.clock, self.limit_ms)
+        return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
 def history_line(row: StateRow, number: int) -> str:

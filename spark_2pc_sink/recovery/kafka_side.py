@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from spark_2pc_sink.recovery.control_marker import LogSide
-from spark_2pc_sink.recovery.kept_batches import RecordsSide
-from spark_2pc_sink.recovery.lost_commits import CommitsSide
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer
+    from spark_2pc_sink.producer.commit_scan import CommitQuery
+    from spark_2pc_sink.producer.log_reader import Marker
+    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionDescription
+    from spark_2pc_sink.recipe.kept_records import LogsView
+    from spark_2pc_sink.recipe.lost_batches import FoundCommits
 
 
-class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
+class KafkaSide(Protocol):
     """The operations of recovery and the batch driver; `TransactionClient` is the real one."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the cluster is found, as the user has named it."""
 
     @property
     def cluster_id(self) -> str:
@@ -33,6 +37,9 @@ class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
     def refresh(self) -> None:
         """Ask the broker for its versions and features again."""
 
+    def describe(self) -> TransactionDescription:
+        """Ask the coordinator for the state of the transactional id."""
+
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Send InitProducerId until it is answered."""
 
@@ -44,3 +51,17 @@ class KafkaSide(LogSide, CommitsSide, RecordsSide, Protocol):
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
         """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of a producer's open transaction in one partition, asked for at most ``limit_ms``."""
+
+    def find_marker(
+        self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
+    ) -> Marker:
+        """Read the control marker of a transaction from one partition's log, for at most ``limit_ms``."""
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Read which transactions were committed since, within these bounds."""
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Look at the topics and the logs of a batch as they are now; with ``starts`` at where the logs begin, too."""

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jdbc_state import DECIDED
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records, was_remade
+from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 
-class RecordsSide(Protocol):
-    """The topics and logs, as this module asks them."""
-
-    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Look at the topics and the logs of a batch as they are now; with ``starts`` at where the logs begin, too."""
-
-
-def check_kept(kafka: RecordsSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
+def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
     """A verdict that ends a decided batch as done, or why it must not.
 
     Args:
@@ -43,7 +36,7 @@ def check_kept(kafka: RecordsSide, row: StateRow, resolution: Resolution) -> Res
     return lost or resolution
 
 
-def explain_outcome_lost(kafka: RecordsSide, row: StateRow, halt: Halt) -> Halt:
+def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
     """Why no log tells how the row's transaction ended: where a topic was made anew, because of that.
 
     Args:

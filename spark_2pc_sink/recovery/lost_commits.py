@@ -7,9 +7,8 @@ follow the row's. Both end in a halt that says which batches are missing, or in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state import DONE, NONE, OWED, AcceptedLoss
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
@@ -20,9 +19,12 @@ from spark_2pc_sink.recipe.resolve import Halt
 from spark_2pc_sink.recovery.report import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.errors import HaltError
-    from spark_2pc_sink.producer.transaction_client import TransactionDescription
+    from spark_2pc_sink.options import CommonOptions
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 _log = logging.getLogger(__name__)
 
@@ -37,45 +39,23 @@ LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 _CLOCKS_DIFFER_MS: Final = 600_000
 
 
-class CommitsSide(Protocol):
-    """The coordinator and the logs, as this module asks them."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Where the cluster is found, as the user has named it."""
-
-    def describe(self) -> TransactionDescription:
-        """Ask the coordinator for the state of the transactional id."""
-
-    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Read which transactions were committed since, within these bounds."""
-
-
 class LostCommits:
     """The batches of one sink that the database lacks; looked up at each call.
 
     Args:
+        options: of the sink; ``accept_loss`` has the batches that a person has named as lost. Logs are read for
+            ``settle_deadline_ms``, never longer than `SCAN_MS_MAX`.
         kafka: the coordinator and the logs.
         store: the state rows.
         topics: of the sink, beside those that its row names.
-        accept_loss: the batches that a person has named as lost; None for nobody has.
-        limit_ms: for how long logs are read, never longer than `SCAN_MS_MAX`.
     """
 
-    def __init__(
-        self,
-        kafka: CommitsSide,
-        store: StateStore,
-        *,
-        topics: tuple[str, ...],
-        accept_loss: BatchRange | None,
-        limit_ms: int,
-    ) -> None:
+    def __init__(self, options: CommonOptions, kafka: KafkaSide, store: StateStore, *, topics: Iterable[str]) -> None:
         self._kafka = kafka
         self._store = store
-        self._topics = topics
-        self._limit_ms = min(limit_ms, SCAN_MS_MAX)
-        self.accepted = accept_loss
+        self._topics = frozenset(topics)
+        self._limit_ms = min(options.settle_deadline_ms, SCAN_MS_MAX)
+        self.accepted = options.accept_loss
 
     def explain(self, row: StateRow, halt: Halt) -> Halt:
         """A halt because of a commit that the row does not know, with what is lost."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Deadline
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
     from spark_2pc_sink.recipe.resolve import Halt
-    from spark_2pc_sink.recovery.control_marker import LogSide
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 #: Of the partitions, how many a message names.
 SHOWN_PARTITIONS_MAX: Final = 20
@@ -22,7 +22,7 @@ SHOWN_PARTITIONS_MAX: Final = 20
 _PARTITION_MS_MIN: Final = 1_000
 
 
-def began_at(kafka: LogSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
+def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
     """First offset of the open transaction in each of its partitions, or why that cannot be had.
 
     Args:

@@ -38,8 +38,9 @@ def recover_command(options: CommonOptions) -> str:
     return f"{BARE_COMMAND} {shlex.join(words)}{secured}"
 
 
-def with_command(remedies: Iterable[str], command: str) -> tuple[str, ...]:
+def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
     """The remedies with the complete command in place of the bare one; those that have it already stay as they are."""
+    command = recover_command(options)
     return tuple(remedy.replace(command, BARE_COMMAND).replace(BARE_COMMAND, command) for remedy in remedies)
 
 

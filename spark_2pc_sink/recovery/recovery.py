@@ -19,19 +19,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, InDoubtError
-from spark_2pc_sink.ids import NO_TRANSACTION, BatchRange, PreparedTxnState
+from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
+from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.commit import commit_prepared
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line
 from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command, with_command
+from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
 from spark_2pc_sink.recovery.state_row import shown, view_of
 
@@ -39,19 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 _log = logging.getLogger(__name__)
 
-
-class OperatorDecision(Enum):
-    """What a person has decided about a batch that the database has and Kafka may lack."""
-
-    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
-    DROP = "leave Kafka without the batch"
+#: Actions of every restart after a crash; a person should look at any other.
+_ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_done"})
 
 
 @dataclass(frozen=True)
@@ -87,104 +82,48 @@ class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
     Args:
-        transactional_id: the sink's id.
+        options: of the sink, or of `recover`.
         kafka: the coordinator and the log.
         store: the state rows.
         clock: measures and waits.
-        settle_deadline_ms: how long the two sides may take to settle before `InDoubtError`, and how long the logs of
-            one transaction are read at a time, in milliseconds.
-        adopt: the user has said that the row takes over an id, or a row of another cluster, whatever is there.
-        accept_loss: the batches that the user has named as lost to the database.
         topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
         decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
         batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
         open_transaction: how a person says that an open transaction ends whose decision is lost; see
             `spark_2pc_sink.recipe.open_transaction`.
-        command: ``spark-2pc recover`` with the sink's name and connections, for remedies.
     """
 
     def __init__(
         self,
-        *,
-        transactional_id: str,
-        kafka: KafkaSide,
-        store: StateStore,
-        clock: Clock,
-        settle_deadline_ms: int,
-        adopt: bool = False,
-        accept_loss: BatchRange | None = None,
-        topics: Iterable[str] = (),
-        decision: OperatorDecision | None = None,
-        batch_id: int | None = None,
-        open_transaction: OpenTransactionEnd | None = None,
-        command: str = BARE_COMMAND,
-    ) -> None:
-        self._transactional_id = transactional_id
-        self._kafka = kafka
-        self._store = store
-        self._clock = clock
-        self._settle_deadline_ms = settle_deadline_ms
-        self._adopt = adopt
-        #: What the database lacks that Kafka has.
-        self.losses = LostCommits(
-            kafka, store, topics=tuple(topics), accept_loss=accept_loss, limit_ms=settle_deadline_ms
-        )
-        #: What both sides show, without changing either.
-        self.diagnosis = Diagnosis(
-            transactional_id=transactional_id,
-            kafka=kafka,
-            store=store,
-            losses=self.losses,
-            clock=clock,
-            limit_ms=settle_deadline_ms,
-            adopt=adopt,
-            open_transaction=open_transaction,
-            command=command,
-        )
-        self._decision = decision
-        self._batch_id = batch_id
-        self._open_transaction = open_transaction
-        self._command = command
-
-    @classmethod
-    def of(
-        cls,
         options: CommonOptions,
         *,
         kafka: KafkaSide,
         store: StateStore,
         clock: Clock,
-        topic: str | None = None,
+        topics: Iterable[str] = (),
         decision: OperatorDecision | None = None,
         batch_id: int | None = None,
         open_transaction: OpenTransactionEnd | None = None,
-    ) -> Recovery:
-        """The recovery of one sink, from its options and its connections.
-
-        Args:
-            options: of the sink, or of `recover`.
-            kafka: as for the class, and so are the others.
-            store: the state rows.
-            clock: measures and waits.
-            topic: of the sink, where it has one for all rows.
-            decision: by a person.
-            batch_id: the batch that was decided about.
-            open_transaction: by a person.
-        """
-        return cls(
-            transactional_id=options.transactional_id,
+    ) -> None:
+        self._options = options
+        self._transactional_id = options.transactional_id
+        self._kafka = kafka
+        self._store = store
+        self._clock = clock
+        #: What the database lacks that Kafka has.
+        self.losses = LostCommits(options, kafka, store, topics=topics)
+        #: What both sides show, without changing either.
+        self.diagnosis = Diagnosis(
+            options=options,
             kafka=kafka,
             store=store,
+            losses=self.losses,
             clock=clock,
-            settle_deadline_ms=options.settle_deadline_ms,
-            adopt=options.adopt,
-            accept_loss=options.accept_loss,
-            topics=() if topic is None else (topic,),
-            decision=decision,
-            batch_id=batch_id,
             open_transaction=open_transaction,
-            command=recover_command(options),
         )
+        self._decision = decision
+        self._batch_id = batch_id
+        self._open_transaction = open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.
@@ -209,7 +148,7 @@ class Recovery:
             cluster_id=self._kafka.cluster_id,
             query_id=query_id,
             run_id=run_id,
-            adopt=self._adopt,
+            adopt=self._options.adopt,
             expected_generation=expected_generation,
         )
         findings = _Findings(before=row)
@@ -230,18 +169,28 @@ class Recovery:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
         report = self._report(findings, row)
         if report.actions:
-            _log.warning("recovered %s: %s", self._transactional_id, "; ".join(map(str, report.actions)))
+            level = logging.INFO if all(action.kind in _ROUTINE for action in report.actions) else logging.WARNING
+            _log.log(level, "recovered %s: %s", self._transactional_id, "; ".join(map(str, report.actions)))
         return Recovered(row=row, initialized=initialized, report=report)
 
     def explain(self, error: HaltError) -> HaltError:
-        """A halt of the driver with what the database has lost, and with complete commands in its remedies."""
+        """A halt of the driver or the state store with what the database has lost, complete commands and a report."""
+        if error.report is not None:
+            return error
         named = self.losses.name(error)
-        remedies = with_command(named.remedies, self._command)
-        return named if remedies == named.remedies else replace(named, remedies=remedies)
+        remedies = with_command(named.remedies, self._options)
+        report = RecoveryReport(
+            transactional_id=named.transactional_id,
+            settled=False,
+            cause=named.cause,
+            reason=named.reason,
+            remedies=remedies,
+        )
+        return replace(named, remedies=remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the row as it is then."""
-        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        deadline = Deadline(self._clock, self._options.settle_deadline_ms)
         while True:
             kafka = self.diagnosis.view_kafka()
             if findings.kafka_first is None:
@@ -310,7 +259,7 @@ class Recovery:
             message = "an open transaction has a pair, and the person who takes it for decided names its batch"
             raise AssertionError(message)
         findings.did("take_open", f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
-        began = began_at(self._kafka, Deadline(self._clock, self._settle_deadline_ms))
+        began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
         return note_decision(self._store, row, producer, word.batch_id, began)
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
@@ -355,7 +304,7 @@ class Recovery:
         return self._store.mark_done(self._transactional_id, row.generation, str(settled))
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
-        remedies = with_command(halt.remedies, self._command)
+        remedies = with_command(halt.remedies, self._options)
         report = replace(
             self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, remedies=remedies
         )
@@ -379,7 +328,7 @@ class Recovery:
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
             reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
-            remedies=with_command(_OWED_REMEDIES, self._command) if owed else (),
+            remedies=with_command(_OWED_REMEDIES, self._options) if owed else (),
         )
 
 

@@ -93,7 +93,13 @@ class QueryRun:
         self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
-            recovery=Recovery.of(options, kafka=self._kafka, store=self._store, clock=self._clock, topic=options.topic),
+            recovery=Recovery(
+                options,
+                kafka=self._kafka,
+                store=self._store,
+                clock=self._clock,
+                topics=() if options.topic is None else (options.topic,),
+            ),
             kafka=self._kafka,
             store=self._store,
             clock=self._clock,

@@ -142,12 +142,10 @@ class DualWriteSink:
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         query_id = current_query(batch.sparkSession)
-        if self._run is None or not self._run.goes_on(batch.sparkSession, query_id):
-            self._start(batch, query_id)
-        if self._run is None:
-            message = "a run was just started"
-            raise AssertionError(message)
-        report = self._run.write(batch, batch_id)
+        run = self._run
+        if run is None or not run.goes_on(batch.sparkSession, query_id):
+            run = self._start(batch, query_id)
+        report = run.write(batch, batch_id)
         # Its line is put together only where it is logged.
         _log.info("%s", report)
         if self._options.on_batch is not None:
@@ -165,7 +163,7 @@ class DualWriteSink:
         options = self._options
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
-    def _start(self, batch: DataFrame, query_id: str) -> None:
+    def _start(self, batch: DataFrame, query_id: str) -> QueryRun:
         """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
         execution = stream_execution(batch.sparkSession, query_id)
         query = current_run(batch.sparkSession, query_id, execution)
@@ -181,3 +179,4 @@ class DualWriteSink:
         if self._run is not None:
             self._run.close()
         self._run = started
+        return started

@@ -16,11 +16,12 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
-from spark_2pc_sink.transactions.hanging import OpenTransaction, judge, open_transactions
+from spark_2pc_sink.transactions.hanging import judge, open_transactions
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
     ListFilter,
+    OpenTransaction,
     TerminatedTransaction,
     TransactionDetails,
 )
@@ -78,15 +79,15 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
         if hangs is None:
             if sent is None:
                 raise _not_open(queries, target)
-            return _aborted(*sent, marker_written=False)
-        found, _reason = sent = hangs
+            return AbortedOpenTransaction(**vars(sent[0]), marker_written=False, reason=sent[1])
+        found, reason = sent = hangs
         code = queries.write_abort_marker(
             target.partition,
             ProducerIdAndEpoch(found.producer_id, found.producer_epoch),
             coordinator_epoch=_coordinator_epoch(target, found),
         )
         if code == Code.NONE:
-            return _aborted(*sent, marker_written=True)
+            return AbortedOpenTransaction(**vars(found), marker_written=True, reason=reason)
         if code is not None and code not in LEADER_MOVED:
             raise kafka_error("WriteTxnMarkers", code, f"{target.partition}, {target}, producer {found.producer_id}")
         last_error = "the answer was lost" if code is None else f"the broker answered {describe_error(code)}"
@@ -179,7 +180,7 @@ def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedErr
             f"of broker {owner.coordinator}), and a restart of that broker sends them again"
         )
     return AbortRefusedError(
-        partition=str(found.partition),
+        partition=str(found.where),
         start_offset=found.start_offset,
         reason=f"its coordinator knows it, as the current transaction of transactional id {name!r}, and will end it; "
         "behind its back, readers would skip records that the producer can still commit",
@@ -191,19 +192,6 @@ def _coordinator_epoch(target: AbortTarget, found: OpenTransaction) -> int:
     """Kafka's rule: not below the one that the leader remembers, else it answers TRANSACTION_COORDINATOR_FENCED."""
     wanted = found.coordinator_epoch if target.coordinator_epoch is None else target.coordinator_epoch
     return max(wanted, _FIRST_COORDINATOR_EPOCH)
-
-
-def _aborted(found: OpenTransaction, reason: str, *, marker_written: bool) -> AbortedOpenTransaction:
-    return AbortedOpenTransaction(
-        topic=found.partition.topic,
-        partition=found.partition.partition,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        coordinator_epoch=found.coordinator_epoch,
-        start_offset=found.start_offset,
-        marker_written=marker_written,
-        reason=reason,
-    )
 
 
 def _not_open(queries: TransactionQueries, target: AbortTarget) -> ConfigurationError:

@@ -13,49 +13,29 @@ from typing import Final
 
 from spark_2pc_sink.ids import ENDING_STATES, TopicPartition, TransactionState
 from spark_2pc_sink.transactions.queries import TransactionQueries
-from spark_2pc_sink.transactions.values import HangingTransaction, TransactionDetails
+from spark_2pc_sink.transactions.values import HangingTransaction, OpenTransaction, TransactionDetails
 from spark_2pc_sink.wire.replies import ActiveProducer
 
 #: The only states in which partitions of a transaction are open: between Produce and the last end marker.
 _STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
 
 
-@dataclass(frozen=True, order=True)
-class OpenTransaction:
-    """A transaction that is open in a partition, as the partition's leader knows it."""
-
-    partition: TopicPartition
-    start_offset: int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    last_timestamp_ms: int
-
-    @property
-    def identity(self) -> tuple[TopicPartition, int, int, int]:
-        """What stays the same while it is open: records that are still added change only the time."""
-        return self.partition, self.start_offset, self.producer_id, self.producer_epoch
-
-
-def open_transactions(
-    producers: Mapping[TopicPartition, Sequence[ActiveProducer]],
-) -> tuple[OpenTransaction, ...]:
-    """The open transactions among what partitions remember of producers."""
-    return tuple(
-        sorted(
-            OpenTransaction(
-                partition,
-                start_offset=state.txn_start_offset,
-                producer_id=state.producer_id,
-                producer_epoch=state.epoch,
-                coordinator_epoch=state.coordinator_epoch,
-                last_timestamp_ms=state.last_timestamp_ms,
-            )
-            for partition, states in producers.items()
-            for state in states
-            if state.txn_start_offset >= 0
-        )
-    )
+def open_transactions(producers: Mapping[TopicPartition, Sequence[ActiveProducer]]) -> dict[OpenTransaction, int]:
+    """The open transactions among the producers of partitions, each with the timestamp of its last record."""
+    found = {
+        OpenTransaction(
+            topic=partition.topic,
+            partition=partition.partition,
+            producer_id=state.producer_id,
+            producer_epoch=state.epoch,
+            coordinator_epoch=state.coordinator_epoch,
+            start_offset=state.txn_start_offset,
+        ): state.last_timestamp_ms
+        for partition, states in producers.items()
+        for state in states
+        if state.txn_start_offset >= 0
+    }
+    return dict(sorted(found.items(), key=lambda item: item[0].identity))
 
 
 @dataclass(frozen=True)
@@ -83,8 +63,8 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
     owner = f"transactional id {details.transactional_id!r}"
     if details.state not in _STATES_WITH_OPEN_PARTITIONS:
         return f"{owner} is in state {details.state}, so its coordinator has ended all that it knows of"
-    if found.partition not in details.partitions:
-        return f"{owner} is in state {details.state}, and its transaction does not include {found.partition}"
+    if found.where not in details.partitions:
+        return f"{owner} is in state {details.state}, and its transaction does not include {found.where}"
     # From Prepare on the coordinator shows the epoch of the markers (KIP-890), and these end whatever is older.
     if details.state == TransactionState.ONGOING and details.producer_epoch != found.producer_epoch:
         return (
@@ -119,44 +99,21 @@ def find_hanging(
     broker_id: int | None,
     max_timeout_ms: int,
 ) -> tuple[HangingTransaction, ...]:
-    """Search partitions for transactions that nobody will end; changes nothing.
-
-    Args:
-        queries: whom to ask.
-        topic: only this one; None for every topic, internal ones too.
-        partition: only this one, of ``topic``.
-        broker_id: only partitions with a copy on this broker, as that copy knows them; None for all, from leaders.
-        max_timeout_ms: transactions whose last record is younger are left out.
-
-    Raises:
-        UnknownTopicError, AuthorizationError, KafkaError, KafkaTimeoutError: some broker could not be asked.
-    """
+    """Search partitions for transactions that nobody will end; changes nothing. See `TransactionTool.find_hanging`."""
     searched = [
         found for found in queries.partitions(topic, broker_id) if partition is None or found.partition == partition
     ]
     now_ms = queries.now_ms()
-    candidates = [
-        found
-        for found in open_transactions(queries.producers(searched, broker_id=broker_id))
-        if now_ms - found.last_timestamp_ms > max_timeout_ms
-    ]
-    judged = judge(queries, candidates)
+    seen = open_transactions(queries.producers(searched, broker_id=broker_id))
+    judged = judge(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
     suspected = {item: verdict.reason for item, verdict in judged.items() if verdict.reason is not None}
     # A transaction that was ended between the two looks was not hanging: what hangs is still open now.
-    again = queries.producers({found.partition for found in suspected}, broker_id=broker_id)
+    again = queries.producers({found.where for found in suspected}, broker_id=broker_id)
     still_open = {found.identity for found in open_transactions(again)}
     return tuple(
         HangingTransaction(
-            topic=found.partition.topic,
-            partition=found.partition.partition,
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
-            coordinator_epoch=found.coordinator_epoch,
-            start_offset=found.start_offset,
-            last_timestamp_ms=found.last_timestamp_ms,
-            duration_ms=now_ms - found.last_timestamp_ms,
-            reason=reason,
+            **vars(found), last_timestamp_ms=seen[found], duration_ms=now_ms - seen[found], reason=reason
         )
-        for found, reason in sorted(suspected.items())
+        for found, reason in suspected.items()
         if found.identity in still_open
     )

@@ -10,7 +10,7 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options import KafkaOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.transactions import ending, hanging
@@ -47,7 +47,8 @@ class TransactionTool:
         ConfigurationError: a property is unknown or wrong.
     """
 
-    def __init__(self, kafka: Mapping[str, str | int], *, now_ms: Callable[[], int] = _now_ms) -> None:
+    @checks_keywords
+    def __init__(self, *, kafka: Mapping[str, str | int], now_ms: Callable[[], int] = _now_ms) -> None:
         self._cluster = Cluster(KafkaOptions.parse(kafka))
         self._queries = TransactionQueries(self._cluster, now_ms)
 

@@ -85,13 +85,8 @@ class ProducerDetails:
 
 
 @dataclass(frozen=True)
-class HangingTransaction:
-    """A transaction that is open in a partition and that no coordinator will end.
-
-    Args:
-        duration_ms: since the last record.
-        reason: why nobody will end it.
-    """
+class OpenTransaction:
+    """A transaction that is open in a partition, as the partition's leader knows it."""
 
     topic: str
     partition: int
@@ -99,13 +94,35 @@ class HangingTransaction:
     producer_epoch: int
     coordinator_epoch: int
     start_offset: int
+
+    @property
+    def where(self) -> TopicPartition:
+        """The partition with its topic."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def identity(self) -> tuple[TopicPartition, int, int, int]:
+        """What no other transaction has, as long as it is open; the order of results."""
+        return self.where, self.start_offset, self.producer_id, self.producer_epoch
+
+
+@dataclass(frozen=True)
+class HangingTransaction(OpenTransaction):
+    """A transaction that is open in a partition and that no coordinator will end.
+
+    Args:
+        last_timestamp_ms: of its last record.
+        duration_ms: since then.
+        reason: why nobody will end it.
+    """
+
     last_timestamp_ms: int
     duration_ms: int
     reason: str
 
 
 @dataclass(frozen=True)
-class AbortedOpenTransaction:
+class AbortedOpenTransaction(OpenTransaction):
     """A hanging transaction that was ended.
 
     Args:
@@ -113,12 +130,6 @@ class AbortedOpenTransaction:
         reason: why it was hanging.
     """
 
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    start_offset: int
     marker_written: bool
     reason: str
 

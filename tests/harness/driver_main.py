@@ -126,7 +126,9 @@ def batch_driver(
     clock = SystemClock()
     return BatchDriver(
         transactional_id=options.transactional_id,
-        recovery=Recovery.of(options, kafka=kafka, store=store, clock=clock, topic=options.topic),
+        recovery=Recovery(
+            options, kafka=kafka, store=store, clock=clock, topics=() if options.topic is None else (options.topic,)
+        ),
         kafka=kafka,
         store=store,
         clock=clock,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
 from spark_2pc_sink.ids import BatchRange, TopicPartition
+from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.state_row import standing_row
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
 
 QUERY_ID: Final = "query"
 ATTEMPTS_MAX: Final = 3
-SETTLE_DEADLINE_MS: Final = 5_000
 RESTORE_DEADLINE_MS: Final = 1_000
 DECISION_MARGIN_MS: Final = 1_000
+OPTIONS: Final = RecoveryOptions.parse(
+    transactional_id=TRANSACTIONAL_ID,
+    kafka={"bootstrap.servers": "unused:9092"},
+    database="postgresql://unused/none",
+    settle_deadline_ms=5_000,
+)
 #: What no server's answer leads to, but a call that does not fit the code.
 MISFITS: Final = (TypeError, AttributeError, NameError)
 
@@ -201,13 +207,10 @@ class JobDriver:
     def recovery(self) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
-            transactional_id=TRANSACTIONAL_ID,
+            replace(OPTIONS, adopt=self.words.adopt, accept_loss=self.words.accept_loss),
             kafka=self._kafka,
             store=self._store,
             clock=self.world,
-            settle_deadline_ms=SETTLE_DEADLINE_MS,
-            adopt=self.words.adopt,
-            accept_loss=self.words.accept_loss,
             topics=self.topics,
             decision=self.words.decision,
             batch_id=self.words.batch_id,

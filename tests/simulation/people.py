@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state import DECIDED, DONE, OWED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
+from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import OperatorDecision
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words

@@ -151,7 +151,7 @@ class Observer:
         }
 
     def _kafka(self) -> dict[str, float]:
-        with TransactionTool({"bootstrap.servers": self._broker.bootstrap}) as tool:
+        with TransactionTool(kafka={"bootstrap.servers": self._broker.bootstrap}) as tool:
             ids = tool.list_transactions()
             producers = max(
                 len(tool.describe_producers(topic, partition))

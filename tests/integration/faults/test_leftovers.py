@@ -24,7 +24,7 @@ def test_kills_leave_nothing_behind(kafka_each_version: Broker, make_job: MakeJo
         job.kill_at(f"step:{step.name}", batch=0)
     job.run()
     job.check()
-    with TransactionTool({"bootstrap.servers": job.broker.bootstrap}) as tool:
+    with TransactionTool(kafka={"bootstrap.servers": job.broker.bootstrap}) as tool:
         ids = [row for row in tool.list_transactions() if row.transactional_id.startswith(job.transactional_id)]
         producers = [tool.describe_producers(job.topic, partition) for partition in range(3)]
     (only,) = ids

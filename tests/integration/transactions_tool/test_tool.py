@@ -42,7 +42,7 @@ def broker(request: pytest.FixtureRequest, brokers: Any, provider: Provider) -> 
 
 @pytest.fixture
 def tool(broker: Broker) -> Iterator[TransactionTool]:
-    with TransactionTool({"bootstrap.servers": broker.bootstrap}) as made:
+    with TransactionTool(kafka={"bootstrap.servers": broker.bootstrap}) as made:
         yield made
 
 

@@ -53,7 +53,7 @@ def test_every_broker_is_asked_and_a_missing_one_is_missed(two_brokers: tuple[Ka
     with Cluster(options) as cluster:
         for number in range(IDS):
             TransactionClient(cluster, f"id-{number}", options).init_producer_id()
-    with TransactionTool({"bootstrap.servers": first.bootstrap}) as tool:
+    with TransactionTool(kafka={"bootstrap.servers": first.bootstrap}) as tool:
         listed = tool.list_transactions()
         assert [row.transactional_id for row in listed] == [f"id-{number}" for number in range(IDS)]
         assert {row.coordinator for row in listed} == {1, 2}
@@ -71,7 +71,7 @@ def test_every_broker_is_asked_and_a_missing_one_is_missed(two_brokers: tuple[Ka
         assert left.partition == here[0].partition
     second.stop()
     with (
-        TransactionTool({"bootstrap.servers": first.bootstrap, "max.block.ms": "8000"}) as tool,
+        TransactionTool(kafka={"bootstrap.servers": first.bootstrap, "max.block.ms": "8000"}) as tool,
         pytest.raises(KafkaTimeoutError, match=r"__transaction_state have no leader|no answer"),
     ):
         tool.abort(name, here[0].partition, start_offset=0)

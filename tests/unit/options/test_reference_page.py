@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.options import CommonOptions, KafkaOptions, RecoveryOptions, SinkOptions
+from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions
 from spark_2pc_sink.options.reference_page import OptionRow, options_page, reference
 
 ROOT = Path(__file__).parents[3]
@@ -54,4 +54,3 @@ def test_required_options_come_first_and_shared_ones_last() -> None:
     assert names[:5] == ["transactional_id", "kafka", "database", "table", "topic"]
     common = rows(CommonOptions)
     assert names[-len(common) + 3 :] == list(common)[3:]
-    assert rows(RecoveryOptions).keys() - common.keys() == {"takeover_grace_s"}

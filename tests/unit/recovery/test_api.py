@@ -1,36 +1,88 @@
-"""The keywords of `recover` and `status`: those of `RecoveryOptions`, with its defaults."""
+"""The keywords of `recover` and `status`: those that `RecoveryOptions` declares, checked before anything is reached."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from inspect import Parameter, signature
 from typing import Any
 
 import pytest
 
+from jdbc_state.model import lost_commits_error
 from spark_2pc_sink import recover, status
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.api import WORDS
+from spark_2pc_sink.options.reference_page import reference
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.transactions import TransactionTool
+from tests.unit.recovery.test_recovery import Sides
 
-OPTIONS = {item.name: Parameter.empty if item.default is MISSING else item.default for item in fields(RecoveryOptions)}
-
-
-@pytest.mark.parametrize("function", [recover, status])
-def test_a_keyword_is_an_option_with_its_default(function: Callable[..., Any]) -> None:
-    """What an IDE shows is what is declared; an id may be left out where all sinks are meant."""
-    shown = {item.name: item.default for item in signature(function).parameters.values() if item.name not in WORDS}
-    declared = {name: OPTIONS[name] for name in shown}
-    if function is status:
-        declared["transactional_id"] = None
-    assert shown == declared
-    assert {item.kind for item in signature(function).parameters.values()} == {Parameter.KEYWORD_ONLY}
+SIDES: dict[str, Any] = {"kafka": {"bootstrap.servers": "h:9092"}, "database": "postgresql://h/d"}
+#: Of the options of recovery, those that change something or are about a claim.
+CHANGES = {
+    *("takeover_grace_s", "dry_run", "take_over", "decision", "batch", "open_transaction", "adopt", "accept_loss"),
+    *("claim_lock_timeout_ms", "claim_deadline_ms", "idle_in_transaction_timeout_ms", "commit_timeout_ms"),
+}
 
 
-def test_recover_has_every_option() -> None:
-    assert OPTIONS.keys() | WORDS == signature(recover).parameters.keys()
+def shown(function: Callable[..., Any]) -> list[tuple[str, str, str | None]]:
+    """Name, type and default of each keyword, in their order."""
+    parameters = signature(function).parameters.values()
+    assert {item.kind for item in parameters} == {Parameter.KEYWORD_ONLY}
+    return [
+        (item.name, item.annotation, None if item.default is item.empty else repr(item.default)) for item in parameters
+    ]
 
 
-def test_recover_asks_before_it_takes_over() -> None:
-    """D10: as the command line does."""
-    assert signature(recover).parameters["take_over"].default is False
+def declared(left_out: set[str]) -> list[tuple[str, str, str | None]]:
+    rows = [(row.names[0], row.type, row.default) for row in reference(RecoveryOptions)]
+    return [row for row in rows if row[0] not in left_out]
+
+
+def test_the_signature_of_recover_is_the_declaration() -> None:
+    assert shown(recover) == declared(set())
+
+
+def test_the_signature_of_status_is_the_part_that_changes_nothing() -> None:
+    """An id may be left out, where all sinks are meant."""
+    given = shown(status)
+    given.remove(("transactional_id", "str | None", "None"))
+    assert given == declared({*CHANGES, "transactional_id"})
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(recover, "data_base"), (status, "data_base"), (TransactionTool, "kafak")]
+)
+def test_the_nearest_keyword_is_named(function: Callable[..., Any], name: str) -> None:
+    meant = {"data_base": "database", "kafak": "kafka"}[name]
+    with pytest.raises(ConfigurationError, match=rf"{name}='\*\*\*': there is no such option; did you mean '{meant}'"):
+        function(**{name: "pass-word"})
+
+
+def test_a_halt_of_the_state_store_gets_a_report() -> None:
+    """It knows neither the sink's connections nor what a report is."""
+    sides = Sides()
+    sides.start()
+    halt = lost_commits_error(sides.row(), "generation 7")
+    explained = sides.recovery().explain(halt)
+    assert isinstance(explained.report, RecoveryReport)
+    assert (explained.report.cause, explained.report.settled) == (HaltCause.COMMITS_LOST, False)
+    assert explained.report.remedies == explained.remedies
+
+
+@pytest.mark.parametrize(("aborted", "level"), [(False, logging.INFO), (True, logging.WARNING)])
+def test_only_an_action_that_is_not_routine_is_a_warning(
+    caplog: pytest.LogCaptureFixture, aborted: bool, level: int
+) -> None:
+    """A decided batch is committed after each crash; one that Kafka has aborted is owed to it."""
+    caplog.set_level(logging.INFO)
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    if aborted:
+        sides.kafka.end(pair, commit=False)
+    sides.recovery().run(query_id="query-1", run_id="next")
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("recovered orders: ")]
+    assert line.levelno == level
+    assert ("Kafka is owed batch 0" in line.getMessage()) is aborted

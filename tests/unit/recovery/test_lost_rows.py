@@ -102,7 +102,7 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
     with halts(HaltCause.OPEN_TRANSACTION, match=f"has decided {pair}, which Kafka holds open") as halted:
         sides.recovery(adopt=True).run(query_id=None, run_id=None)
     assert "It wrote to orders-0 from offset 5, orders-1 from offset 0, orders-2 (not to be read" in halted.value.reason
-    command = "spark-2pc recover --adopt --open-transaction"
+    command = " --adopt --open-transaction"
     assert any(f"{command} commit --batch N" in remedy for remedy in halted.value.remedies)
     assert any(f"{command} abort" in remedy for remedy in halted.value.remedies)
     assert (sides.kafka.state, sides.kafka.committed, sides.kafka.aborted) == ("Ongoing", [], [])
@@ -176,10 +176,11 @@ def test_where_it_is_open_is_asked_within_bounds() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"open_transaction": "end", "adopt": True}, "it is commit or abort"),
+        ({"open_transaction": "end", "adopt": True}, "it is one of commit, abort"),
         ({"open_transaction": "abort"}, "pass adopt too"),
         ({"open_transaction": "commit", "adopt": True}, "it comes with open_transaction='commit'"),
         ({"open_transaction": "abort", "adopt": True, "batch": 3}, "it comes with open_transaction='commit'"),
+        ({"decision": "drop"}, "pass OperatorDecision.DROP"),
         ({"batch": 3}, "it comes with open_transaction='commit'"),
         ({"open_transaction": "commit", "adopt": True, "batch": -1}, "it is at least 0"),
     ],

@@ -57,9 +57,10 @@ def test_names_that_are_not_the_default_are_in_it(options: dict[str, Any], words
 def test_remedies_get_it_once() -> None:
     complete = command()
     remedies = ("compare both sides", "spark-2pc recover --drop: give it up")
-    once = with_command(remedies, complete)
+    options = RecoveryOptions.parse(**SIDES)
+    once = with_command(remedies, options)
     assert once == ("compare both sides", f"{complete} --drop: give it up")
-    assert with_command(once, complete) == once
+    assert with_command(once, options) == once
 
 
 def test_every_halt_of_a_sink_prints_it() -> None:
@@ -69,7 +70,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=True)
     sides.kafka.init_producer_id()
     sides.kafka.lose_markers()
-    recovery = Recovery.of(
+    recovery = Recovery(
         RecoveryOptions.parse(**SIDES, settle_deadline_ms=5_000),
         kafka=sides.kafka,
         store=sides.store,
@@ -83,5 +84,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     assert (report.cause, report.row.status, report.settled) == (HaltCause.OUTCOME_LOST, "decided", False)
     assert report.remedies == halted.value.remedies == recovery.diagnosis.look().remedies
     assert recovery.explain(halted.value) is halted.value
-    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop: give it up",))
-    assert recovery.explain(bare).remedies == (f"{drop}give it up",)
+    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop: give it up",), report=None)
+    explained = recovery.explain(bare)
+    assert explained.remedies == explained.report.remedies == (f"{drop}give it up",)
+    assert (explained.report.cause, explained.report.settled) == (HaltCause.OUTCOME_LOST, False)

@@ -8,12 +8,13 @@ import pytest
 
 from jdbc_state import Decision, StateRow
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
-from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import OperatorDecision, Recovery
+from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
@@ -44,14 +45,19 @@ class Sides:
         open_transaction: OpenTransactionEnd | None = None,
         settle_deadline_ms: int = 5_000,
     ) -> Recovery:
-        return Recovery(
+        options = RecoveryOptions.parse(
             transactional_id=ID,
+            kafka={"bootstrap.servers": "unused:9092"},
+            database="postgresql://unused/none",
+            settle_deadline_ms=settle_deadline_ms,
+            adopt=adopt,
+            accept_loss=accept_loss,
+        )
+        return Recovery(
+            options,
             kafka=self.kafka,
             store=self.store,
             clock=self.clock,
-            settle_deadline_ms=settle_deadline_ms,
-            adopt=adopt,
-            accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
             topics=topics,
             decision=decision,
             batch_id=batch_id,

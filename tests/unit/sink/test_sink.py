@@ -101,9 +101,10 @@ def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyP
     """In a notebook the query ends and the process goes on, and so would the connections."""
     runs: list[mock.Mock] = []
 
-    def start(shared: DualWriteSink, _batch: object, _query_id: str) -> None:
-        runs.append(mock.Mock())
-        shared._run = runs[-1]
+    def start(shared: DualWriteSink, _batch: object, _query_id: str) -> mock.Mock:
+        shared._run = run = mock.Mock()
+        runs.append(run)
+        return run
 
     monkeypatch.setattr(module, "current_query", lambda _spark: "query")
     monkeypatch.setattr(DualWriteSink, "_start", start)

@@ -46,7 +46,7 @@ def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
 
 
 def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
-    return TransactionTool(kafka_for(fake, **overrides), now_ms=lambda: 10**9)
+    return TransactionTool(kafka=kafka_for(fake, **overrides), now_ms=lambda: 10**9)
 
 
 def change(act: Callable[[], None]) -> Step:

@@ -20,8 +20,8 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
-from spark_2pc_sink.transactions.hanging import OpenTransaction, why_hanging
-from spark_2pc_sink.transactions.values import TransactionDetails
+from spark_2pc_sink.transactions.hanging import why_hanging
+from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -48,7 +48,7 @@ def tool(fake: FakeCluster) -> Iterator[TransactionTool]:
 
 
 def tool_on(fake: FakeCluster, **overrides: Any) -> TransactionTool:
-    return TransactionTool(kafka_for(fake, **overrides), now_ms=lambda: NOW_MS)
+    return TransactionTool(kafka=kafka_for(fake, **overrides), now_ms=lambda: NOW_MS)
 
 
 # --- list and describe -------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_topic_that_is_hidden_is_refused(fake: FakeCluster, tool: TransactionT
 
 
 def open_transaction(epoch: int = 3) -> OpenTransaction:
-    return OpenTransaction(T0, 5, 7, epoch, 1, 0)
+    return OpenTransaction(T0.topic, T0.partition, 7, epoch, 1, 5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jdbc_state import StateRow
-from spark_2pc_sink.ids import BatchRange
+from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
@@ -39,13 +39,17 @@ class Job:
         self.driver = BatchDriver(
             transactional_id=ID,
             recovery=Recovery(
-                transactional_id=ID,
+                RecoveryOptions.parse(
+                    transactional_id=ID,
+                    kafka={"bootstrap.servers": "unused:9092"},
+                    database="postgresql://unused/none",
+                    settle_deadline_ms=5_000,
+                    adopt=adopt,
+                    accept_loss=accept_loss,
+                ),
                 kafka=self.kafka,
                 store=self.store,
                 clock=self.clock,
-                settle_deadline_ms=5_000,
-                adopt=adopt,
-                accept_loss=None if accept_loss is None else BatchRange.parse(accept_loss),
                 topics=(PARTITION.topic,),
             ),
             kafka=self.kafka,

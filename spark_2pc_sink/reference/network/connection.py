@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.network.dispatch import Reply
 from spark_2pc_sink.reference.network.framing import FrameReader
 from spark_2pc_sink.reference.network.request_channel import ListenerContext, RequestChannel
 from spark_2pc_sink.reference.network.tls import certificate_principal
-from spark_2pc_sink.reference.protocol.dispatch import Reply
 
 _log = logging.getLogger(__name__)
 

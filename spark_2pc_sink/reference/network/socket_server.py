@@ -9,10 +9,10 @@ from typing import Final
 from spark_2pc_sink.reference.config.listeners import Listener
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.network.connection import Connection, Limits
+from spark_2pc_sink.reference.network.dispatch import Dispatcher
 from spark_2pc_sink.reference.network.framing import SCRATCH_BYTES
 from spark_2pc_sink.reference.network.request_channel import AccessOf, ListenerContext, NetworkMetrics
 from spark_2pc_sink.reference.network.tls import server_context
-from spark_2pc_sink.reference.protocol.dispatch import Dispatcher
 
 #: A client that opens a TLS connection says hello at once.
 TLS_HANDSHAKE_DEADLINE_S: Final = 10.0

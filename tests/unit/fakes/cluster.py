@@ -280,7 +280,8 @@ class FakeCluster(Topology, FakeCoordinator):
         if self._refusal:
             return dict.fromkeys(wanted, self._refusal)
         assert self._serving is not None
-        written = await MarkerWriter(self, now_ms=self._now_ms).write(marker, wanted)
+        writer = MarkerWriter(self, on_group_marker=lambda *_: None, now_ms=self._now_ms)
+        written = await writer.write(marker, wanted)
         for partition in wanted:
             self.markers.append((self._serving.node_id, self._serving.version, partition, marker))
             for shown in self.partitions[partition].shown or ():

@@ -211,11 +211,12 @@ class Node:
         self.now_ms = START_MS
         self.disk = disk
         self.cluster = FakeCluster(disk, transaction_version=settings.transaction_version)
-        self.markers = MarkerWriter(self.cluster, now_ms=self.clock)
         #: How many Produce requests have let the next one of their connection begin.
         self.appended = 0
         self.group_markers: list[tuple[int, int, bool]] = []
-        self.markers.on_group_marker = lambda *marker: self.group_markers.append(marker)
+        self.markers = MarkerWriter(
+            self.cluster, on_group_marker=lambda *marker: self.group_markers.append(marker), now_ms=self.clock
+        )
         self.service = TransactionService(
             self.cluster, self.markers, settings=settings, intervals=Intervals(), now_ms=self.clock
         )

@@ -256,11 +256,6 @@ async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -
         running.disk.append_error = ""
         assert await running.settled() == "CompleteAbort"
         assert running.group_markers == [(2, 42, False)]
-        running.markers.on_group_marker = None
-        event = replace(event, producer_epoch=6, partitions=(offsets,))
-        assert await running.service.submit(event) == AddPartitionsReply(TID, ((offsets, Code.NONE),))
-        assert (await running.end((42, 6))).error_code == 0
-        assert await running.settled() == "CompleteCommit"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

@@ -119,13 +119,13 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
     read = kind._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=kind)  # noqa: SLF001
     try:
         found, end = read(data, _PREFIX.size)
-        if end > len(data):
-            raise ValueError(f"{end - len(data)} bytes are missing")
         _refuse_nulls(found, version)
     except (ValueError, IndexError, struct.error) as error:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} cannot be read: {error}") from error
-    left = 0 if prefix_only else len(data) - end
-    if left:
+    left = len(data) - end
+    if left < 0:
+        raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} lacks {-left} bytes")
+    if left and not prefix_only:
         raise RemoteProtocolError(peer=peer, detail=f"{left} bytes after the end of {kind.__name__} v{version}")
     return found
 
@@ -144,7 +144,8 @@ def _encode(record: Any, *, prefix: int, version: int) -> bytes:
 
 def _refuse_nulls(record: Any, version: int) -> None:
     """kafka-python reads a null also where the schema has none."""
-    required, lists = _checked_fields(type(record), version)
+    kind: Any = type(record)
+    required, lists = _checked_fields(kind, version)
     for name in required:
         if getattr(record, name) is None:
             raise ValueError(f"{name} is null")

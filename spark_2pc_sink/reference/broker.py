@@ -42,8 +42,8 @@ from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Handlers
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService, settings_of
-from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
+from spark_2pc_sink.reference.transactions.verification import Verification
 
 #: Threads that wait for the disk; a partition has at most one fsync under way.
 SYNC_THREADS: Final = 8
@@ -94,7 +94,7 @@ class Broker:
             offsets_partition_count=_partitions(catalog, GROUP_OFFSETS),
         )
         self._transactions = TransactionService(
-            catalog, self._markers, settings=settings, intervals=Intervals.of(properties), now_ms=now_ms
+            catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
         )
         await self._transactions.load()
         self._groups = GroupService(store, group_settings(properties), now_ms=now_ms)
@@ -167,7 +167,7 @@ class Broker:
 
     def _families(self, acls: AclStore) -> list[Handlers]:
         catalog, properties = self._catalog, self._properties
-        verification = Verification(self._transactions, VerificationSettings.of(properties))
+        verification = Verification(self._transactions, properties)
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
         return [
             ClusterHandlers(catalog).handlers(),

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import (
     AddPartitionsToTxn,
     Event,
@@ -47,7 +48,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.messages import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.logs import FakeLog, FakeProducer
@@ -124,7 +125,7 @@ class FakeCluster(Topology, FakeCoordinator):
         self._scripts: dict[int, deque[Step]] = {}
         reference: Any = self
         families = (
-            ProduceHandlers(self, Verification(reference, VerificationSettings()), now_ms=self._now_ms),
+            ProduceHandlers(self, Verification(reference, BrokerProperties()), now_ms=self._now_ms),
             FetchHandlers(self),
             ListOffsetsHandlers(self),
             DescribeProducersHandlers(self),

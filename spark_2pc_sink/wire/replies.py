@@ -1,7 +1,7 @@
 """Replies of brokers, as small frozen values.
 
 One class per response that this package reads, with its parts. They hold what a caller decides by and nothing
-else; `spark_2pc_sink.wire.messages` makes them. An ``error_code`` is always the number from the wire
+else; `spark_2pc_sink.wire.responses` makes them. An ``error_code`` is always the number from the wire
 (`spark_2pc_sink.wire.error_codes.describe_error` names it): no reply is ever turned into an exception here,
 because what a code means depends on what was asked.
 """

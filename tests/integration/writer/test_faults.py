@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import Cluster, Marker, TransactionalWriter, TransactionClient, WriterState
 from spark_2pc_sink.testing import kafka_request, wait_until
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.providers import Broker

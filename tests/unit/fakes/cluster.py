@@ -49,7 +49,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.verification import Verification
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.logs import FakeLog, FakeProducer
 from tests.unit.fakes.topology import STATE_TOPIC, Topology

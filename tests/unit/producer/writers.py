@@ -12,7 +12,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownError
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer

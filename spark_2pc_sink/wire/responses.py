@@ -1,4 +1,7 @@
-"""The reading half of `spark_2pc_sink.wire.messages`: decoded responses into our own values."""
+"""Responses of brokers, decoded by kafka-python, into values of `spark_2pc_sink.wire.replies`.
+
+For each API there is a function ``read_<api>``. Nothing here judges: an error code is passed on as it is.
+"""
 
 from __future__ import annotations
 

@@ -229,9 +229,9 @@ class BatchSender:
             if request.pending.exception is not None:
                 self._lost(request)
                 continue
-            reply = responses.read_produce(request.pending.value)
+            answers = responses.read_produce(request.pending.value)
             for lane, batch in request.batches:
-                answer = reply.partitions.get(lane.queue.partition)
+                answer = answers.get(lane.queue.partition)
                 if answer is None:
                     raise RemoteProtocolError(
                         peer=f"broker {request.node_id}", detail=f"Produce left out {lane.queue.partition}"

@@ -13,7 +13,7 @@ fence stragglers, which those of EndTxn v4 do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,7 +43,6 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
 from spark_2pc_sink.wire.replies import (
-    AddPartitionsReply,
     DescribedConfig,
     DescribedTransaction,
     EndTxnReply,
@@ -478,11 +477,9 @@ def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
     )
 
 
-def _worst(reply: AddPartitionsReply) -> tuple[TopicPartition, int]:
+def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
     """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, which only says "not me"."""
-    explained = sorted(
-        reply.error_codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item)
-    )
+    explained = sorted(codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item))
     for partition, code in explained:
         if code != Code.NONE:
             return partition, code

@@ -38,7 +38,7 @@ def produce_raw(
             where,
             Api.PRODUCE,
             lambda _: messages.produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000),
-            lambda response: (responses.read_produce(response).partitions[where].error_code, None),
+            lambda response: (responses.read_produce(response)[where].error_code, None),
             deadline=cluster.deadline(),
         )
     assert code == 0

@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
-from spark_2pc_sink.reference.groups.service import GroupService, group_settings
+from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
@@ -97,7 +97,7 @@ class Broker:
             catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
         )
         await self._transactions.load()
-        self._groups = GroupService(store, group_settings(properties), now_ms=now_ms)
+        self._groups = GroupService(store, properties, now_ms=now_ms)
         self._groups.load()
         catalog.on_deleted.append(self._topic_deleted)
         acls = AclStore(catalog)

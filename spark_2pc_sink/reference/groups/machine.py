@@ -365,20 +365,7 @@ def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step
 
 def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> Step:
     """A group as its last record left it; every member gets a whole session to show itself."""
-    members = [
-        Member(
-            member_id=each.member_id,
-            instance_id=each.instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            session_timeout_ms=each.session_timeout_ms,
-            rebalance_timeout_ms=each.rebalance_timeout_ms,
-            protocols=((value.protocol or "", each.subscription),),
-            assignment=each.assignment,
-            session_deadline_ms=now_ms + each.session_timeout_ms,
-        )
-        for each in value.members
-    ]
+    members = [session_started(member, now_ms) for member in value.members]
     ids = [member.member_id for member in members]
     group = Group(
         group_id=group_id,

@@ -13,34 +13,21 @@ from dataclasses import replace
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.members import Group, JoinTimer, Member, Ticket
-from spark_2pc_sink.reference.groups.records import GroupValue, MemberValue
+from spark_2pc_sink.reference.groups.records import GroupValue
 from spark_2pc_sink.reference.groups.states import PREDECESSORS, GroupState
 from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinedMember, Step, Store, SyncAnswer
 
 
 def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
     """The record of the group as it is, with another assignment where one is given."""
-    parts = {key: member.assignment for key, member in group.members.items()} if assignment is None else assignment
-    members = tuple(
-        MemberValue(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            session_timeout_ms=member.session_timeout_ms,
-            subscription=member.metadata(group.protocol),
-            assignment=parts.get(member.member_id, b""),
-        )
-        for member in group.members.values()
-    )
+    stored = group if assignment is None else with_assignment(group, assignment)
     return GroupValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=group.protocol,
         leader=group.leader,
         state_since_ms=group.state_since_ms,
-        members=members,
+        members=tuple(stored.members.values()),
     )
 
 

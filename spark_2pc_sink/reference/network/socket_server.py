@@ -89,11 +89,6 @@ class SocketServer:
         await emptied
 
     @property
-    def connection_count(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
-
-    @property
     def has_room(self) -> bool:
         """False while as many are open as may be, and once the server stops."""
         return len(self._connections) < self.properties.max_connections and not self._stopping
@@ -102,11 +97,6 @@ class SocketServer:
     def connections(self) -> tuple[Connection, ...]:
         """Those that are open."""
         return tuple(self._connections)
-
-    @property
-    def is_busy(self) -> bool:
-        """True while a connection is open, or something that it asked for is still carried out."""
-        return bool(self._serving)
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
         """A connection has begun; its task may outlive it."""

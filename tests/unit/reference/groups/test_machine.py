@@ -10,6 +10,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
 from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.records import GroupValue
 from spark_2pc_sink.reference.groups.states import GroupState
 from tests.unit.reference.groups.group_script import CONSUMER, GroupScript
 from tests.unit.reference.groups.messages import SUBSCRIPTION
@@ -356,7 +357,7 @@ def test_a_member_that_leaves_is_told_on_the_requests_that_wait() -> None:
 def test_a_loaded_group_goes_on_where_it_was() -> None:
     script = GroupScript()
     one, two = script.stable(2)
-    value = group_value(script.group)
+    value = GroupValue.decode(group_value(script.group).encode())
     loaded = machine.loaded("g", value, script.settings, 50_000).group
     assert (loaded.state, loaded.generation, loaded.leader, loaded.protocol) == (GroupState.STABLE, 1, one, "range")
     assert {key: member.assignment for key, member in loaded.members.items()} == {

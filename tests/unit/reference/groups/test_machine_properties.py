@@ -175,10 +175,10 @@ class GroupRules(RuleBasedStateMachine):
         group = self.script.group
         if group.state is not GroupState.STABLE:
             return
-        value = group_value(group)
-        loaded = machine.loaded("g", GroupValue.decode(value.encode()), BrokerProperties(), 0).group
+        stored = group_value(group).encode()
+        loaded = machine.loaded("g", GroupValue.decode(stored), BrokerProperties(), 0).group
         assert (loaded.state, loaded.generation, loaded.leader) == (group.state, group.generation, group.leader)
-        assert group_value(loaded) == value
+        assert group_value(loaded).encode() == stored
 
     def teardown(self) -> None:
         """Nobody does anything more: records become durable, time passes, and everybody is answered."""

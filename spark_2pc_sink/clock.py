@@ -9,6 +9,11 @@ from typing import Final, Protocol
 QUIET_S: Final = 5.0
 
 
+def now_ms() -> int:
+    """Milliseconds since 1970, by this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
 class Clock(Protocol):
     """A monotonic clock that can also wait."""
 

@@ -23,9 +23,10 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
-from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api, RecordBytes
+from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
@@ -186,7 +187,7 @@ class BatchSender:
             request = messages.produce_request(
                 self._transactional_id,
                 {lane.queue.partition: batch.payload for lane, batch in batches},
-                version=messages.choose_version(versions, Api.PRODUCE, at_most=self._version_max),
+                version=api_versions.choose_version(versions, Api.PRODUCE, at_most=self._version_max),
                 timeout_ms=self._options.request_timeout_ms,
             )
             pending = self._cluster.send(node_id, request)
@@ -229,9 +230,9 @@ class BatchSender:
             if request.pending.exception is not None:
                 self._lost(request)
                 continue
-            reply = messages.read_produce(request.pending.value)
+            answers = responses.read_produce(request.pending.value)
             for lane, batch in request.batches:
-                answer = reply.partitions.get(lane.queue.partition)
+                answer = answers.get(lane.queue.partition)
                 if answer is None:
                     raise RemoteProtocolError(
                         peer=f"broker {request.node_id}", detail=f"Produce left out {lane.queue.partition}"

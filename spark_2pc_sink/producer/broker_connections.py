@@ -26,9 +26,11 @@ from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
-from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import ApiVersionsReply
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = logging.getLogger(__name__)
 
@@ -290,7 +292,7 @@ class BrokerConnections:
             request = messages.api_versions_request(
                 version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
             )
-            known = messages.read_api_versions(self.request(node_id, request, deadline))
+            known = responses.read_api_versions(self.request(node_id, request, deadline))
             if known.error_code != Code.NONE:
                 raise kafka_error("ApiVersions", known.error_code)
             self._versions[node_id] = known
@@ -303,7 +305,7 @@ class BrokerConnections:
             KafkaError: there is none (code 35).
             NodeUnavailableError: the broker did not say what it offers.
         """
-        return messages.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
+        return api_versions.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError, Reasons
 from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.replies import MetadataReply, TopicMetadata
 
 #: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
@@ -188,7 +188,7 @@ class Cluster(BrokerConnections):
         node_id = self.any_node(deadline)
         version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
         request = messages.find_coordinator_request(transactional_id, version=version)
-        found = messages.read_find_coordinator(self.request(node_id, request, deadline))
+        found = responses.read_find_coordinator(self.request(node_id, request, deadline))
         if found.error_code != Code.NONE:
             if describe_error(found.error_code).retriable:
                 raise NodeUnavailableError(f"FindCoordinator answered {describe_error(found.error_code)}")
@@ -212,7 +212,7 @@ class Cluster(BrokerConnections):
     def _refresh_from(self, node_id: int | str, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
         version = self.version(node_id, Api.METADATA, deadline)
         response = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
-        reply = messages.read_metadata(response)
+        reply = responses.read_metadata(response)
         if not reply.brokers:
             raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
         with library_log.quiet(self._events):

@@ -9,8 +9,10 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 _Reply = TypeVar("_Reply")
 

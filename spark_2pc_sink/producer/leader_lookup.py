@@ -13,9 +13,11 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Reasons
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
-from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api, ConfigResource, IsolationLevel, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -154,7 +156,7 @@ def end_offset(
     """
 
     def read(response: KafkaResponse) -> tuple[int, int]:
-        found = messages.read_list_offsets(response)[partition]
+        found = responses.read_list_offsets(response)[partition]
         return found.error_code, found.offset
 
     code, offset = ask_leader(
@@ -194,7 +196,7 @@ def end_offsets(
             request = messages.list_offsets_request(
                 dict.fromkeys(led, end), version=version, isolation=IsolationLevel.READ_UNCOMMITTED
             )
-            answers = messages.read_list_offsets(cluster.request(leader, request, deadline))
+            answers = responses.read_list_offsets(cluster.request(leader, request, deadline))
         except NodeUnavailableError:
             continue  # asked again below, one by one, until the deadline
         found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
@@ -218,7 +220,7 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
         ),
         deadline,
     )
-    found = messages.read_describe_configs(response).get(topic)
+    found = responses.read_describe_configs(response).get(topic)
     if found is None or found.error_code != Code.NONE:
         return TopicLimits(message_bytes_max=None, create_time=None)
     bytes_max, kind = found.values.get(_MAX_MESSAGE_BYTES), found.values.get(_TIMESTAMP_TYPE)

@@ -18,8 +18,9 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
-from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition
 
@@ -114,8 +115,8 @@ def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Mar
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> FetchedPartition:
     """Whole batches from ``offset`` on, at least one."""
 
-    def read(response: messages.KafkaResponse) -> tuple[int, FetchedPartition]:
-        found = messages.read_fetch(response).partitions[partition]
+    def read(response: responses.KafkaResponse) -> tuple[int, FetchedPartition]:
+        found = responses.read_fetch(response).partitions[partition]
         return found.error_code, found
 
     code, fetched = ask_leader(
@@ -155,8 +156,8 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
         AuthorizationError: the topic may not be read.
     """
 
-    def read(response: messages.KafkaResponse) -> tuple[int, DescribedProducers]:
-        found = messages.read_describe_producers(response)[partition]
+    def read(response: responses.KafkaResponse) -> tuple[int, DescribedProducers]:
+        found = responses.read_describe_producers(response)[partition]
         return found.error_code, found
 
     code, described = ask_leader(

@@ -13,7 +13,7 @@ fence stragglers, which those of EndTxn v4 do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,16 +38,17 @@ from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
-from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api, ConfigResource, KafkaRequest, KafkaResponse
+from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
 from spark_2pc_sink.wire.replies import (
-    AddPartitionsReply,
     DescribedConfig,
     DescribedTransaction,
     EndTxnReply,
     InitProducerIdReply,
 )
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
@@ -378,7 +379,7 @@ class TransactionClient:
         return self._calls.ask(
             Api.ADD_PARTITIONS_TO_TXN,
             lambda version: messages.add_partitions_request(self.transactional_id, producer, wanted, version=version),
-            lambda response: _worst(messages.read_add_partitions(response)),
+            lambda response: _worst(responses.read_add_partitions(response)),
             lambda worst: worst[1],
             deadline,
         )
@@ -395,7 +396,7 @@ class TransactionClient:
         return self._calls.ask(
             Api.END_TXN,
             build,
-            messages.read_end_txn,
+            responses.read_end_txn,
             lambda found: found.error_code,
             deadline,
             version_max=_BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1,
@@ -413,7 +414,7 @@ class TransactionClient:
                 enable_two_phase_commit=two_phase,
                 keep_prepared=keep_prepared,
             ),
-            messages.read_init_producer_id,
+            responses.read_init_producer_id,
             lambda found: found.error_code,
             deadline,
         )
@@ -456,14 +457,14 @@ class TransactionClient:
             request = messages.describe_configs_request(
                 ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
             )
-            return messages.read_describe_configs(self._cluster.request(node_id, request, deadline)).get(str(node_id))
+            return responses.read_describe_configs(self._cluster.request(node_id, request, deadline)).get(str(node_id))
 
         found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
         value = None if found is None or found.error_code != Code.NONE else found.values.get(_MAX_TIMEOUT_CONFIG)
         return None if value is None else int(value)
 
     def _read_description(self, response: KafkaResponse) -> DescribedTransaction:
-        found = messages.read_describe_transactions(response).get(self.transactional_id)
+        found = responses.read_describe_transactions(response).get(self.transactional_id)
         if found is None:
             raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
         return found
@@ -476,11 +477,9 @@ def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
     )
 
 
-def _worst(reply: AddPartitionsReply) -> tuple[TopicPartition, int]:
+def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
     """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, which only says "not me"."""
-    explained = sorted(
-        reply.error_codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item)
-    )
+    explained = sorted(codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item))
     for partition, code in explained:
         if code != Code.NONE:
             return partition, code

@@ -15,8 +15,9 @@ from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pen
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
-from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.messages import Api, IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
 from spark_2pc_sink.wire.replies import TopicMetadata
 
 
@@ -69,8 +70,8 @@ def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadl
     if any(not each.is_done or each.exception is not None for each in pending):
         return None
     described, *listed = (each.value for each in pending)
-    topics = messages.read_metadata(described).topics
-    ends = {key: found for answer in listed for key, found in messages.read_list_offsets(answer).items()}
+    topics = responses.read_metadata(described).topics
+    ends = {key: found for answer in listed for key, found in responses.read_list_offsets(answer).items()}
     plain = all(topic.exists for topic in topics) and len(topics) == len(names)
     if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
         return None

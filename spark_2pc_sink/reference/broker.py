@@ -7,17 +7,17 @@ way round; what is durable then is everything that was answered, so a crash in p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
-from spark_2pc_sink.reference.groups.service import GroupService, group_settings
+from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
@@ -37,13 +37,13 @@ from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.metrics.snapshot import Snapshot, take_snapshot
+from spark_2pc_sink.reference.network.dispatch import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
 from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Handlers
-from spark_2pc_sink.reference.protocol.dispatch import Dispatcher, join
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService, settings_of
-from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
+from spark_2pc_sink.reference.transactions.verification import Verification
 
 #: Threads that wait for the disk; a partition has at most one fsync under way.
 SYNC_THREADS: Final = 8
@@ -86,20 +86,19 @@ class Broker:
         self._closers.append(catalog.close)
         await catalog.ensure_internal_topics()
         await catalog.open_logs()
-        self._markers = MarkerWriter(catalog, now_ms=now_ms)
+        store = GroupStore(catalog, partition_count=_partitions(catalog, GROUP_OFFSETS), now_ms=now_ms)
+        self._markers = MarkerWriter(catalog, on_group_marker=store.on_marker, now_ms=now_ms)
         settings = settings_of(
             properties,
             transaction_version=catalog.transaction_version,
             offsets_partition_count=_partitions(catalog, GROUP_OFFSETS),
         )
         self._transactions = TransactionService(
-            catalog, self._markers, settings=settings, intervals=Intervals.of(properties), now_ms=now_ms
+            catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
         )
         await self._transactions.load()
-        store = GroupStore(catalog, partition_count=_partitions(catalog, GROUP_OFFSETS), now_ms=now_ms)
-        self._groups = GroupService(store, group_settings(properties), now_ms=now_ms)
+        self._groups = GroupService(store, properties, now_ms=now_ms)
         self._groups.load()
-        self._markers.on_group_marker = store.on_marker
         catalog.on_deleted.append(self._topic_deleted)
         acls = AclStore(catalog)
         self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
@@ -168,7 +167,7 @@ class Broker:
 
     def _families(self, acls: AclStore) -> list[Handlers]:
         catalog, properties = self._catalog, self._properties
-        verification = Verification(self._transactions, VerificationSettings.of(properties))
+        verification = Verification(self._transactions, properties)
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
         return [
             ClusterHandlers(catalog).handlers(),
@@ -195,8 +194,3 @@ def _partitions(catalog: Catalog, internal_topic: str) -> int:
             operation="start", state=f"no {internal_topic}", rule="internal topics are created before the coordinators"
         )
     return topic.partitions
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970, by this machine's clock."""
-    return time.time_ns() // 1_000_000

@@ -21,9 +21,9 @@ from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
 from spark_2pc_sink.transactions.asking import NotYetError, until_answered
 from spark_2pc_sink.transactions.values import ListFilter, TransactionDetails, TransactionListing
-from spark_2pc_sink.wire import messages
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.replies import (
     ActiveProducer,
     DescribedProducers,
@@ -82,7 +82,7 @@ class TransactionQueries:
         found = CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.DESCRIBE_TRANSACTIONS,
             lambda version: messages.describe_transactions_request([transactional_id], version=version),
-            lambda response: _described(messages.read_describe_transactions(response), transactional_id),
+            lambda response: _described(responses.read_describe_transactions(response), transactional_id),
             lambda described: described.error_code,
             deadline,
         )
@@ -122,7 +122,7 @@ class TransactionQueries:
         return CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.INIT_PRODUCER_ID,
             lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
-            messages.read_init_producer_id,
+            responses.read_init_producer_id,
             lambda reply: reply.error_code,
             self._cluster.deadline(),
             version_max=_PLAIN_INIT_VERSION,
@@ -196,7 +196,7 @@ class TransactionQueries:
             response = self._cluster.request(node_id, request, deadline)
         except NodeUnavailableError:
             return None
-        written = messages.read_write_txn_markers(response)
+        written = responses.read_write_txn_markers(response)
         return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class TransactionQueries:
                 ),
                 deadline,
             )
-            reply = messages.read_list_transactions(response)
+            reply = responses.read_list_transactions(response)
             if reply.error_code in COORDINATOR_MOVED:
                 raise NotYetError(f"it answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)
@@ -248,7 +248,7 @@ class TransactionQueries:
             lambda version: messages.describe_transactions_request([nobody], version=version),
             deadline,
         )
-        code = _described(messages.read_describe_transactions(response), nobody).error_code
+        code = _described(responses.read_describe_transactions(response), nobody).error_code
         if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise kafka_error(
                 "DescribeTransactions",
@@ -296,7 +296,7 @@ class TransactionQueries:
             lambda version: messages.metadata_request(names, version=version),
             deadline,
         )
-        return messages.read_metadata(response).topics
+        return responses.read_metadata(response).topics
 
     def _producers(
         self, partitions: Sequence[TopicPartition], broker_id: int | None
@@ -331,7 +331,7 @@ class TransactionQueries:
         try:
             version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
             request = messages.describe_producers_request(partitions, version=version)
-            return messages.read_describe_producers(self._cluster.request(node_id, request, deadline))
+            return responses.read_describe_producers(self._cluster.request(node_id, request, deadline))
         except NodeUnavailableError:
             # Its partitions are asked about again, at whoever leads them then.
             return {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
 
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -32,10 +32,6 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class TransactionTool:
     """Looks at the transactions of a cluster, and ends those that must be ended by hand. Use it with ``with``.
 
@@ -48,7 +44,7 @@ class TransactionTool:
     """
 
     @checks_keywords
-    def __init__(self, *, kafka: Mapping[str, str | int], now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(self, *, kafka: Mapping[str, str | int], now_ms: Callable[[], int] = now_ms) -> None:
         self._cluster = Cluster(KafkaOptions.parse(kafka))
         self._queries = TransactionQueries(self._cluster, now_ms)
 

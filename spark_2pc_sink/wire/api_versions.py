@@ -35,7 +35,7 @@ class Api(IntEnum):
     LIST_TRANSACTIONS = 66
 
 
-#: The versions that `spark_2pc_sink.wire.messages` builds and reads. The oldest ones are those of Apache Kafka 3.0, the
+#: The versions of the messages that this package builds and reads. The oldest ones are those of Apache Kafka 3.0, the
 #: first release with DescribeTransactions (KIP-664), without which nothing can be recovered. Produce ends at 12, the
 #: last version that names topics instead of numbering them; AddPartitionsToTxn at 3, the last one meant for clients.
 VERSIONS: Final[Mapping[Api, VersionRange]] = {

@@ -140,8 +140,8 @@ class Record:
 
 
 @dataclass(frozen=True)
-class EndMarker:
-    """The control record that ends a transaction on a partition (KIP-98, "Control Records")."""
+class StoredMarker:
+    """An end marker as it stands in a log: the control record of a partition (KIP-98, "Control Records")."""
 
     commit: bool
     coordinator_epoch: int
@@ -178,7 +178,7 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
         raise broken(header.base_offset, f"{len(section) - position} bytes behind the last record")
 
 
-def end_marker(record: Record | None) -> EndMarker | None:
+def end_marker(record: Record | None) -> StoredMarker | None:
     """The end marker that the one record of a control batch is; None where it ends no transaction.
 
     Args:
@@ -197,7 +197,7 @@ def end_marker(record: Record | None) -> EndMarker | None:
     if record.value is None or len(record.value) < MARKER_VALUE.size:
         raise broken(record.batch.base_offset, f"an end marker with the value {record.value!r}")
     _, coordinator_epoch = MARKER_VALUE.unpack_from(record.value)
-    return EndMarker(kind == COMMIT, coordinator_epoch)
+    return StoredMarker(kind == COMMIT, coordinator_epoch)
 
 
 def broken(base_offset: int, detail: str) -> RemoteProtocolError:

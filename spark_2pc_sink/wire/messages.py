@@ -1,8 +1,7 @@
-"""Every Kafka message that this package sends or reads: the one place that imports ``kafka.protocol``.
+"""Every Kafka request that this package sends: the one place that imports ``kafka.protocol``.
 
-For each API there is a function ``<api>_request`` that builds the request at an explicit version, and a function
-``read_<api>`` that turns the response into a value of `spark_2pc_sink.wire.replies`. Nothing here waits, retries or
-judges: an error code is passed on as it is.
+For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its answer is read
+by ``read_<api>`` of `spark_2pc_sink.wire.responses`. Nothing here waits, retries or judges.
 
 Versions are always explicit, see `spark_2pc_sink.wire.api_versions`.
 """
@@ -31,65 +30,7 @@ from kafka.protocol.producer import (
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire._responses import (
-    KafkaResponse,
-    read_add_partitions,
-    read_api_versions,
-    read_describe_configs,
-    read_describe_producers,
-    read_describe_transactions,
-    read_end_txn,
-    read_fetch,
-    read_find_coordinator,
-    read_init_producer_id,
-    read_list_offsets,
-    read_list_transactions,
-    read_metadata,
-    read_produce,
-    read_write_txn_markers,
-)
-from spark_2pc_sink.wire.api_versions import VERSIONS, Api, check_version, choose_version
-
-__all__ = [
-    "TWO_PHASE_COMMIT_VERSION",
-    "VERSIONS",
-    "Api",
-    "ConfigResource",
-    "IsolationLevel",
-    "KafkaRequest",
-    "KafkaResponse",
-    "OffsetSpec",
-    "RecordBytes",
-    "add_partitions_request",
-    "api_versions_request",
-    "choose_version",
-    "describe_configs_request",
-    "describe_producers_request",
-    "describe_transactions_request",
-    "end_txn_request",
-    "fetch_request",
-    "find_coordinator_request",
-    "init_producer_id_request",
-    "list_offsets_request",
-    "list_transactions_request",
-    "metadata_request",
-    "produce_request",
-    "read_add_partitions",
-    "read_api_versions",
-    "read_describe_configs",
-    "read_describe_producers",
-    "read_describe_transactions",
-    "read_end_txn",
-    "read_fetch",
-    "read_find_coordinator",
-    "read_init_producer_id",
-    "read_list_offsets",
-    "read_list_transactions",
-    "read_metadata",
-    "read_produce",
-    "read_write_txn_markers",
-    "write_txn_markers_request",
-]
+from spark_2pc_sink.wire.api_versions import Api, check_version
 
 #: What a request can be made of: whatever exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview

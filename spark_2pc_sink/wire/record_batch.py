@@ -27,8 +27,8 @@ from spark_2pc_sink.wire.batch_format import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
-    EndMarker,
     Record,
+    StoredMarker,
     broken,
     end_marker,
     read_header,
@@ -60,7 +60,7 @@ class DecodedBatch(BatchHeader):
         return read_records(decompress(self.payload, Compression(self.compression)), self)
 
     @property
-    def marker(self) -> EndMarker | None:
+    def marker(self) -> StoredMarker | None:
         """The end marker in this batch; None for data, and for control records that end no transaction.
 
         Raises:

@@ -1,7 +1,7 @@
 """Replies of brokers, as small frozen values.
 
 One class per response that this package reads, with its parts. They hold what a caller decides by and nothing
-else; `spark_2pc_sink.wire.messages` makes them. An ``error_code`` is always the number from the wire
+else; `spark_2pc_sink.wire.responses` makes them. An ``error_code`` is always the number from the wire
 (`spark_2pc_sink.wire.error_codes.describe_error` names it): no reply is ever turned into an exception here,
 because what a code means depends on what was asked.
 """
@@ -52,7 +52,6 @@ class Broker:
     node_id: int
     host: str
     port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class MetadataReply:
 
     error_code: int
     cluster_id: str | None
-    controller_id: int
     brokers: tuple[Broker, ...]
     topics: tuple[TopicMetadata, ...]
 
@@ -125,13 +123,6 @@ class InitProducerIdReply:
 
 
 @dataclass(frozen=True)
-class AddPartitionsReply:
-    """The error code of each partition that was to join the transaction."""
-
-    error_codes: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True)
 class ProducedPartition:
     """What happened to the batch of one partition.
 
@@ -141,7 +132,6 @@ class ProducedPartition:
             broker no longer remembers.
         log_append_time_ms: -1 on a topic that keeps the producer's timestamps; otherwise the broker's time. For a
             batch that the broker takes for a duplicate it is the timestamp of the batch appended before, on any topic.
-        log_start_offset: of the partition; -1 with an error.
         error_message: the broker's words, or None.
         record_errors: (index in the batch, message) of each record that the broker refused.
         leader_id: with error 6, the leader to ask instead; -1 where the broker did not say.
@@ -150,18 +140,9 @@ class ProducedPartition:
     error_code: int
     base_offset: int
     log_append_time_ms: int
-    log_start_offset: int
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
     leader_id: int = -1
-
-
-@dataclass(frozen=True)
-class ProduceReply:
-    """The answer to one Produce request, by partition."""
-
-    partitions: Mapping[TopicPartition, ProducedPartition]
-    throttle_time_ms: int
 
 
 @dataclass(frozen=True)
@@ -252,29 +233,14 @@ class DescribedConfig:
 
 
 @dataclass(frozen=True)
-class AbortedTransaction:
-    """A transaction in the fetched range that a reader of committed data must skip."""
-
-    producer_id: int
-    first_offset: int
-
-
-@dataclass(frozen=True)
 class FetchedPartition:
     """Record batches of one partition.
 
     Args:
-        high_watermark: one past the last offset on every in-sync replica.
-        last_stable_offset: no open transaction begins before it.
-        aborted: None with read_uncommitted.
         records: whole batches, and possibly the beginning of another, as they are in the log.
     """
 
     error_code: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: tuple[AbortedTransaction, ...] | None
     records: bytes
 
 
@@ -292,5 +258,3 @@ class ListedOffset:
 
     error_code: int
     offset: int
-    timestamp_ms: int
-    leader_epoch: int

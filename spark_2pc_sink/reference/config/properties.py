@@ -49,12 +49,15 @@ _NOBODY: Final = PlainUsers()
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
 
-def _number(name: str, default: int, why: str, *, unit: str = "", at_least: int = 0, at_most: int = INT32_MAX) -> Any:
-    return setting(default, properties=(name,), why=why, unit=unit, at_least=at_least, at_most=at_most)
+def _number(name: str, default: int, why: str, *, at_least: int = 0, at_most: int = INT32_MAX) -> Any:
+    """A number, in the unit by which Kafka's name ends, if it does."""
+    unit = name.rpartition(".")[2]
+    shown = unit if unit in {"ms", "bytes"} else ""
+    return setting(default, properties=(name,), why=why, unit=shown, at_least=at_least, at_most=at_most)
 
 
-def _long(name: str, default: int, why: str, *, unit: str = "", at_least: int = 0) -> Any:
-    return setting(default, properties=(name,), why=why, unit=unit, at_least=at_least, at_most=_INT64_MAX)
+def _long(name: str, default: int, why: str, *, at_least: int = 0) -> Any:
+    return _number(name, default, why, at_least=at_least, at_most=_INT64_MAX)
 
 
 def _row(name: str, default: object, why: str, *, secret: bool = False) -> Any:
@@ -85,24 +88,16 @@ class BrokerProperties:
         "max.connections", INT32_MAX, "how many connections there may be; those beyond are refused", at_least=1
     )
     connections_max_idle_ms: int = _long(
-        "connections.max.idle.ms",
-        10 * _MINUTE_MS,
-        "a connection without traffic ends after this",
-        unit="ms",
-        at_least=1,
+        "connections.max.idle.ms", 10 * _MINUTE_MS, "a connection without traffic ends after this", at_least=1
     )
     socket_request_max_bytes: int = _number(
-        "socket.request.max.bytes",
-        104_857_600,
-        "the longest request; a longer one ends its connection",
-        unit="bytes",
-        at_least=1,
+        "socket.request.max.bytes", 104_857_600, "the longest request; a longer one ends its connection", at_least=1
     )
     socket_listen_backlog_size: int = _number(
         "socket.listen.backlog.size", 50, "how many connections may wait to be accepted", at_least=1
     )
     connection_failed_authentication_delay_ms: int = _number(
-        "connection.failed.authentication.delay.ms", 100, "a failed login ends its connection after this", unit="ms"
+        "connection.failed.authentication.delay.ms", 100, "a failed login ends its connection after this"
     )
     unstable_api_versions_enable: bool = _row(
         "unstable.api.versions.enable",
@@ -116,12 +111,12 @@ class BrokerProperties:
     auto_create_topics_enable: bool = _row(
         "auto.create.topics.enable", default=True, why="Metadata creates topics that are asked for and are not there"
     )
-    message_max_bytes: int = _number("message.max.bytes", 1_048_588, "the largest record batch taken", unit="bytes")
+    message_max_bytes: int = _number("message.max.bytes", 1_048_588, "the largest record batch taken")
     log_segment_bytes: int = _number(
-        "log.segment.bytes", 1_073_741_824, "a segment file is rolled at this size", unit="bytes", at_least=1_048_576
+        "log.segment.bytes", 1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576
     )
     log_index_interval_bytes: int = _number(
-        "log.index.interval.bytes", 4096, "bytes of log between two entries of the sparse offset index", unit="bytes"
+        "log.index.interval.bytes", 4096, "bytes of log between two entries of the sparse offset index"
     )
 
     transaction_version: int = _number(
@@ -137,27 +132,24 @@ class BrokerProperties:
         "transaction.partition.verification.enable", default=True, why="old clients' partitions are verified (KIP-890)"
     )
     transaction_max_timeout_ms: int = _number(
-        "transaction.max.timeout.ms", 900_000, "the longest transaction.timeout.ms of a producer", unit="ms", at_least=1
+        "transaction.max.timeout.ms", 900_000, "the longest transaction.timeout.ms of a producer", at_least=1
     )
     transactional_id_expiration_ms: int = _number(
         "transactional.id.expiration.ms",
         7 * _DAY_MS,
         "a transactional id that is not used for this long is forgotten",
-        unit="ms",
         at_least=1,
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _number(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
         "pause between two searches for transactions that have timed out",
-        unit="ms",
         at_least=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _number(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         _HOUR_MS,
         "pause between two searches for transactional ids that have expired",
-        unit="ms",
         at_least=1,
     )
     transaction_state_log_num_partitions: int = _number(
@@ -170,34 +162,29 @@ class BrokerProperties:
         "transaction.state.log.segment.bytes",
         104_857_600,
         "a segment file of __transaction_state is rolled at this size",
-        unit="bytes",
         at_least=1,
     )
     add_partitions_to_txn_retry_backoff_ms: int = _number(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
         "the longest pause between two attempts of a leader to add a partition to a transaction",
-        unit="ms",
         at_least=1,
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = _number(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         "how long a leader tries to add a partition while the transaction before is completed",
-        unit="ms",
     )
     producer_id_expiration_ms: int = _number(
         "producer.id.expiration.ms",
         _DAY_MS,
         "a leader forgets a producer id that is not used for this long",
-        unit="ms",
         at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = _number(
         "producer.id.expiration.check.interval.ms",
         600_000,
         "pause between two searches for producer ids that have expired",
-        unit="ms",
         at_least=1,
     )
 
@@ -208,7 +195,6 @@ class BrokerProperties:
         "offsets.topic.segment.bytes",
         104_857_600,
         "a segment file of __consumer_offsets is rolled at this size",
-        unit="bytes",
         at_least=1,
     )
     offsets_retention_minutes: int = _number(
@@ -221,23 +207,21 @@ class BrokerProperties:
         "offsets.retention.check.interval.ms",
         600_000,
         "pause between two searches for offsets that have expired",
-        unit="ms",
         at_least=1,
     )
     offset_metadata_max_bytes: int = _number(
-        "offset.metadata.max.bytes", 4096, "the longest text that a client may commit with an offset", unit="bytes"
+        "offset.metadata.max.bytes", 4096, "the longest text that a client may commit with an offset"
     )
     group_min_session_timeout_ms: int = _number(
-        "group.min.session.timeout.ms", 6000, "the shortest session timeout that a member may ask for", unit="ms"
+        "group.min.session.timeout.ms", 6000, "the shortest session timeout that a member may ask for"
     )
     group_max_session_timeout_ms: int = _number(
-        "group.max.session.timeout.ms", 1_800_000, "the longest session timeout that a member may ask for", unit="ms"
+        "group.max.session.timeout.ms", 1_800_000, "the longest session timeout that a member may ask for"
     )
     group_initial_rebalance_delay_ms: int = _number(
         "group.initial.rebalance.delay.ms",
         3000,
         "how long a group that was empty waits for more members than the first",
-        unit="ms",
     )
     group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
 
@@ -245,11 +229,7 @@ class BrokerProperties:
         "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism"
     )
     sasl_server_max_receive_size: int = _number(
-        "sasl.server.max.receive.size",
-        524_288,
-        "the longest request before the login is done",
-        unit="bytes",
-        at_least=1,
+        "sasl.server.max.receive.size", 524_288, "the longest request before the login is done, in bytes", at_least=1
     )
     ssl_keystore_type: Literal["PEM"] = _row(
         "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one"

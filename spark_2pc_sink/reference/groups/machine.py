@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.groups.members import Group, GroupSettings, Member
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.groups.members import Group, Member
 from spark_2pc_sink.reference.groups.rebalance import (
     answer_syncs,
     complete,
@@ -44,62 +45,64 @@ from spark_2pc_sink.reference.groups.steps import (
 
 #: First JoinGroup version whose client comes back with the member id that it was given (KIP-394).
 MEMBER_ID_REQUIRED_VERSION: Final = 4
+#: How long a member's first join may wait; a constant in Kafka too.
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 #: First JoinGroup version with SkipAssignment (KIP-814).
 SKIP_ASSIGNMENT_VERSION: Final = 9
 
 
 def join(
-    group: Group, request: JoinRequest, settings: GroupSettings, now_ms: int, new_member_id: Callable[[str], str]
+    group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
 ) -> Step:
     """JoinGroup.
 
     Args:
         group: an empty one where the group is new.
         request: what the client asks.
-        settings: of the broker.
+        properties: of the broker.
         now_ms: milliseconds since 1970.
         new_member_id: makes a member id that was never used, from its prefix.
     """
     member_id, step = request.member_id, Step(group)
-    if not group.accepts(member_id, settings.size_max):
+    if not group.accepts(member_id, properties.group_max_size):
         return _refused(remove(step, member_id), request, Code.GROUP_MAX_SIZE_REACHED, "")
     if not group.supports(request.protocol_type, request.protocols):
         return _refused(step, request, Code.INCONSISTENT_GROUP_PROTOCOL, member_id)
     if member_id:
-        return _join_known(step, request, settings, now_ms)
+        return _join_known(step, request, properties, now_ms)
     prefix = request.client_id if request.instance_id is None else request.instance_id
-    return _join_new(step, request, settings, now_ms, new_member_id(prefix))
+    return _join_new(step, request, properties, now_ms, new_member_id(prefix))
 
 
-def _join_known(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int) -> Step:
+def _join_known(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> Step:
     member_id = request.member_id
     if member_id in step.group.pending:
         if request.instance_id is not None:
             # Kafka: IllegalStateException; a static member never gets a pending id.
             return _refused(step, request, Code.UNKNOWN_SERVER_ERROR, "")
-        return _add(step, request, settings, now_ms, member_id)
+        return _add(step, request, properties, now_ms, member_id)
     code = step.group.check_member(member_id, request.instance_id)
     if code is not Code.NONE:
         return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
-    return _join_again(step, request, settings, now_ms)
+    return _join_again(step, request, properties, now_ms)
 
 
 def _refused(step: Step, request: JoinRequest, code: Code, member_id: str) -> Step:
     return step.answered(request.ticket, JoinAnswer(code=code, member_id=member_id))
 
 
-def _join_new(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, member_id: str) -> Step:
+def _join_new(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> Step:
     if request.instance_id is not None:
         holder = step.group.static_member(request.instance_id)
         if holder is not None:
-            return _replace_static(step, request, settings, now_ms, (holder, member_id))
+            return _replace_static(step, request, properties, now_ms, (holder, member_id))
     elif request.version >= MEMBER_ID_REQUIRED_VERSION:
         pending = {**step.group.pending, member_id: now_ms + request.session_timeout_ms}
         return _refused(step.to(replace(step.group, pending=pending)), request, Code.MEMBER_ID_REQUIRED, member_id)
-    return _add(step, request, settings, now_ms, member_id)
+    return _add(step, request, properties, now_ms, member_id)
 
 
-def _add(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, member_id: str) -> Step:
+def _add(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, member_id: str) -> Step:
     group = step.group
     first = group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY
     group = replace(
@@ -117,9 +120,9 @@ def _add(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int,
         protocols=request.protocols,
         join_ticket=request.ticket,
         is_new=True,
-        session_deadline_ms=now_ms + settings.new_member_join_timeout_ms,
+        session_deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
     )
-    return rebalance_or_complete(put(step.to(group), member), settings, now_ms)
+    return rebalance_or_complete(put(step.to(group), member), properties, now_ms)
 
 
 def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
@@ -133,7 +136,7 @@ def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
     return waits_to_join(step, changed, request.ticket)
 
 
-def _join_again(step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int) -> Step:
+def _join_again(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int) -> Step:
     group = step.group
     member = group.members[request.member_id]
     unchanged = member.protocols == request.protocols
@@ -142,11 +145,11 @@ def _join_again(step: Step, request: JoinRequest, settings: GroupSettings, now_m
     if completing or follows:
         # The answer to the first request was lost, or a follower asks again: the generation stands as it is.
         return step.answered(request.ticket, join_answer(group, member.member_id))
-    return rebalance_or_complete(_updated(step, request, member), settings, now_ms)
+    return rebalance_or_complete(_updated(step, request, member), properties, now_ms)
 
 
 def _replace_static(
-    step: Step, request: JoinRequest, settings: GroupSettings, now_ms: int, ids: tuple[Member, str]
+    step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, ids: tuple[Member, str]
 ) -> Step:
     """A static member came back without its member id: it takes the place of the one with its instance id."""
     replaced, member_id = ids
@@ -158,11 +161,11 @@ def _replace_static(
     step = step.to(_renamed(before, replaced.member_id, session_started(heir, now_ms)))
     step = _updated(step, request, step.group.members[member_id])
     if before.state is GroupState.COMPLETING_REBALANCE:
-        return prepare(step, settings, now_ms)
+        return prepare(step, properties, now_ms)
     if before.state is not GroupState.STABLE:
         return complete_if_joined(step, now_ms)
     if step.group.select_protocol() != before.protocol:
-        return rebalance_or_complete(step, settings, now_ms)
+        return rebalance_or_complete(step, properties, now_ms)
     then = ReplacementStored(
         member_id=member_id,
         ticket=request.ticket,
@@ -243,7 +246,7 @@ def seen(group: Group, member_id: str, now_ms: int) -> Group:
 
 
 def leave(
-    group: Group, identities: Iterable[tuple[str, str | None]], settings: GroupSettings, now_ms: int
+    group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now_ms: int
 ) -> tuple[Step, tuple[Code, ...]]:
     """LeaveGroup of (member id, instance id): the step, and a code for each; a static member may come without id."""
     step, codes = Step(group), []
@@ -253,7 +256,7 @@ def leave(
         if found is not None:
             step = remove(step, found)
     if Code.NONE in codes and step.group.state is not GroupState.EMPTY:
-        step = rebalance_or_complete(step, settings, now_ms)
+        step = rebalance_or_complete(step, properties, now_ms)
     return step, tuple(codes)
 
 
@@ -267,24 +270,24 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
     return code, member_id if code is Code.NONE else None
 
 
-def expire(group: Group, settings: GroupSettings, now_ms: int) -> Step:
+def expire(group: Group, properties: BrokerProperties, now_ms: int) -> Step:
     """What the passing of time leads to, every deadline up to now included."""
     step = Step(group)
     for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
         step = _complete_if_last(remove(step, member_id), now_ms)
     for member_id in list(group.members):
-        step = _session_over(step, member_id, settings, now_ms)
+        step = _session_over(step, member_id, properties, now_ms)
     timer = step.group.join_timer
     if timer is not None and timer.deadline_ms <= now_ms:
         initial = timer.initial_delay_ms is not None
-        step = initial_delay_over(step, settings, now_ms) if initial else complete(step, now_ms)
+        step = initial_delay_over(step, properties, now_ms) if initial else complete(step, now_ms)
     sync_deadline_ms = step.group.sync_deadline_ms
     if sync_deadline_ms is not None and sync_deadline_ms <= now_ms:
-        step = _sync_over(step, settings, now_ms)
+        step = _sync_over(step, properties, now_ms)
     return step
 
 
-def _session_over(step: Step, member_id: str, settings: GroupSettings, now_ms: int) -> Step:
+def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_ms: int) -> Step:
     member = step.group.members.get(member_id)
     if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
         return step
@@ -294,7 +297,7 @@ def _session_over(step: Step, member_id: str, settings: GroupSettings, now_ms: i
     step = remove(step, member_id)
     if step.group.state is GroupState.PREPARING_REBALANCE:
         return _complete_if_last(step, now_ms)
-    return rebalance_or_complete(step, settings, now_ms)
+    return rebalance_or_complete(step, properties, now_ms)
 
 
 def _complete_if_last(step: Step, now_ms: int) -> Step:
@@ -303,38 +306,40 @@ def _complete_if_last(step: Step, now_ms: int) -> Step:
     return complete(step, now_ms) if waits else step
 
 
-def _sync_over(step: Step, settings: GroupSettings, now_ms: int) -> Step:
+def _sync_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     missing = step.group.pending_sync
     step = step.to(replace(step.group, sync_deadline_ms=None))
     for member_id in sorted(missing):
         step = remove(step, member_id)
-    return prepare(step, settings, now_ms) if missing else step
+    return prepare(step, properties, now_ms) if missing else step
 
 
-def stored(group: Group, store: Store, code: Code, settings: GroupSettings, now_ms: int) -> Step:
+def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> Step:
     """The record of a store is durable, or could not be stored.
 
     Args:
         group: as it is by now.
         store: what was to be stored.
         code: NONE, or what a client is told instead.
-        settings: of the broker.
+        properties: of the broker.
         now_ms: milliseconds since 1970.
     """
     if isinstance(store.then, AssignmentStored):
-        return _assignment_stored(Step(group), store.then, code, settings, now_ms)
+        return _assignment_stored(Step(group), store.then, code, properties, now_ms)
     if isinstance(store.then, ReplacementStored):
         return _replacement_stored(Step(group), store.then, code)
     return Step(group)
 
 
-def _assignment_stored(step: Step, then: AssignmentStored, code: Code, settings: GroupSettings, now_ms: int) -> Step:
+def _assignment_stored(
+    step: Step, then: AssignmentStored, code: Code, properties: BrokerProperties, now_ms: int
+) -> Step:
     group = step.group
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != then.generation:
         # A rebalance began meanwhile, and has told everybody who waited.
         return step
     if code is not Code.NONE:
-        return rebalance_or_complete(reset_assignment(step, code, now_ms), settings, now_ms)
+        return rebalance_or_complete(reset_assignment(step, code, now_ms), properties, now_ms)
     step = step.to(with_assignment(group, then.assignment))
     step = answer_syncs(step, lambda member: _part(group, member), now_ms)
     return step.to(step.group.moved(GroupState.STABLE, now_ms))
@@ -358,22 +363,9 @@ def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step
     return put(step, replace(member, join_ticket=None))
 
 
-def loaded(group_id: str, value: GroupValue, settings: GroupSettings, now_ms: int) -> Step:
+def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> Step:
     """A group as its last record left it; every member gets a whole session to show itself."""
-    members = [
-        Member(
-            member_id=each.member_id,
-            instance_id=each.instance_id,
-            client_id=each.client_id,
-            client_host=each.client_host,
-            session_timeout_ms=each.session_timeout_ms,
-            rebalance_timeout_ms=each.rebalance_timeout_ms,
-            protocols=((value.protocol or "", each.subscription),),
-            assignment=each.assignment,
-            session_deadline_ms=now_ms + each.session_timeout_ms,
-        )
-        for each in value.members
-    ]
+    members = [session_started(member, now_ms) for member in value.members]
     ids = [member.member_id for member in members]
     group = Group(
         group_id=group_id,
@@ -386,4 +378,4 @@ def loaded(group_id: str, value: GroupValue, settings: GroupSettings, now_ms: in
         members={member.member_id: member for member in members},
     )
     step = Step(replace(group, topics=group.subscribed_topics()))
-    return prepare(step, settings, now_ms) if len(members) > settings.size_max else step
+    return prepare(step, properties, now_ms) if len(members) > properties.group_max_size else step

@@ -25,31 +25,6 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings:
-    """Broker properties that groups depend on; the defaults are Kafka's.
-
-    Args:
-        min_session_timeout_ms: ``group.min.session.timeout.ms``.
-        max_session_timeout_ms: ``group.max.session.timeout.ms``.
-        initial_rebalance_delay_ms: ``group.initial.rebalance.delay.ms``.
-        size_max: ``group.max.size``, members of one group.
-        new_member_join_timeout_ms: how long a member's first join may wait; a constant in Kafka.
-        offset_metadata_max: ``offset.metadata.max.bytes``; Kafka counts characters.
-        offsets_retention_ms: ``offsets.retention.minutes``.
-        retention_check_interval_ms: ``offsets.retention.check.interval.ms``.
-    """
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    size_max: int = 2**31 - 1
-    new_member_join_timeout_ms: int = 300_000
-    offset_metadata_max: int = 4_096
-    offsets_retention_ms: int = 604_800_000
-    retention_check_interval_ms: int = 600_000
-
-
-@dataclass(frozen=True, kw_only=True)
 class Member:
     """One member of a group.
 

@@ -78,7 +78,7 @@ class OffsetService:
     def metadata_fits(self, metadata: str | None) -> bool:
         """False where a client wants more text kept than it may (OFFSET_METADATA_TOO_LARGE); Java counts characters."""
         units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
-        return units <= self._groups.settings.offset_metadata_max
+        return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
         """OffsetCommit; durable when it returns.

@@ -99,10 +99,6 @@ class OffsetTable:
             if _is_expired(group, key, committed.value, now_ms, retention_ms) and not self.is_pending(key)
         ]
 
-    def group_ids(self) -> frozenset[str]:
-        """Groups that have an offset here, committed or pending."""
-        return frozenset((*self._committed, *(key.group_id for key in self._pending_keys())))
-
     def _pending_keys(self) -> Iterator[OffsetKey]:
         return (key for waiting in self._pending.values() for key in waiting)
 

@@ -11,35 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.groups.members import Group, GroupSettings, JoinTimer, Member, Ticket
-from spark_2pc_sink.reference.groups.records import GroupValue, MemberValue
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.groups.members import Group, JoinTimer, Member, Ticket
+from spark_2pc_sink.reference.groups.records import GroupValue
 from spark_2pc_sink.reference.groups.states import PREDECESSORS, GroupState
 from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinedMember, Step, Store, SyncAnswer
 
 
 def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
     """The record of the group as it is, with another assignment where one is given."""
-    parts = {key: member.assignment for key, member in group.members.items()} if assignment is None else assignment
-    members = tuple(
-        MemberValue(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            session_timeout_ms=member.session_timeout_ms,
-            subscription=member.metadata(group.protocol),
-            assignment=parts.get(member.member_id, b""),
-        )
-        for member in group.members.values()
-    )
+    stored = group if assignment is None else with_assignment(group, assignment)
     return GroupValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=group.protocol,
         leader=group.leader,
         state_since_ms=group.state_since_ms,
-        members=members,
+        members=tuple(stored.members.values()),
     )
 
 
@@ -102,21 +90,21 @@ def remove(step: Step, member_id: str) -> Step:
     return step.to(step.group.without(member_id))
 
 
-def rebalance_or_complete(step: Step, settings: GroupSettings, now_ms: int) -> Step:
+def rebalance_or_complete(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     """Begin a rebalance where the state allows it, else see whether the one under way can go on."""
     if step.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
-        return prepare(step, settings, now_ms)
+        return prepare(step, properties, now_ms)
     return complete_if_joined(step, now_ms)
 
 
-def prepare(step: Step, settings: GroupSettings, now_ms: int) -> Step:
+def prepare(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     """Begin a rebalance: whoever waits for an assignment is told to join again."""
     if step.group.state is GroupState.COMPLETING_REBALANCE:
         step = reset_assignment(step, Code.REBALANCE_IN_PROGRESS, now_ms)
     group = replace(step.group, pending_sync=frozenset(), sync_deadline_ms=None)
     if group.state is not GroupState.EMPTY:
         return _complete_or_wait(step.to(group.moved(GroupState.PREPARING_REBALANCE, now_ms)), now_ms)
-    delay_ms = settings.initial_rebalance_delay_ms
+    delay_ms = properties.group_initial_rebalance_delay_ms
     remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
     timer = JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms)
     return step.to(replace(group.moved(GroupState.PREPARING_REBALANCE, now_ms), join_timer=timer))
@@ -142,7 +130,7 @@ def complete_if_joined(step: Step, now_ms: int) -> Step:
     return complete(step, now_ms) if group.all_joined else step
 
 
-def initial_delay_over(step: Step, settings: GroupSettings, now_ms: int) -> Step:
+def initial_delay_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
     """Wait once more where new members came meanwhile and time remains, else end the join phase (KIP-134)."""
     group = step.group
     timer = group.join_timer
@@ -150,7 +138,7 @@ def initial_delay_over(step: Step, settings: GroupSettings, now_ms: int) -> Step
         raise AssertionError("only the first rebalance has an initial delay")
     if not (group.member_added and timer.remaining_ms):
         return complete(step, now_ms)
-    delay_ms = min(settings.initial_rebalance_delay_ms, timer.remaining_ms)
+    delay_ms = min(properties.group_initial_rebalance_delay_ms, timer.remaining_ms)
     remaining_ms = max(timer.remaining_ms - timer.initial_delay_ms, 0)
     following = JoinTimer(now_ms + delay_ms, delay_ms, remaining_ms)
     return step.to(replace(group, member_added=False, join_timer=following))

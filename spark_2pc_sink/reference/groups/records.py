@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from spark_2pc_sink.reference import internal_topics as schemas
+from spark_2pc_sink.reference.groups.members import Member
 
 _PEER: Final = "the log of group offsets"
 #: Kinds of key: OffsetCommitKey, which was 0 once and had the same fields, and GroupMetadataKey.
@@ -114,26 +115,14 @@ class OffsetValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberValue:
-    """A member of a stored generation."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupValue:
     """A generation of a group.
 
     Args:
         protocol_type: '' where there was none.
         state_since_ms: time of the last change of state, or -1.
+        members: of each its names, timeouts, assignment and metadata for ``protocol`` are stored; one that was read
+            has nothing else.
     """
 
     protocol_type: str = ""
@@ -141,7 +130,7 @@ class GroupValue:
     protocol: str | None = None
     leader: str | None = None
     state_since_ms: int = UNKNOWN
-    members: tuple[MemberValue, ...] = ()
+    members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
         """GroupMetadataValue v3."""
@@ -160,7 +149,7 @@ class GroupValue:
                         client_host=member.client_host,
                         rebalance_timeout=member.rebalance_timeout_ms,
                         session_timeout=member.session_timeout_ms,
-                        subscription=member.subscription,
+                        subscription=member.metadata(self.protocol),
                         assignment=member.assignment,
                     )
                     for member in self.members
@@ -183,20 +172,20 @@ class GroupValue:
             protocol=found.protocol,
             leader=found.leader,
             state_since_ms=found.current_state_timestamp,
-            members=tuple(map(_member, found.members)),
+            members=tuple(_member(each, found.protocol or "") for each in found.members),
         )
 
 
-def _member(found: Any) -> MemberValue:
+def _member(found: Any, protocol: str) -> Member:
     # Version 0 had one timeout for both.
     unknown = found.rebalance_timeout == UNKNOWN
-    return MemberValue(
+    return Member(
         member_id=found.member_id,
         instance_id=found.group_instance_id,
         client_id=found.client_id,
         client_host=found.client_host,
         rebalance_timeout_ms=found.session_timeout if unknown else found.rebalance_timeout,
         session_timeout_ms=found.session_timeout,
-        subscription=found.subscription,
+        protocols=((protocol, found.subscription),),
         assignment=found.assignment,
     )

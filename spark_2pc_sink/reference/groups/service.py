@@ -15,7 +15,7 @@ from uuid import uuid4
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupSettings
+from spark_2pc_sink.reference.groups.members import Group
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue
 from spark_2pc_sink.reference.groups.states import GroupState
 from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
@@ -29,19 +29,6 @@ _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
 #: Texts have their length in an int16 in the records of groups. A member id is an instance id and some more.
 TEXT_BYTES_MAX: Final = 32_767 - 64
-
-
-def group_settings(properties: BrokerProperties) -> GroupSettings:
-    """The settings of groups on a broker."""
-    return GroupSettings(
-        min_session_timeout_ms=properties.group_min_session_timeout_ms,
-        max_session_timeout_ms=properties.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=properties.group_initial_rebalance_delay_ms,
-        size_max=properties.group_max_size,
-        offset_metadata_max=properties.offset_metadata_max_bytes,
-        offsets_retention_ms=properties.offsets_retention_minutes * _MINUTE_MS,
-        retention_check_interval_ms=properties.offsets_retention_check_interval_ms,
-    )
 
 
 def random_member_id(prefix: str) -> str:
@@ -63,7 +50,7 @@ class GroupService:
 
     Args:
         store: what is known of groups.
-        settings: of the broker.
+        properties: of the broker.
         now_ms: milliseconds since 1970; sessions are measured by it too.
         new_member_id: makes a member id that was never used, from its prefix.
     """
@@ -71,13 +58,13 @@ class GroupService:
     def __init__(
         self,
         store: GroupStore,
-        settings: GroupSettings,
+        properties: BrokerProperties,
         *,
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str] = random_member_id,
     ) -> None:
         self.store = store
-        self.settings = settings
+        self.properties = properties
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self._background = Background()
@@ -87,13 +74,13 @@ class GroupService:
 
     def load(self) -> None:
         """Read the groups back from their log."""
-        self.store.load(self.settings)
+        self.store.load(self.properties)
 
     def start(self) -> None:
         """Start the timers; every member that was loaded has a whole session before it."""
         for group_id in self.store.groups:
             self._arm(group_id)
-        self._background.every(self.settings.retention_check_interval_ms, self.remove_expired)
+        self._background.every(self.properties.offsets_retention_check_interval_ms, self.remove_expired)
 
     async def stop(self) -> None:
         """End the timers, answer every request that waits with NOT_COORDINATOR, and finish what is under way."""
@@ -125,7 +112,9 @@ class GroupService:
         known = self.store.groups.get(group_id)
         group = known or Group(group_id=group_id, state_since_ms=self._now_ms())
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        step = machine.join(group, replace(request, ticket=ticket), self.settings, self._now_ms(), self._new_member_id)
+        step = machine.join(
+            group, replace(request, ticket=ticket), self.properties, self._now_ms(), self._new_member_id
+        )
         if known is None and not step.stores:
             step = step.storing(Store(GroupValue(state_since_ms=group.state_since_ms)))
         self._take(step)
@@ -134,8 +123,8 @@ class GroupService:
     def _join_refusal(self, group_id: str, request: JoinRequest) -> Code:
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
-        session_ms = request.session_timeout_ms
-        if not self.settings.min_session_timeout_ms <= session_ms <= self.settings.max_session_timeout_ms:
+        properties, session_ms = self.properties, request.session_timeout_ms
+        if not properties.group_min_session_timeout_ms <= session_ms <= properties.group_max_session_timeout_ms:
             return Code.INVALID_SESSION_TIMEOUT
         names = (request.instance_id, request.protocol_type, *(name for name, _ in request.protocols))
         if not all(map(_fits, names)):
@@ -178,7 +167,7 @@ class GroupService:
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(identities)
-        step, codes = machine.leave(group, identities, self.settings, self._now_ms())
+        step, codes = machine.leave(group, identities, self.properties, self._now_ms())
         self._take(step)
         return Code.NONE, codes
 
@@ -216,7 +205,7 @@ class GroupService:
         now_ms = self._now_ms()
         for group in list(self.store.groups.values()):
             offsets = self.store.offsets(group.group_id)
-            expired = offsets.expired(group, now_ms, self.settings.offsets_retention_ms)
+            expired = offsets.expired(group, now_ms, self.properties.offsets_retention_minutes * _MINUTE_MS)
             kept = len(offsets.of_group(group.group_id)) > len(expired)
             done = not kept and not offsets.has_open_transactions(group.group_id)
             deleted = [GroupKey(group.group_id)] if done and group.state is GroupState.EMPTY else []
@@ -256,7 +245,7 @@ class GroupService:
         """Carry out what the passing of time leads to."""
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.expire(group, self.settings, self._now_ms()))
+            self._take(machine.expire(group, self.properties, self._now_ms()))
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +265,7 @@ class GroupService:
             code = await self.store.durable(group_id)
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.stored(group, store, code, self.settings, self._now_ms()))
+            self._take(machine.stored(group, store, code, self.properties, self._now_ms()))
 
 
 def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:

@@ -11,10 +11,11 @@ from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupSettings
+from spark_2pc_sink.reference.groups.members import Group
 from spark_2pc_sink.reference.groups.offsets import OffsetTable
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode_key
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
@@ -128,7 +129,7 @@ class GroupStore:
 
     # --- loading -----------------------------------------------------------------------------------------------------
 
-    def load(self, settings: GroupSettings) -> None:
+    def load(self, properties: BrokerProperties) -> None:
         """Read every partition; must come before anything else.
 
         Raises:
@@ -140,7 +141,7 @@ class GroupStore:
             for record in () if log is None else log.records():
                 self._load_record(index, record, values)
         for group_id, value in values.items():
-            self.groups[group_id] = machine.loaded(group_id, value, settings, self._now_ms()).group
+            self.groups[group_id] = machine.loaded(group_id, value, properties, self._now_ms()).group
 
     def _load_record(self, index: int, record: Record, values: dict[str, GroupValue]) -> None:
         if record.key is None:

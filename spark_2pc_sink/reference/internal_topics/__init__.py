@@ -1,19 +1,21 @@
 """Kafka's internal topics: their names, and their records as bytes by Kafka's own schemas.
 
 The ``.json`` files beside this module are those of Apache Kafka 4.4.0 (``common/message`` in its libraries
-kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class of each. In front of
-every record stands an int16: of a key its kind of record, of a value its version.
+kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class of each, with
+the functions that it generates for requests too: they are called here as its requests do. In front of every record
+stands an int16: of a key its kind of record, of a value its version.
 """
 
 from __future__ import annotations
 
-import io
 import struct
+from functools import cache
 from types import new_class
 from typing import Any, Final
 
 from kafka.protocol.api_data import ApiData
 from kafka.protocol.consumer import metadata as consumer_metadata
+from kafka.protocol.schemas.fields.codecs import EncodeBufferPool
 
 from spark_2pc_sink.errors import RemoteProtocolError
 
@@ -113,34 +115,48 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
         RemoteProtocolError: bytes that do not fit the schema.
     """
     prefix_of(data, peer=peer)
-    rest = io.BytesIO(data[_PREFIX.size :])
+    flexible = kind.flexible_version_q(version)
+    read = kind._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=kind)  # noqa: SLF001
     try:
-        found = kind.decode(rest, version=version, header=False)
+        found, end = read(data, _PREFIX.size)
         _refuse_nulls(found, version)
-    except (ValueError, struct.error) as error:
+    except (ValueError, IndexError, struct.error) as error:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} cannot be read: {error}") from error
-    left = b"" if prefix_only else rest.read()
-    if left:
-        raise RemoteProtocolError(peer=peer, detail=f"{len(left)} bytes after the end of {kind.__name__} v{version}")
+    left = len(data) - end
+    if left < 0:
+        raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} lacks {-left} bytes")
+    if left and not prefix_only:
+        raise RemoteProtocolError(peer=peer, detail=f"{left} bytes after the end of {kind.__name__} v{version}")
     return found
 
 
 def _encode(record: Any, *, prefix: int, version: int) -> bytes:
+    flexible = record.flexible_version_q(version)
+    write = record._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)  # noqa: SLF001
     try:
-        body: bytes = record.encode(version=version, header=False)
+        with EncodeBufferPool.acquire() as buffer:
+            write(record, buffer)
+            return _PREFIX.pack(prefix) + bytes(buffer.result())
     except struct.error as error:
         detail = f"what no {type(record).__name__} can hold: {error}"
         raise RemoteProtocolError(peer="the client", detail=detail) from error
-    return _PREFIX.pack(prefix) + body
 
 
 def _refuse_nulls(record: Any, version: int) -> None:
     """kafka-python reads a null also where the schema has none."""
-    for name, field in record.fields.items():
-        value = getattr(record, name)
-        if value is None and field.tag is None and not field.nullable_for_version_q(version):
-            if field.for_version_q(version):
-                raise ValueError(f"{name} is null")
-        elif field.is_struct_array():
-            for part in value or ():
-                _refuse_nulls(part, version)
+    kind: Any = type(record)
+    required, lists = _checked_fields(kind, version)
+    for name in required:
+        if getattr(record, name) is None:
+            raise ValueError(f"{name} is null")
+    for name in lists:
+        for part in getattr(record, name) or ():
+            _refuse_nulls(part, version)
+
+
+@cache
+def _checked_fields(kind: Any, version: int) -> tuple[list[str], list[str]]:
+    """The fields that are never null in a version, and those that are lists of records."""
+    written = {name: field for name, field in kind.fields.items() if field.tag is None and field.for_version_q(version)}
+    required = [name for name, field in written.items() if not field.nullable_for_version_q(version)]
+    return required, [name for name, field in written.items() if field.is_struct_array()]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.network.dispatch import Reply
 from spark_2pc_sink.reference.network.framing import FrameReader
 from spark_2pc_sink.reference.network.request_channel import ListenerContext, RequestChannel
 from spark_2pc_sink.reference.network.tls import certificate_principal
-from spark_2pc_sink.reference.protocol.dispatch import Reply
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +36,10 @@ LOGIN_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Bounds that broker properties set."""
-
-    connections_max: int
-    request_bytes_max: int
-    login_request_bytes_max: int
-    idle_ms_max: int
-
-
 class Registry(Protocol):
     """Who knows all open connections."""
 
-    limits: Limits
+    properties: BrokerProperties
     scratch: memoryview
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
@@ -75,8 +65,10 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._registry = registry
         self._loop = asyncio.get_running_loop()
-        limits = registry.limits
-        bytes_max = limits.request_bytes_max if listener.users is None else limits.login_request_bytes_max
+        properties = registry.properties
+        bytes_max = properties.socket_request_max_bytes
+        if listener.users is not None:
+            bytes_max = min(properties.sasl_server_max_receive_size, bytes_max)
         self._reader = FrameReader(registry.scratch, frame_bytes_max=bytes_max)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
@@ -100,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
         if not self._registry.has_room:
             self._listener.metrics.connections_refused += 1
-            limit = self._registry.limits.connections_max
+            limit = self._registry.properties.max_connections
             _log.warning("refused %s: max.connections=%d are open, or the server stops", self._peer, limit)
             transport.abort()
             return
@@ -178,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
                 await self._channel.carry_out(frame)
                 self._busy = False
                 if self._channel.logged_in:
-                    self._reader.frame_bytes_max = self._registry.limits.request_bytes_max
+                    self._reader.frame_bytes_max = self._registry.properties.socket_request_max_bytes
             await self._channel.finish()
             if self._reader.broken is not None:
                 self._fail(self._reader.broken)
@@ -282,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _idle_s_max(self) -> float:
-        return self._registry.limits.idle_ms_max / 1000
+        return self._registry.properties.connections_max_idle_ms / 1000
 
     def _is_far_ahead(self) -> bool:
         return len(self._frames) >= REQUESTS_AHEAD_MAX or self._frame_bytes >= BYTES_AHEAD_MAX

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeAlias
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import PlainUsers
 from spark_2pc_sink.reference.coordinator.events import Access
+from spark_2pc_sink.reference.network.dispatch import Call, Dispatcher, Reply
 from spark_2pc_sink.reference.network.sasl import Login, Step
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Api, RequestContext, nothing_waits
-from spark_2pc_sink.reference.protocol.dispatch import Call, Dispatcher, Reply
 
 #: Produce requests under way at a time: what Java producers send ahead (``max.in.flight.requests.per.connection``),
 #: and as many batches as a leader remembers of an idempotent producer.

@@ -8,11 +8,11 @@ from typing import Final
 
 from spark_2pc_sink.reference.config.listeners import Listener
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.connection import Connection, Limits
+from spark_2pc_sink.reference.network.connection import Connection
+from spark_2pc_sink.reference.network.dispatch import Dispatcher
 from spark_2pc_sink.reference.network.framing import SCRATCH_BYTES
 from spark_2pc_sink.reference.network.request_channel import AccessOf, ListenerContext, NetworkMetrics
 from spark_2pc_sink.reference.network.tls import server_context
-from spark_2pc_sink.reference.protocol.dispatch import Dispatcher
 
 #: A client that opens a TLS connection says hello at once.
 TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
@@ -37,7 +37,7 @@ class SocketServer:
 
     def __init__(self, dispatcher: Dispatcher, properties: BrokerProperties, *, access_of: AccessOf) -> None:
         self._dispatcher = dispatcher
-        self._properties = properties
+        self.properties = properties
         self._access_of = access_of
         self._listening = properties.listening
         wants_tls = any(each.protocol.has_tls for each in self._listening)
@@ -51,12 +51,6 @@ class SocketServer:
         self.addresses: list[tuple[str, int]] = []
         self.advertised: list[tuple[str, int]] = []
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.limits = Limits(
-            connections_max=properties.max_connections,
-            request_bytes_max=properties.socket_request_max_bytes,
-            login_request_bytes_max=min(properties.sasl_server_max_receive_size, properties.socket_request_max_bytes),
-            idle_ms_max=properties.connections_max_idle_ms,
-        )
 
     async def start(self) -> None:
         """Bind every listener, then serve.
@@ -95,24 +89,14 @@ class SocketServer:
         await emptied
 
     @property
-    def connection_count(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
-
-    @property
     def has_room(self) -> bool:
         """False while as many are open as may be, and once the server stops."""
-        return len(self._connections) < self.limits.connections_max and not self._stopping
+        return len(self._connections) < self.properties.max_connections and not self._stopping
 
     @property
     def connections(self) -> tuple[Connection, ...]:
         """Those that are open."""
         return tuple(self._connections)
-
-    @property
-    def is_busy(self) -> bool:
-        """True while a connection is open, or something that it asked for is still carried out."""
-        return bool(self._serving)
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
         """A connection has begun; its task may outlive it."""
@@ -134,7 +118,7 @@ class SocketServer:
             lambda: Connection(contexts[0], self),
             listener.endpoint.host or None,
             listener.endpoint.port,
-            backlog=self._properties.socket_listen_backlog_size,
+            backlog=self.properties.socket_listen_backlog_size,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_DEADLINE_S,
             start_serving=False,
@@ -151,7 +135,7 @@ class SocketServer:
                 access_of=self._access_of,
                 metrics=self.metrics,
                 advertised=advertised,
-                users=self._properties.users_of(listener) if listener.protocol.has_sasl else None,
-                failed_login_delay_ms=self._properties.connection_failed_authentication_delay_ms,
+                users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
+                failed_login_delay_ms=self.properties.connection_failed_authentication_delay_ms,
             )
         )

@@ -1,1 +1,1 @@
-"""Requests and responses of the Kafka protocol, and their dispatch to handlers."""
+"""Requests and responses of the Kafka protocol, as handlers see them and as bytes."""

@@ -18,8 +18,8 @@ from spark_2pc_sink.wire.batch_format import (
     MARKER_VALUE,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    EndMarker,
     Record,
+    StoredMarker,
     end_marker,
     read_records,
 )
@@ -49,7 +49,7 @@ def build_marker(
     )
 
 
-def read_marker(batch: bytes, header: BatchHeader) -> EndMarker | None:
+def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
     """The end marker in a control batch; None for control records that end no transaction.
 
     Raises:

@@ -28,16 +28,14 @@ class MarkerWriter:
 
     Args:
         logs: the partitions.
-        now_ms: milliseconds since 1970.
-
-    Attributes:
         on_group_marker: told of each marker in ``__consumer_offsets`` as it is appended, in the order of the log, so
             that the offsets that were pending take effect or are dropped; whoever shows them waits for the disk.
+        now_ms: milliseconds since 1970.
     """
 
-    def __init__(self, logs: Logs, *, now_ms: Callable[[], int]) -> None:
-        self.on_group_marker: GroupMarker | None = None
+    def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:
         self._logs = logs
+        self._on_group_marker = on_group_marker
         self._now_ms = now_ms
 
     async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -53,8 +51,8 @@ class MarkerWriter:
             results[partition] = log.append_marker(marker, now_ms=now_ms)
             if results[partition] == Code.NONE:
                 written[partition] = log
-                if self.on_group_marker is not None and partition.topic == GROUP_OFFSETS:
-                    self.on_group_marker(partition.partition, marker.producer_id, marker.commit)
+                if partition.topic == GROUP_OFFSETS:
+                    self._on_group_marker(partition.partition, marker.producer_id, marker.commit)
         results.update(zip(written, await synced(written.values()), strict=True))
         return results
 

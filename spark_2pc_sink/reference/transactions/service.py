@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from spark_2pc_sink.errors import LocalProtocolError
@@ -88,24 +87,6 @@ class Cluster(Logs, Protocol):
         """A block of producer ids, durable."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intervals:
-    """How often time is looked at, in milliseconds; the names are those of Kafka's properties."""
-
-    abort_timed_out_ms: int = 10_000
-    remove_expired_ms: int = 3_600_000
-    producer_expiration_check_ms: int = 600_000
-
-    @classmethod
-    def of(cls, properties: BrokerProperties) -> Intervals:
-        """The intervals that a broker is configured with."""
-        return cls(
-            abort_timed_out_ms=properties.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            remove_expired_ms=properties.transaction_remove_expired_transaction_cleanup_interval_ms,
-            producer_expiration_check_ms=properties.producer_id_expiration_check_interval_ms,
-        )
-
-
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
     """The coordinator's settings.
 
@@ -131,7 +112,7 @@ class TransactionService:
         cluster: the catalog, with ``__transaction_state`` in it.
         markers: writes the end markers.
         settings: see `settings_of`.
-        intervals: of the timers.
+        properties: say how often time is looked at.
         now_ms: milliseconds since 1970.
 
     Attributes:
@@ -144,7 +125,7 @@ class TransactionService:
         markers: MarkerWriter,
         *,
         settings: Settings,
-        intervals: Intervals,
+        properties: BrokerProperties,
         now_ms: Callable[[], int],
     ) -> None:
         topic = cluster.topic(TRANSACTION_STATE)
@@ -155,7 +136,7 @@ class TransactionService:
         self.state = CoordinatorState.new(settings, partition_count=topic.partitions)
         self._cluster = cluster
         self._markers = markers
-        self._intervals = intervals
+        self._properties = properties
         self._now_ms = now_ms
         self._background = Background()
         self._owed: tuple[Effect, ...] = ()
@@ -186,9 +167,10 @@ class TransactionService:
         """
         owed, self._owed = self._owed, ()
         self._carry_out(owed)
-        self._background.every(self._intervals.abort_timed_out_ms, self.abort_timed_out)
-        self._background.every(self._intervals.remove_expired_ms, self.remove_expired)
-        self._background.every(self._intervals.producer_expiration_check_ms, self.expire_producers)
+        every, how_often = self._background.every, self._properties
+        every(how_often.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
+        every(how_often.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
+        every(how_often.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     async def stop(self) -> None:
         """End the timers, and wait a little for what is under way; the next start takes up the rest."""

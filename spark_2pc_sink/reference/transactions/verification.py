@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from spark_2pc_sink.ids import TopicPartition
@@ -26,45 +25,22 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.transactions.service import TransactionService
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerificationSettings:
-    """What Kafka's properties say of it.
-
-    Args:
-        enabled: ``transaction.partition.verification.enable``; where False, old clients are believed.
-        backoff_ms: ``add.partitions.to.txn.retry.backoff.ms``, the longest pause between two attempts to add.
-        backoff_ms_max: ``add.partitions.to.txn.retry.backoff.max.ms``, for how long is tried.
-    """
-
-    enabled: bool = True
-    backoff_ms: int = 20
-    backoff_ms_max: int = 100
-
-    @classmethod
-    def of(cls, properties: BrokerProperties) -> VerificationSettings:
-        """The settings of a broker."""
-        return cls(
-            enabled=properties.transaction_partition_verification_enable,
-            backoff_ms=properties.add_partitions_to_txn_retry_backoff_ms,
-            backoff_ms_max=properties.add_partitions_to_txn_retry_backoff_max_ms,
-        )
-
-
 class Verification:
     """Asks the coordinator on behalf of partition leaders.
 
     Args:
         service: the coordinator, on this node.
-        settings: see there.
+        properties: ``transaction.partition.verification.enable`` (where False, old clients are believed), and for how
+            long and how often adding is tried.
     """
 
-    def __init__(self, service: TransactionService, settings: VerificationSettings) -> None:
+    def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
-        self._settings = settings
+        self._properties = properties
 
     def asks(self, version: int) -> bool:
         """Whether a Produce request of this version is asked about at all."""
-        return self._settings.enabled or produce_question(version) is Question.ADD
+        return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
@@ -72,7 +48,8 @@ class Verification:
         """The codes of a Produce's partitions, for its producer; 0 lets its leader append.
 
         While the transaction before is being completed (CONCURRENT_TRANSACTIONS), adding is tried again for
-        ``backoff_ms_max``; Kafka looks every ``backoff_ms``, here the completion itself wakes who waits.
+        ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka looks every ``add.partitions.to.txn.retry.backoff.ms``;
+        here the completion itself wakes who waits.
         """
         question = produce_question(version)
         event = _event(question, transactional_id, pair, partitions)
@@ -91,17 +68,18 @@ class Verification:
             partition: of ``__consumer_offsets``.
         """
         question = offsets_question(version)
-        if question is Question.VERIFY and not self._settings.enabled:
+        if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:
             return Code.NONE
         reply = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
         return offsets_code(version, cast("AddPartitionsReply", reply).codes[partition])
 
     async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
-        end_s = now_s() + self._settings.backoff_ms_max / 1000
+        pause_ms = self._properties.add_partitions_to_txn_retry_backoff_ms
+        end_s = now_s() + self._properties.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while _busy(reply) and now_s() < end_s:
             left_ms = (end_s - now_s()) * 1000
-            await self._service.next_change(event.transactional_id, timeout_ms=min(self._settings.backoff_ms, left_ms))
+            await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
             reply = self._service.add(event)
         return reply
 

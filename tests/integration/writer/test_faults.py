@@ -17,7 +17,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import WriterState
 from spark_2pc_sink.testing import kafka_request, wait_until
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.providers import Broker

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import (
     AddPartitionsToTxn,
     Event,
@@ -47,8 +48,8 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.coordinator import FakeCoordinator, FakeTransaction
 from tests.unit.fakes.logs import FakeLog, FakeProducer
 from tests.unit.fakes.topology import STATE_TOPIC, Topology
@@ -124,7 +125,7 @@ class FakeCluster(Topology, FakeCoordinator):
         self._scripts: dict[int, deque[Step]] = {}
         reference: Any = self
         families = (
-            ProduceHandlers(self, Verification(reference, VerificationSettings()), now_ms=self._now_ms),
+            ProduceHandlers(self, Verification(reference, BrokerProperties()), now_ms=self._now_ms),
             FetchHandlers(self),
             ListOffsetsHandlers(self),
             DescribeProducersHandlers(self),
@@ -280,7 +281,8 @@ class FakeCluster(Topology, FakeCoordinator):
         if self._refusal:
             return dict.fromkeys(wanted, self._refusal)
         assert self._serving is not None
-        written = await MarkerWriter(self, now_ms=self._now_ms).write(marker, wanted)
+        writer = MarkerWriter(self, on_group_marker=lambda *_: None, now_ms=self._now_ms)
+        written = await writer.write(marker, wanted)
         for partition in wanted:
             self.markers.append((self._serving.node_id, self._serving.version, partition, marker))
             for shown in self.partitions[partition].shown or ():

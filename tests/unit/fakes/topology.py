@@ -13,7 +13,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.logs import FakeLog
 from tests.unit.fakes.wire import SASL_AUTHENTICATE, SASL_HANDSHAKE, Listener, Received
 

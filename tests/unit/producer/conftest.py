@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.reference.coordinator import Profile
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.producer.support import PAIR, options_for

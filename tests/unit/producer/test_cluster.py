@@ -17,8 +17,8 @@ from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutEr
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up, keep_silent, lose_answer
 from tests.unit.producer.support import T0, options_for
@@ -231,7 +231,7 @@ def test_call_asks_until_somebody_answers(fake: FakeCluster, cluster: Cluster) -
         lambda version: messages.find_coordinator_request("x", version=version),
         cluster.deadline(),
     )
-    assert messages.read_find_coordinator(response).node_id == 0
+    assert responses.read_find_coordinator(response).node_id == 0
 
 
 def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import answer
 from tests.unit.producer.support import T0, T1, data, marker

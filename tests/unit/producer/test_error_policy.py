@@ -21,7 +21,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, answer

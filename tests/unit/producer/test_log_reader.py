@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, Unknown
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.log_reader import Marker, find_marker
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import Received, answer, hang_up

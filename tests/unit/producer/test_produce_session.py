@@ -25,9 +25,9 @@ from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

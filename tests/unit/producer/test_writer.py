@@ -23,7 +23,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import RULES, Operation, WriterState
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import Received, answer, hang_up

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import answer, hang_up, keep_silent
 from tests.unit.producer.support import T0, T1, options_for

@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownErr
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import Operation, WriterState
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer

@@ -26,6 +26,7 @@ from kafka.protocol.producer import (
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
@@ -42,8 +43,8 @@ from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContex
 from spark_2pc_sink.reference.storage.files import MemoryFile
 from spark_2pc_sink.reference.storage.group_sync import INLINE_SECONDS_MAX
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
-from spark_2pc_sink.reference.transactions.service import Intervals, TransactionService
-from spark_2pc_sink.reference.transactions.verification import Verification, VerificationSettings
+from spark_2pc_sink.reference.transactions.service import TransactionService
+from spark_2pc_sink.reference.transactions.verification import Verification
 from tests.unit.reference.waiting import DEADLINE_S, until
 
 TID = "orders"
@@ -207,19 +208,21 @@ class FakeCluster:
 class Node:
     """A started node."""
 
-    def __init__(self, disk: Disk, settings: Settings, verification: VerificationSettings | None) -> None:
+    def __init__(self, disk: Disk, settings: Settings, verification: BrokerProperties | None) -> None:
+        properties = verification or BrokerProperties()
         self.now_ms = START_MS
         self.disk = disk
         self.cluster = FakeCluster(disk, transaction_version=settings.transaction_version)
-        self.markers = MarkerWriter(self.cluster, now_ms=self.clock)
         #: How many Produce requests have let the next one of their connection begin.
         self.appended = 0
         self.group_markers: list[tuple[int, int, bool]] = []
-        self.markers.on_group_marker = lambda *marker: self.group_markers.append(marker)
-        self.service = TransactionService(
-            self.cluster, self.markers, settings=settings, intervals=Intervals(), now_ms=self.clock
+        self.markers = MarkerWriter(
+            self.cluster, on_group_marker=lambda *marker: self.group_markers.append(marker), now_ms=self.clock
         )
-        self.verification = Verification(self.service, verification or VerificationSettings())
+        self.service = TransactionService(
+            self.cluster, self.markers, settings=settings, properties=properties, now_ms=self.clock
+        )
+        self.verification = Verification(self.service, properties)
         self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
         self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
         self.fetching = FetchHandlers(self.cluster)
@@ -390,7 +393,7 @@ async def node(
     disk: Disk | None = None,
     *,
     settings: Settings | None = None,
-    verification: VerificationSettings | None = None,
+    verification: BrokerProperties | None = None,
 ) -> AsyncIterator[Node]:
     """A node that is loaded and started, and stopped at the end."""
     running = Node(disk or Disk(), settings or Settings(two_phase_commit_enable=True), verification)

@@ -20,7 +20,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.transactions import TransactionTool
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.logs import FakeProducer

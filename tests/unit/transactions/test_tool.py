@@ -22,7 +22,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
 from spark_2pc_sink.transactions.hanging import why_hanging
 from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.logs import FakeProducer

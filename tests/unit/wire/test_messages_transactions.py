@@ -9,9 +9,8 @@ from kafka.protocol.producer import WriteTxnMarkersResponse
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import messages
-from spark_2pc_sink.wire.api_versions import check_version
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api, check_version
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_3 = TopicPartition("orders", 3)
@@ -107,7 +106,7 @@ def test_read_write_txn_markers(version: int) -> None:
     response.with_header(correlation_id=7)
     data = bytes(response.encode(header=True, framed=True))
     read = type(response).decode(data, version=version, header=True, framed=True)
-    assert messages.read_write_txn_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
+    assert responses.read_write_txn_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
 
 
 def test_a_version_that_is_not_spoken_is_refused() -> None:

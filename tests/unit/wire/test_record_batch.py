@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire import record_batch
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, EndMarker, next_sequence
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, StoredMarker, next_sequence
 from spark_2pc_sink.wire.compression import Compression
 from spark_2pc_sink.wire.record_batch import (
     DecodedBatch,
@@ -210,7 +210,7 @@ def test_end_markers_are_read(kind: int, expected: bool) -> None:
     data = control_batch(kind)
     batch = decode_one(data)
     assert (batch.control, batch.transactional) == (True, True)
-    assert batch.marker == EndMarker(expected, coordinator_epoch=7)
+    assert batch.marker == StoredMarker(expected, coordinator_epoch=7)
     theirs = next(iter(MemoryRecords(data).next_batch()))
     assert (theirs.abort, theirs.commit) == (not expected, expected)
 

@@ -170,6 +170,7 @@ BROKEN = {
     "key of version 1": lambda: decode_key(b"\x00\x01" + encode_key("orders")[2:]),
     "key without a version": lambda: key_version(b"\x00"),
     "key with a tail": lambda: decode_key(encode_key("orders") + b"\x00"),
+    "key that is cut off": lambda: decode_key(encode_key("orders")[:-3]),
     "key that is not UTF-8": lambda: decode_key(b"\x00\x00\x00\x01\xff"),
     "a string of negative length": lambda: decode_key(b"\x00\x00\xff\xff"),
     "a varint without an end": lambda: TransactionLogValue.decode(EMPTY.encode(1)[:17] + b"\xff" * 9),

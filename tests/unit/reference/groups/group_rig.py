@@ -14,8 +14,8 @@ from kafka.protocol import admin, consumer, producer
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.members import GroupSettings
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.store import GroupStore
@@ -73,9 +73,11 @@ class FakeVerification:
 class GroupRig:
     """A broker's worth of groups. Time stands still unless the test moves ``now_ms``."""
 
-    def __init__(self, settings: GroupSettings | None = None, cluster: FakeCluster | None = None) -> None:
+    def __init__(self, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None) -> None:
         self.now_ms = START_MS
-        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1_000)
+        self.settings = settings or BrokerProperties(
+            group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000
+        )
         self.cluster = cluster or FakeCluster()
         self.verification = FakeVerification()
         self.context = RequestContext(version=0, client_id="c")
@@ -125,7 +127,7 @@ class GroupRig:
 
 @asynccontextmanager
 async def running_groups(
-    *, settings: GroupSettings | None = None, cluster: FakeCluster | None = None
+    *, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None
 ) -> AsyncIterator[GroupRig]:
     """A broker's worth of groups, ended in an orderly way."""
     rig = GroupRig(settings, cluster)

@@ -6,8 +6,9 @@ from itertools import count
 from typing import Any
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupSettings
+from spark_2pc_sink.reference.groups.members import Group
 from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
 
 CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
@@ -16,8 +17,8 @@ CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
 class GroupScript:
     """One group; tickets are the numbers of the requests, in the order in which they were made."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
-        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+    def __init__(self, settings: BrokerProperties | None = None) -> None:
+        self.settings = settings or BrokerProperties(group_initial_rebalance_delay_ms=0)
         self.group = Group(group_id="g")
         self.now_ms = 0
         self.answers: dict[object, JoinAnswer | SyncAnswer] = {}

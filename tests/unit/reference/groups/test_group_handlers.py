@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
-from spark_2pc_sink.reference.groups.members import GroupSettings
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import GroupRig, running_groups
 
@@ -229,7 +229,7 @@ async def test_two_members_share_by_way_of_the_leader() -> None:
 
 
 async def test_a_full_group() -> None:
-    async with running_groups(settings=GroupSettings(initial_rebalance_delay_ms=0, size_max=1)) as rig:
+    async with running_groups(settings=BrokerProperties(group_initial_rebalance_delay_ms=0, group_max_size=1)) as rig:
         await stable(rig)
         answer = await rig.ask("JoinGroup", 9, **messages.join())
         assert (answer["error_code"], answer["member_id"]) == (81, "")

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import GroupSettings
 from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.records import GroupValue
 from spark_2pc_sink.reference.groups.states import GroupState
 from tests.unit.reference.groups.group_script import CONSUMER, GroupScript
 from tests.unit.reference.groups.messages import SUBSCRIPTION
@@ -217,7 +218,7 @@ def test_the_protocol_is_one_that_all_can_do_and_most_prefer() -> None:
 
 def test_a_full_group_takes_nobody() -> None:
     """KIP-389: 'the JoinGroup request is rejected with GROUP_MAX_SIZE_REACHED'."""
-    script = GroupScript(GroupSettings(initial_rebalance_delay_ms=0, size_max=1))
+    script = GroupScript(BrokerProperties(group_initial_rebalance_delay_ms=0, group_max_size=1))
     (one,) = script.stable()
     answer = script.joined(script.ask_join())
     assert (answer.code, answer.member_id) == (Code.GROUP_MAX_SIZE_REACHED, "")
@@ -319,7 +320,7 @@ def test_members_that_joined_and_do_not_sync_are_removed() -> None:
 
 def test_the_first_rebalance_waits_for_more_members() -> None:
     """KIP-134: the delay is repeated while new members come, up to the rebalance timeout."""
-    script = GroupScript(GroupSettings(initial_rebalance_delay_ms=3_000))
+    script = GroupScript(BrokerProperties(group_initial_rebalance_delay_ms=3_000))
     _, first = script.new_member(rebalance_timeout_ms=7_000)
     script.pass_ms(2_000)
     _, second = script.new_member(rebalance_timeout_ms=7_000)
@@ -356,7 +357,7 @@ def test_a_member_that_leaves_is_told_on_the_requests_that_wait() -> None:
 def test_a_loaded_group_goes_on_where_it_was() -> None:
     script = GroupScript()
     one, two = script.stable(2)
-    value = group_value(script.group)
+    value = GroupValue.decode(group_value(script.group).encode())
     loaded = machine.loaded("g", value, script.settings, 50_000).group
     assert (loaded.state, loaded.generation, loaded.leader, loaded.protocol) == (GroupState.STABLE, 1, one, "range")
     assert {key: member.assignment for key, member in loaded.members.items()} == {

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import GroupSettings, Protocols
+from spark_2pc_sink.reference.groups.members import Protocols
 from spark_2pc_sink.reference.groups.rebalance import group_value
 from spark_2pc_sink.reference.groups.records import GroupValue
 from spark_2pc_sink.reference.groups.states import GroupState
@@ -41,7 +42,7 @@ class Recorder(GroupScript):
     """Keeps what every generation was said to be, and what the leaders assigned."""
 
     def __init__(self) -> None:
-        super().__init__(GroupSettings(initial_rebalance_delay_ms=3_000, size_max=4))
+        super().__init__(BrokerProperties(group_initial_rebalance_delay_ms=3_000, group_max_size=4))
         self.generations: dict[int, tuple[str | None, str]] = {}
         self.assigned: dict[tuple[int, str], set[bytes]] = {}
         self.asked_at_ms: dict[int, int] = {}
@@ -174,10 +175,10 @@ class GroupRules(RuleBasedStateMachine):
         group = self.script.group
         if group.state is not GroupState.STABLE:
             return
-        value = group_value(group)
-        loaded = machine.loaded("g", GroupValue.decode(value.encode()), GroupSettings(), 0).group
+        stored = group_value(group).encode()
+        loaded = machine.loaded("g", GroupValue.decode(stored), BrokerProperties(), 0).group
         assert (loaded.state, loaded.generation, loaded.leader) == (group.state, group.generation, group.leader)
-        assert group_value(loaded) == value
+        assert group_value(loaded).encode() == stored
 
     def teardown(self) -> None:
         """Nobody does anything more: records become durable, time passes, and everybody is answered."""

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.groups.members import Member
 from spark_2pc_sink.reference.groups.records import (
     GroupKey,
     GroupValue,
-    MemberValue,
     OffsetKey,
     OffsetValue,
     decode_key,
@@ -59,14 +59,14 @@ KAFKA_RECORDS = [
             leader="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
             state_since_ms=0x1A1FF44D2DF,
             members=(
-                MemberValue(
+                Member(
                     member_id="a-4e49ff3b-3af1-442a-b343-58281ccbe30c",
                     instance_id="a",
                     client_id="c",
                     client_host="/127.0.0.1",
                     rebalance_timeout_ms=20_000,
                     session_timeout_ms=10_000,
-                    subscription=SUBSCRIPTION,
+                    protocols=(("range", SUBSCRIPTION),),
                     assignment=b"A",
                 ),
             ),

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups.members import GroupSettings
-from spark_2pc_sink.reference.groups.service import group_settings, random_member_id
+from spark_2pc_sink.reference.groups.service import random_member_id
 from spark_2pc_sink.reference.groups.states import GroupState
 from spark_2pc_sink.reference.groups.steps import JoinRequest
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
@@ -144,7 +143,9 @@ async def test_a_new_group_is_written_down_at_once() -> None:
 
 async def test_deadlines_are_met_by_themselves() -> None:
     """The member that does not come is missed by the timer alone; this test moves no clock."""
-    async with running_groups(settings=GroupSettings(initial_rebalance_delay_ms=1, min_session_timeout_ms=1)) as rig:
+    async with running_groups(
+        settings=BrokerProperties(group_initial_rebalance_delay_ms=1, group_min_session_timeout_ms=1)
+    ) as rig:
         loop = asyncio.get_running_loop()
         rig.service._now_ms = lambda: int(loop.time() * 1000)
         one = (await rig.ask("JoinGroup", 3, **messages.join(session_timeout_ms=50)))["member_id"]
@@ -259,10 +260,6 @@ async def test_texts_that_no_record_could_hold_are_refused() -> None:
         ):
             assert (await rig.service.join("g", refused)).code == -1
         assert rig.service.store.groups == {}
-
-
-def test_settings_come_from_the_brokers_properties() -> None:
-    assert group_settings(BrokerProperties()) == replace(GroupSettings())
 
 
 def test_member_ids_are_new_every_time() -> None:

@@ -10,11 +10,11 @@ from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
-from spark_2pc_sink.reference.transactions.verification import VerificationSettings
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
 from tests.unit.reference.seeds import known
@@ -323,7 +323,7 @@ async def test_an_old_client_that_added_its_partition_may_write(version: int) ->
 
 
 async def test_an_old_client_is_believed_where_verification_is_off() -> None:
-    async with node(known(), verification=VerificationSettings(enabled=False)) as running:
+    async with node(known(), verification=BrokerProperties(transaction_partition_verification_enable=False)) as running:
         running.cluster.settings = LogSettings(verification=False)
         assert await running.write(PAIR, version=11) == 0
         found = running.service.state.get(TID)
@@ -346,7 +346,12 @@ async def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None
 
 async def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:
     """KIP-890: the leader tries again while the coordinator answers CONCURRENT_TRANSACTIONS."""
-    async with node(known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000)) as running:
+    async with node(
+        known(),
+        verification=BrokerProperties(
+            add_partitions_to_txn_retry_backoff_ms=5_000, add_partitions_to_txn_retry_backoff_max_ms=10_000
+        ),
+    ) as running:
         for epoch in range(5, 25):
             assert await running.write((42, epoch)) == 0
             ended = await running.end((42, epoch))
@@ -358,7 +363,12 @@ async def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -
 @pytest.mark.parametrize(("version", "code", "asked_max"), [(12, 51, 6), (11, 19, 1), (10, 19, 1)])
 async def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: int, asked_max: int) -> None:
     """Only the implicit add is tried again: as long as the property says, with a pause in between."""
-    async with node(known(), verification=VerificationSettings(backoff_ms=10, backoff_ms_max=40)) as running:
+    async with node(
+        known(),
+        verification=BrokerProperties(
+            add_partitions_to_txn_retry_backoff_ms=10, add_partitions_to_txn_retry_backoff_max_ms=40
+        ),
+    ) as running:
         assert await running.write(PAIR) == 0
         running.disk.append_error = "t-0"
         assert (await running.end(PAIR)).error_code == 0
@@ -370,7 +380,12 @@ async def test_the_leader_gives_up_when_it_takes_too_long(version: int, code: in
 
 
 async def test_a_topic_deleted_while_the_coordinator_is_asked() -> None:
-    async with node(known(), verification=VerificationSettings(backoff_ms=5_000, backoff_ms_max=10_000)) as running:
+    async with node(
+        known(),
+        verification=BrokerProperties(
+            add_partitions_to_txn_retry_backoff_ms=5_000, add_partitions_to_txn_retry_backoff_max_ms=10_000
+        ),
+    ) as running:
         assert await running.write(PAIR) == 0
         running.disk.stop_in = "t-0"
         assert (await running.end(PAIR)).error_code == 0

@@ -60,7 +60,7 @@ async def test_garbage_ends_only_its_own_connection_with_one_line(
             assert await client.ends() == b""
             assert await bystander.works()
             assert server.metrics.protocol_errors == 1
-            await until(lambda: server.connection_count == 1)
+            await until(lambda: len(server.connections) == 1)
     (line,) = caplog.messages
     assert reason in line
     assert "127.0.0.1:" in line
@@ -75,7 +75,7 @@ async def test_a_frame_that_is_cut_off_ends_the_connection_in_silence(
         client.writer.write(sent)
         client.writer.write_eof()
         assert await client.ends() == b""
-        await until(lambda: server.connection_count == 0)
+        await until(lambda: not server.connections)
     assert caplog.messages == []
 
 
@@ -134,7 +134,7 @@ async def test_a_handler_that_fails_ends_the_connection_without_half_an_answer(
         client.send(metadata_request(), METADATA_VERSION, 2)
         assert await client.ends() == b""
         assert await bystander.works()
-        await until(lambda: server.connection_count == 1)
+        await until(lambda: len(server.connections) == 1)
         assert len(begun) == 1
         ours = isinstance(error, KeyError)
         assert (server.metrics.handler_errors, server.metrics.protocol_errors) == (int(ours), int(not ours))
@@ -197,7 +197,7 @@ async def test_a_slow_reader_that_goes_away_leaves_nothing_behind() -> None:
             slow.send(fetch_request(), 4, number)
         await until(lambda: len(begun) == 1)
         slow.reset()
-        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        await until(lambda: not server.connections and not server._serving)
         assert len(begun) == 1
 
 
@@ -245,7 +245,7 @@ async def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> Non
         client.writer.write(sent)
         assert await client.ends() == b""
         assert server.metrics.connections_idle == 1
-        await until(lambda: server.connection_count == 0)
+        await until(lambda: not server.connections)
 
 
 async def test_a_client_that_reads_nothing_for_too_long_is_closed() -> None:
@@ -256,7 +256,7 @@ async def test_a_client_that_reads_nothing_for_too_long_is_closed() -> None:
         request.with_header(1, "test")
         slow.sendall(bytes(request.encode(version=4, header=True, framed=True)))
         await until(lambda: server.metrics.connections_idle == 1)
-        await until(lambda: server.connection_count == 0)
+        await until(lambda: not server.connections)
         slow.close()
 
 
@@ -268,7 +268,7 @@ async def test_a_client_that_breaks_the_protocol_and_reads_nothing_is_cut_off(mo
         slow.send(fetch_request(), 4)
         await until(lambda: len(begun) == 1)
         slow.writer.write(struct.pack(">i", -1))
-        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        await until(lambda: not server.connections and not server._serving)
         assert server.metrics.protocol_errors == 1
 
 
@@ -308,9 +308,9 @@ async def test_a_lost_client_ends_what_only_reads_and_nothing_else(only_reads: b
         client.send(metadata_request(), METADATA_VERSION)
         await begun.wait()
         client.reset()
-        await until(lambda: server.connection_count == 0)
+        await until(lambda: not server.connections)
         release.set()
-        await until(lambda: not server.is_busy)
+        await until(lambda: not server._serving)
         assert ended == ["cancelled" if only_reads else "finished"]
 
 
@@ -327,4 +327,4 @@ async def test_the_end_of_the_stream_ends_a_long_poll() -> None:
         await begun.wait()
         client.writer.write_eof()
         assert await client.ends() == b""
-        await until(lambda: not server.is_busy)
+        await until(lambda: not server._serving)

@@ -162,7 +162,7 @@ async def test_a_produce_that_fails_ends_the_connection_after_the_replies_before
         assert await client.correlation_ids(1) == [ord("a")]
         assert await client.ends() == b""
         assert server.metrics.handler_errors == 1
-        await until(lambda: not server.is_busy)
+        await until(lambda: not server._serving)
         assert "metadata" not in disk.log
 
 
@@ -173,9 +173,9 @@ async def test_produces_of_a_lost_client_are_finished() -> None:
         send(client, "a", "b")
         await until(lambda: "append b" in disk.log)
         client.reset()
-        await until(lambda: server.connection_count == 0)
+        await until(lambda: not server.connections)
         disk.sync("a", "b")
-        await until(lambda: not server.is_busy)
+        await until(lambda: not server._serving)
         assert disk.log[-2:] == ["durable a", "durable b"]
 
 

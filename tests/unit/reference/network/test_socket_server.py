@@ -29,13 +29,13 @@ from tests.unit.reference.waiting import until
 async def test_two_hundred_idle_connections_cost_little_and_hinder_nobody() -> None:
     async with serving(metadata(empty_metadata)) as server:
         clients = [await Client.connect(server) for _ in range(200)]
-        await until(lambda: server.connection_count == 200)
+        await until(lambda: len(server.connections) == 200)
         assert sum(each.buffered_bytes for each in server.connections) == 0
         assert await clients[0].works()
         assert await clients[199].works()
         for client in clients:
             client.writer.close()
-        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        await until(lambda: not server.connections and not server._serving)
         assert server.metrics.connections_accepted == 200
 
 
@@ -47,9 +47,9 @@ async def test_connections_beyond_the_limit_are_refused_until_one_ends(caplog: p
             assert await second.works()
             third = await Client.connect(server)
             assert await third.ends() == b""
-            assert (server.metrics.connections_refused, server.connection_count) == (1, 2)
+            assert (server.metrics.connections_refused, len(server.connections)) == (1, 2)
             await first.close()
-            await until(lambda: server.connection_count == 1)
+            await until(lambda: len(server.connections) == 1)
             fourth = await Client.connect(server)
             assert await fourth.works()
     (line,) = caplog.messages
@@ -104,7 +104,7 @@ async def test_who_was_accepted_just_before_a_stop_is_refused() -> None:
     async with serving() as server:
         late = socket.create_connection(server.addresses[0])  # waits in the backlog: the loop has not run since
         await server.stop(deadline_s=5)
-        await until(lambda: server.connection_count == 0 and not server.is_busy)
+        await until(lambda: not server.connections and not server._serving)
         late.close()
 
 

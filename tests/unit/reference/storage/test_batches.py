@@ -17,7 +17,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.storage.batches import build_batch, checksum, inspect, stamp_batch, whole
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.records import build_marker, decode_records, encode_records, read_marker
-from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, EndMarker, read_header
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, StoredMarker, read_header
 from spark_2pc_sink.wire.compression import Compression, compress
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.unit.reference.batches import NOW_MS, client_batch, read_back, seen
@@ -179,11 +179,11 @@ def test_an_end_marker_is_what_consumers_take_for_one(commit: bool) -> None:
     """KIP-98, "Control Records"."""
     batch = build_marker(producer_id=5, producer_epoch=3, commit=commit, coordinator_epoch=2, timestamp_ms=NOW_MS)
     (decoded,) = decode_record_batches(batch)
-    assert decoded.marker == EndMarker(commit, 2)
+    assert decoded.marker == StoredMarker(commit, 2)
     assert (decoded.transactional, decoded.control, decoded.base_sequence) == (True, True, -1)
     (read,) = read_back(batch)
     assert read.is_control_batch
-    assert read_marker(batch, read_header(batch)) == EndMarker(commit, 2)
+    assert read_marker(batch, read_header(batch)) == StoredMarker(commit, 2)
 
 
 def test_other_control_records_end_nothing() -> None:

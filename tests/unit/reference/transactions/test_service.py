@@ -26,7 +26,7 @@ from spark_2pc_sink.reference.coordinator import (
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
-from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, Intervals, TransactionService, settings_of
+from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, TransactionService, settings_of
 from tests.unit.reference.coordinator.driver import RELEASED, metadata
 from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
 from tests.unit.reference.seeds import seeded
@@ -256,11 +256,6 @@ async def test_groups_hear_of_a_marker_in_their_partition_when_it_is_durable() -
         running.disk.append_error = ""
         assert await running.settled() == "CompleteAbort"
         assert running.group_markers == [(2, 42, False)]
-        running.markers.on_group_marker = None
-        event = replace(event, producer_epoch=6, partitions=(offsets,))
-        assert await running.service.submit(event) == AddPartitionsReply(TID, ((offsets, Code.NONE),))
-        assert (await running.end((42, 6))).error_code == 0
-        assert await running.settled() == "CompleteCommit"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -305,7 +300,10 @@ async def test_leaders_forget_unused_producers() -> None:
 
 async def test_the_timers_run_by_themselves_until_the_end() -> None:
     running = Node(Disk(), Settings(), verification=None)
-    running.service._intervals = Intervals(abort_timed_out_ms=1, remove_expired_ms=1)
+    running.service._properties = BrokerProperties(
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=1,
+        transaction_remove_expired_transaction_cleanup_interval_ms=1,
+    )
     await running.service.load()
     running.service.start()
     made = await running.init()
@@ -468,7 +466,7 @@ async def test_without_the_state_topic_there_is_no_coordinator() -> None:
     del running.disk.topics[TRANSACTION_STATE]
     with pytest.raises(LocalProtocolError, match=TRANSACTION_STATE):
         TransactionService(
-            running.cluster, running.markers, settings=RELEASED, intervals=Intervals(), now_ms=running.clock
+            running.cluster, running.markers, settings=RELEASED, properties=BrokerProperties(), now_ms=running.clock
         )
 
 
@@ -479,18 +477,12 @@ def test_settings_and_intervals_come_from_the_properties() -> None:
             "transaction.two.phase.commit.enable": "true",
             "transaction.max.timeout.ms": "1000",
             "transactional.id.expiration.ms": "2000",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3",
-            "transaction.remove.expired.transaction.cleanup.interval.ms": "4",
-            "producer.id.expiration.check.interval.ms": "5",
         }
     )
     settings = settings_of(properties, transaction_version=1, offsets_partition_count=7)
     assert (settings.profile.name, settings.two_phase_commit_enable) == ("KEEP_PREPARED", True)
     assert (settings.transaction_version, settings.offsets_partition_count) == (1, 7)
     assert (settings.transaction_max_timeout_ms, settings.transactional_id_expiration_ms) == (1000, 2000)
-    assert Intervals.of(properties) == Intervals(
-        abort_timed_out_ms=3, remove_expired_ms=4, producer_expiration_check_ms=5
-    )
     defaults = settings_of(BrokerProperties(), transaction_version=2, offsets_partition_count=50)
     assert defaults == replace(Settings(), two_phase_commit_enable=False)
 

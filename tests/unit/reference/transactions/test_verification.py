@@ -8,24 +8,11 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import TransactionState
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.transactions.verification import VerificationSettings
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import TID, node
 from tests.unit.reference.seeds import seeded
 
 OFFSETS = TopicPartition("__consumer_offsets", 1)
-
-
-def test_the_settings_come_from_the_properties() -> None:
-    assert VerificationSettings.of(BrokerProperties()) == VerificationSettings()
-    changed = BrokerProperties.from_mapping(
-        {
-            "transaction.partition.verification.enable": "false",
-            "add.partitions.to.txn.retry.backoff.ms": "3",
-            "add.partitions.to.txn.retry.backoff.max.ms": "4",
-        }
-    )
-    assert VerificationSettings.of(changed) == VerificationSettings(enabled=False, backoff_ms=3, backoff_ms_max=4)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +23,7 @@ async def test_offsets_are_added_for_new_clients_and_verified_for_old_ones(
     version: int, enabled: bool, code: int, added: bool
 ) -> None:
     disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
-    async with node(disk, verification=VerificationSettings(enabled=enabled)) as running:
+    async with node(disk, verification=BrokerProperties(transaction_partition_verification_enable=enabled)) as running:
         assert await running.verification.for_offsets(version, TID, Pair(42, 5), OFFSETS) == code
         found = running.service.state.get(TID)
         assert found is not None

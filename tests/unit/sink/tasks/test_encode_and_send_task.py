@@ -18,7 +18,7 @@ from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
-from spark_2pc_sink.wire.messages import Api
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer

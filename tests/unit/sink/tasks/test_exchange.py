@@ -31,8 +31,8 @@ from spark_2pc_sink.sink.contract.topics import Connections, Topics, worker_conn
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_send_task
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.messages import Api
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.harness.record_batches import section_of

@@ -10,8 +10,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
+from spark_2pc_sink.reference.network.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
     dispatcher,

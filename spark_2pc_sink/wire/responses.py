@@ -1,4 +1,7 @@
-"""The reading half of `spark_2pc_sink.wire.messages`: decoded responses into our own values."""
+"""Responses of brokers, decoded by kafka-python, into values of `spark_2pc_sink.wire.replies`.
+
+For each API there is a function ``read_<api>``. Nothing here judges: an error code is passed on as it is.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,7 @@ def read_metadata(response: KafkaResponse) -> replies.MetadataReply:
     return replies.MetadataReply(
         error_code=response.error_code,
         cluster_id=response.cluster_id,
-        controller_id=response.controller_id,
-        brokers=tuple(replies.Broker(node.node_id, node.host, node.port, node.rack) for node in response.brokers),
+        brokers=tuple(replies.Broker(node.node_id, node.host, node.port) for node in response.brokers),
         topics=tuple(
             replies.TopicMetadata(
                 error_code=topic.error_code,
@@ -92,37 +94,31 @@ def read_init_producer_id(response: KafkaResponse) -> replies.InitProducerIdRepl
     )
 
 
-def read_add_partitions(response: KafkaResponse) -> replies.AddPartitionsReply:
-    """Read AddPartitionsToTxn version 3."""
-    return replies.AddPartitionsReply(
-        {
-            TopicPartition(topic.name, part.partition_index): part.partition_error_code
-            for topic in response.results_by_topic_v3_and_below
-            for part in topic.results_by_partition
-        }
-    )
+def read_add_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
+    """Read AddPartitionsToTxn version 3: the error code of each partition that was to join the transaction."""
+    return {
+        TopicPartition(topic.name, part.partition_index): part.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
 
 
-def read_produce(response: KafkaResponse) -> replies.ProduceReply:
-    """Read Produce."""
-    return replies.ProduceReply(
-        partitions={
-            TopicPartition(topic.name, part.index): replies.ProducedPartition(
-                error_code=part.error_code,
-                base_offset=part.base_offset,
-                log_append_time_ms=part.log_append_time_ms,
-                log_start_offset=part.log_start_offset,
-                error_message=part.error_message,
-                record_errors=tuple(
-                    (error.batch_index, error.batch_index_error_message) for error in part.record_errors or ()
-                ),
-                leader_id=part.current_leader.leader_id if part.current_leader else -1,
-            )
-            for topic in response.responses
-            for part in topic.partition_responses
-        },
-        throttle_time_ms=response.throttle_time_ms,
-    )
+def read_produce(response: KafkaResponse) -> dict[TopicPartition, replies.ProducedPartition]:
+    """Read Produce, by partition."""
+    return {
+        TopicPartition(topic.name, part.index): replies.ProducedPartition(
+            error_code=part.error_code,
+            base_offset=part.base_offset,
+            log_append_time_ms=part.log_append_time_ms,
+            error_message=part.error_message,
+            record_errors=tuple(
+                (error.batch_index, error.batch_index_error_message) for error in part.record_errors or ()
+            ),
+            leader_id=part.current_leader.leader_id if part.current_leader else -1,
+        )
+        for topic in response.responses
+        for part in topic.partition_responses
+    }
 
 
 def read_end_txn(response: KafkaResponse) -> replies.EndTxnReply:
@@ -214,15 +210,6 @@ def read_fetch(response: KafkaResponse) -> replies.FetchReply:
         partitions={
             TopicPartition(topic.topic, part.partition_index): replies.FetchedPartition(
                 error_code=part.error_code,
-                high_watermark=part.high_watermark,
-                last_stable_offset=part.last_stable_offset,
-                log_start_offset=part.log_start_offset,
-                aborted=None
-                if part.aborted_transactions is None
-                else tuple(
-                    replies.AbortedTransaction(found.producer_id, found.first_offset)
-                    for found in part.aborted_transactions
-                ),
                 records=bytes(part.records or b""),
             )
             for topic in response.responses
@@ -234,9 +221,7 @@ def read_fetch(response: KafkaResponse) -> replies.FetchReply:
 def read_list_offsets(response: KafkaResponse) -> dict[TopicPartition, replies.ListedOffset]:
     """Read ListOffsets, by partition."""
     return {
-        TopicPartition(topic.name, part.partition_index): replies.ListedOffset(
-            part.error_code, part.offset, part.timestamp, part.leader_epoch
-        )
+        TopicPartition(topic.name, part.partition_index): replies.ListedOffset(part.error_code, part.offset)
         for topic in response.topics
         for part in topic.partitions
     }

@@ -49,8 +49,8 @@ ROOMS: Final = (
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
     *("wire", "recipe", "options", "testing", "jdbc_state"),
 )
-#: Modules that hold values alone, and are below the rooms beside them by the contracts.
-VALUES: Final = frozenset({"sink/report"})
+#: Modules that are no step of a walk: they hold values alone, or stand round a call (`checks_keywords`).
+NO_STEP: Final = frozenset({"sink/report", "options/keywords"})
 #: How many modules of a room are named in a lane.
 MODULES_MAX: Final = 3
 LINE_MAX: Final = 120
@@ -61,8 +61,8 @@ Walk = dict[str, Lane]
 
 
 def room_of(module: str) -> str:
-    """``sink/job`` for ``sink/job/spark_batch``; '' for what all rooms use (ids, errors, clock) and for `VALUES`."""
-    return "" if module in VALUES else module.rpartition("/")[0]
+    """``sink/job`` for ``sink/job/spark_batch``; '' for what all rooms use (ids, errors, clock) and for `NO_STEP`."""
+    return "" if module in NO_STEP else module.rpartition("/")[0]
 
 
 def rooms(lane: Lane) -> dict[str, dict[str, int]]:

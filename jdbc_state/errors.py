@@ -167,7 +167,7 @@ class HaltError(DualWriteError):
     """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
 
     ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is what the recovery of the writer
-    knows of the sink; None for a halt of a driver.
+    knows of the sink; None until it has seen the halt.
     """
 
     transactional_id: str

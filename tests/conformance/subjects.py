@@ -251,8 +251,8 @@ DEPARTURES = {
 
 def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
     marks = [getattr(pytest.mark, mark) for mark in SUBJECTS[subject]]
-    if subject == "kafka" and level < max(ALL_LEVELS):
-        # The answers are written down: what they are compared with below the newest level changes with Kafka alone.
+    if subject == "kafka":
+        # The answers are written down, and no change here changes what Kafka says.
         marks.append(pytest.mark.slow)
     departure = DEPARTURES.get((subject, level, case.name))
     return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]

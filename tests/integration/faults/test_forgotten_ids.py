@@ -18,6 +18,7 @@ EXPIRATION = {
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [Step.COMPLETE, Step.NOTE], ids=lambda step: step.name)
 def test_the_coordinator_forgets_the_id(step: Step, start_kafka: StartKafka, make_job: MakeJob) -> None:
     """B9: decided or done, and unknown to Kafka. The log tells of the first, and a new producer id is taken."""
@@ -34,6 +35,7 @@ def test_the_coordinator_forgets_the_id(step: Step, start_kafka: StartKafka, mak
     assert after is None or after.producer_id != before.producer_id
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_coordinator_aborts_the_decided_batch_and_forgets_the_id(
     start_kafka: StartKafka, make_job: MakeJob

@@ -209,6 +209,7 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
     settle(job, decision)
 
 
+@pytest.mark.slow
 @DECISIONS
 def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
     decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob

@@ -35,6 +35,7 @@ def broker_config(broker: Broker) -> dict[str, str]:
     return {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(10).items()}
 
 
+@pytest.mark.slow
 def test_survives_kill_and_pause_on_the_same_address(start_kafka: StartKafka, topic: MakeTopic) -> None:
     broker = start_kafka()
     name = topic(broker=broker)

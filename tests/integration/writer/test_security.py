@@ -174,6 +174,7 @@ def test_another_protocol_than_the_listener_s_is_told(kafka: SecureKafka) -> Non
         cluster.features()
 
 
+@pytest.mark.slow
 def test_sessions_end_while_records_are_on_their_way(
     kafka: SecureKafka, transactional_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(200)
 def test_the_first_job_of_the_readme(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def forget_last_commit(checkpoint: Path) -> int:
     return last
 
 
-@pytest.mark.slow
 def test_replay_of_a_batch_that_is_done(spark: SparkSession, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """A1, A6, A9: the last entry of the commit log is lost: nothing is written again, not even to be aborted.
 

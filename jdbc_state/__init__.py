@@ -86,11 +86,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'model')}"), name)
+if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'model')}"), name)
 
 
 def __dir__() -> list[str]:

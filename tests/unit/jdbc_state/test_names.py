@@ -16,7 +16,7 @@ def test_every_name_that_is_listed_can_be_had() -> None:
 
 def test_a_name_that_is_not_listed_is_refused_as_python_does() -> None:
     with pytest.raises(AttributeError, match="module 'jdbc_state' has no attribute 'SqlStore'"):
-        _ = jdbc_state.SqlStore
+        _ = jdbc_state.SqlStore  # type: ignore[attr-defined]
 
 
 def test_a_store_without_settings_is_that_of_a_sink_without_options() -> None:

@@ -154,6 +154,14 @@ class StateStore(ABC):
     def read_lost(self) -> list[StateRow]:
         """The newest line of each sink whose row is gone, by transactional id, in the same way."""
 
+    def read_standing(self, transactional_id: str) -> StateRow | None:
+        """The row; where it is lost, the newest line of its history; None where nothing is known."""
+        row = self.read(transactional_id)
+        if row is not None:
+            return row
+        lines = self.read_history(transactional_id, last=1)
+        return lines[0].row if lines else None
+
     def check_generation(self, transactional_id: str, generation: int) -> StateRow:
         """The row, while ``generation`` is the newest claim."""
         row = self.read(transactional_id)
@@ -247,8 +255,5 @@ class StateStore(ABC):
 
     def _standing(self, claimant: Claimant) -> StateRow | None:
         """The row by which a claim is judged: the one that is there, or the line from which it would be made again."""
-        row = self.read(claimant.transactional_id)
-        if row is not None or claimant.expected_generation is not None:
-            return row
-        lines = self.read_history(claimant.transactional_id, last=1)
-        return lines[0].row if lines else None
+        read = self.read_standing if claimant.expected_generation is None else self.read
+        return read(claimant.transactional_id)

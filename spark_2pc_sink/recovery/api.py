@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
+from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -16,7 +16,6 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.state_row import standing_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,14 +88,14 @@ def recover(  # noqa: D417 - the options are described where they are declared
             batch_id=batch,
             open_transaction=None if open_transaction is None else OpenTransactionEnd(batch),
         )
-        row = standing_row(store, transactional_id)
+        row = store.read_standing(transactional_id)
         if dry_run or (row is None and not adopt):
             return _with_driver(recovery.diagnosis.look(), store, row)
         if row is not None and not take_over:
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        return _settled(recovery)
+        return recovery.run(query_id=None, run_id=None).report
 
 
 @checks_keywords
@@ -138,17 +137,9 @@ def status(  # noqa: D417 - as above
                 store=store,
                 clock=_CLOCK,
             )
-            found.append(_with_driver(recovery.diagnosis.look(), store, store.read(one)))
+            report = recovery.diagnosis.look()
+            found.append(_with_driver(report, store, report.before))
         return found
-
-
-def _settled(recovery: Recovery) -> RecoveryReport:
-    try:
-        return recovery.run(query_id=None, run_id=None).report
-    except HaltError as error:
-        if (explained := recovery.explain(error)) is not error:
-            raise explained from error
-        raise
 
 
 @contextmanager

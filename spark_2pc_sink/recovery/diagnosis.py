@@ -28,7 +28,7 @@ from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_los
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
 from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.recovery.state_row import shown, standing_row, view_of
+from spark_2pc_sink.recovery.state_row import shown, view_of
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
@@ -121,7 +121,7 @@ class Diagnosis:
         """
         self.kafka.refresh()
         before = self.store.read(self.options.transactional_id)
-        row = standing_row(self.store, self.options.transactional_id) if before is None else before
+        row = self.store.read_standing(self.options.transactional_id) if before is None else before
         kafka = self.view_kafka()
         resolution = self.resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND

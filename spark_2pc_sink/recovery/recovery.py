@@ -18,6 +18,7 @@ decided, and be aborted, while the table has its rows.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +37,7 @@ from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
 from spark_2pc_sink.recovery.state_row import shown, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
@@ -141,6 +142,10 @@ class Recovery:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
+        with self.explaining():
+            return self._run(query_id, run_id, expected_generation)
+
+    def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
         self._kafka.refresh()
         self._store.prepare_schema()
         row = self._store.claim(
@@ -172,6 +177,16 @@ class Recovery:
             level = logging.INFO if all(action.kind in _ROUTINE for action in report.actions) else logging.WARNING
             _log.log(level, "recovered %s: %s", self._transactional_id, "; ".join(map(str, report.actions)))
         return Recovered(row=row, initialized=initialized, report=report)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Let every halt out of a block as `explain` has it."""
+        try:
+            yield
+        except HaltError as error:
+            if (explained := self.explain(error)) is not error:
+                raise explained from error
+            raise
 
     def explain(self, error: HaltError) -> HaltError:
         """A halt of the driver or the state store with what the database has lost, complete commands and a report."""

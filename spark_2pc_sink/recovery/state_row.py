@@ -1,4 +1,4 @@
-"""State rows as recovery reads them: the row that stands, the part that decides, and a line for people."""
+"""State rows as recovery reads them: the part that decides, and a line for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
 if TYPE_CHECKING:
-    from jdbc_state import StateRow, StateStore
+    from jdbc_state import StateRow
 
 
 def view_of(row: StateRow) -> RowView:
@@ -19,15 +19,6 @@ def view_of(row: StateRow) -> RowView:
         settled=PreparedTxnState(row.settled),
         cluster_id=row.cluster_id,
     )
-
-
-def standing_row(store: StateStore, transactional_id: str) -> StateRow | None:
-    """The state row; where it is lost, the newest line of its history; None where nothing is known."""
-    row = store.read(transactional_id)
-    if row is not None:
-        return row
-    lines = store.read_history(transactional_id, last=1)
-    return lines[0].row if lines else None
 
 
 def shown(row: StateRow) -> str:

@@ -11,7 +11,6 @@ from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.recovery.state_row import standing_row
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import faults
@@ -287,7 +286,7 @@ class Person(Operator):
 
     def run(self) -> None:
         """Where there is no row, none is made unless that was asked for."""
-        if standing_row(self._store, TRANSACTIONAL_ID) is None and not self.words.adopt:
+        if self._store.read_standing(TRANSACTIONAL_ID) is None and not self.words.adopt:
             self.recovery().diagnosis.look()
         else:
             super().run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jdbc_state import Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
-from jdbc_state.state_store import DecidingTransaction
+from jdbc_state.state_store import DecidingTransaction, StateStore
 from spark_2pc_sink.errors import LocalProtocolError
 from tests.simulation import faults
 from tests.simulation.database import commit_unknown, connection_lost
@@ -87,6 +87,10 @@ class SimStore:
     def read_lost(self) -> list[StateRow]:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_lost", state="simulation", rule="no driver reads all rows")
+
+    def read_standing(self, transactional_id: str) -> StateRow | None:
+        """The store's own, over the two statements here."""
+        return StateStore.read_standing(cast("StateStore", self), transactional_id)
 
     def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
         """A plain read."""

@@ -182,12 +182,8 @@ class BatchDriver:
             # The call before ended by an exception, and its caller goes on all the same.
             self.recover()
         self._unfinished = True
-        try:
+        with self._recovery.explaining():
             report = self._write(batch_id, work)
-        except HaltError as error:
-            if (named := self._recovery.explain(error)) is not error:
-                raise named from error
-            raise
         self._unfinished = False
         self._placement.written = batch_id
         return report

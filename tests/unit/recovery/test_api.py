@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from jdbc_state.model import lost_commits_error
 from spark_2pc_sink import recover, status
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.options.reference_page import reference
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -69,6 +70,18 @@ def test_a_halt_of_the_state_store_gets_a_report() -> None:
     assert isinstance(explained.report, RecoveryReport)
     assert (explained.report.cause, explained.report.settled) == (HaltCause.COMMITS_LOST, False)
     assert explained.report.remedies == explained.remedies
+
+
+def test_a_halt_in_the_first_claim_of_a_run_gets_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's first recovery comes before any batch, and its error is all that the operator sees."""
+    sides = Sides()
+    sides.start()
+    halt = lost_commits_error(sides.row(), "generation 7")
+    monkeypatch.setattr(sides.store, "claim", mock.Mock(side_effect=halt))
+    with pytest.raises(HaltError) as halted:
+        sides.recovery().run(query_id="query-1", run_id="next")
+    assert isinstance(halted.value.report, RecoveryReport)
+    assert halted.value.__cause__ is halt
 
 
 @pytest.mark.parametrize(("aborted", "level"), [(False, logging.INFO), (True, logging.WARNING)])

@@ -14,7 +14,6 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action
-from spark_2pc_sink.recovery.state_row import standing_row
 from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
@@ -56,7 +55,7 @@ def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
     sides, pair = decided_and_lost()
     report = sides.recovery().diagnosis.look()
     assert (report.known, report.settled) == (True, False)
-    assert (report.before, report.row) == (None, standing_row(sides.store, ID))
+    assert (report.before, report.row) == (None, sides.store.read_standing(ID))
     assert f"database: no state row; batch 4, decided {pair}\n" in str(report)
     assert report.actions == (
         Action(
@@ -84,7 +83,7 @@ def test_a_lost_row_of_no_batch_is_known_too() -> None:
     pair = sides.start()
     sides.kafka.produce(pair)
     del sides.store._rows[ID]
-    assert standing_row(sides.store, ID) is not None
+    assert sides.store.read_standing(ID) is not None
     report = sides.recovery().run(query_id=QUERY, run_id="run-2").report
     assert sides.kafka.aborted == [pair]
     assert "(no batch, none, settled at 0:0)" in str(report.actions[0])

@@ -61,7 +61,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
 
 
 def _status(given: argparse.Namespace) -> int:
-    return _report(status(kafka=read_connection(given), **given_options(given)), as_json=given.json)
+    return _report(status(kafka=read_connection(given), **given_options(given)).sinks, as_json=given.json)
 
 
 def _recover(given: argparse.Namespace) -> int:

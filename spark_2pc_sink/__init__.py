@@ -50,6 +50,8 @@ recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of `recover`, and of `status` for each sink
 StatusReport     provisional the result of `status`
+history          provisional lists batches, and who did what to a sink, when and why
+HistoryReport    provisional its result
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
+    from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
@@ -76,11 +79,13 @@ __all__ = [
     "DualWriteSink",
     "HaltCause",
     "HaltError",
+    "HistoryReport",
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
     "StatusReport",
     "__version__",
+    "history",
     "recover",
     "status",
 ]
@@ -98,6 +103,8 @@ _HOMES = {
     "RecoveryReport": "recovery.report",
     "StatusReport": "recovery.status",
     "recover": "recovery.api",
+    "history": "recovery.history",
+    "HistoryReport": "recovery.history",
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",

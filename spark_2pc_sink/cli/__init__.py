@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "status": "sinks",
     "recover": "sinks",
+    "history": "history",
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",

@@ -48,7 +48,8 @@ HaltCause        provisional why, for programs
 PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
 recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
-RecoveryReport   provisional the result of these two
+RecoveryReport   provisional the result of `recover`, and of `status` for each sink
+StatusReport     provisional the result of `status`
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.report import RecoveryReport
+    from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
 
@@ -77,6 +79,7 @@ __all__ = [
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
+    "StatusReport",
     "__version__",
     "recover",
     "status",
@@ -93,6 +96,7 @@ _HOMES = {
     "PreparedTxnState": "ids",
     "OperatorDecision": "options",
     "RecoveryReport": "recovery.report",
+    "StatusReport": "recovery.status",
     "recover": "recovery.api",
     "status": "recovery.api",
     "BatchReport": "sink.report",

@@ -16,6 +16,7 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,7 +114,7 @@ def status(  # noqa: D417 - as above
     lock_timeout_ms: int = 30_000,
     statement_timeout_ms: int = 600_000,
     settle_deadline_ms: int = 120_000,
-) -> list[RecoveryReport]:
+) -> StatusReport:
     """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
 
     Args:
@@ -139,7 +140,7 @@ def status(  # noqa: D417 - as above
             )
             report = recovery.diagnosis.look()
             found.append(_with_driver(report, store, report.before))
-        return found
+        return StatusReport(sinks=tuple(found))
 
 
 @contextmanager

@@ -85,8 +85,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def call(job: Job, command: str, *options: str) -> tuple[int, str]:
         capsys.readouterr()
-        kafka = () if command == "history" else ("--bootstrap-server", job.broker.bootstrap)
-        sides = (*kafka, "--database", job.database)
+        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
         code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
         out, err = capsys.readouterr()
         return code, out + err

@@ -49,13 +49,15 @@ def force_terminate(job: Job, reason: str) -> int:
     return cli.main(words)
 
 
-def actions_of(job: Job, run: Any) -> list[dict[str, Any]]:
-    code, text = run(job, "history", "--actions-only", "--last", "1000", "--json")
-    assert code == exits.EXIT_SETTLED
-    found: list[dict[str, Any]] = read_output(text)["entries"]
+def actions_of(job: Job, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    words = ["history", "--database", job.database, "--transactional-id", job.transactional_id]
+    assert cli.main([*words, "--actions-only", "--last", "1000", "--json"]) == exits.EXIT_SETTLED
+    found: list[dict[str, Any]] = read_output(capsys.readouterr().out)["entries"]
     return found
 
 
+@pytest.mark.slow
 def test_everything_is_named_with_who_when_and_why(
     kafka_without_2pc: Broker, make_job: MakeJob, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +65,6 @@ def test_everything_is_named_with_who_when_and_why(
     job = make_job(kafka_without_2pc, sizes=(5,) * 8, primary_key=False)
 
     def recover(reason: str, *options: str) -> int:
-        # The history is asked for both sides of a job here, and needs Kafka's not.
         return run(job, "recover", *options, "--reason", reason)[0]
 
     killed_at(job, "step:DECIDE", 0)
@@ -86,7 +87,7 @@ def test_everything_is_named_with_who_when_and_why(
     killed_at(job, "step:PREPARE", 6)
     assert force_terminate(job, "readers stand still") == exits.EXIT_SETTLED
 
-    found = actions_of(job, run)
+    found = actions_of(job, capsys)
     by_people = [(each["action"], each["batch_id"], each["reason"]) for each in found if each["reason"]]
     assert by_people == [
         ("claim", 1, "the topic is rebuilt anyway"),
@@ -131,13 +132,15 @@ def test_everything_is_named_with_who_when_and_why(
     assert "readers stand still" in lines[-1]
 
 
-def test_a_decision_in_a_jobs_options_is_told(kafka_without_2pc: Broker, make_job: MakeJob, run: Run) -> None:
+def test_a_decision_in_a_jobs_options_is_told(
+    kafka_without_2pc: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A7: accept_replay of the sink, which no command says."""
     job = make_job(kafka_without_2pc, sizes=(5, 5))
     decided_and_aborted(job, 1)
     job.write_batch(1, [(7, "another row")])
     job.run(accept_replay=1, reason="the file was replaced")
-    told = [each for each in actions_of(job, run) if each["action"] == "accept_replay"]
+    told = [each for each in actions_of(job, capsys) if each["action"] == "accept_replay"]
     assert [(each["program"], each["batch_id"], each["reason"]) for each in told] == [
         ("job", 1, "the file was replaced")
     ]

@@ -211,7 +211,7 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_each_version: 
         assert "at least 2 batches that the database lacks" in outcome.text
         assert "batch 1: 20 records of" in outcome.text
         assert "compare both sides" in outcome.text.partition("What settles it:")[2].splitlines()[1]
-        assert f"--topic {job.topic} --partition 0 --offset" in outcome.text
+        assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
     outcome = job.fail(adopt=True, accept_loss="2..3")
     assert (outcome.error, "begins with batch 1" in outcome.text) == ("ConfigurationError", True)

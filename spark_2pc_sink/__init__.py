@@ -49,6 +49,8 @@ PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
 recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of these two
+verify           provisional compares what readers of both sides see, and changes nothing
+VerifyReport     provisional the result of it
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
+    from spark_2pc_sink.verification.api import verify
+    from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
     "BatchReport",
@@ -77,9 +81,11 @@ __all__ = [
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
+    "VerifyReport",
     "__version__",
     "recover",
     "status",
+    "verify",
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
@@ -97,6 +103,8 @@ _HOMES = {
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
+    "VerifyReport": "verification.report",
+    "verify": "verification.api",
 }
 
 

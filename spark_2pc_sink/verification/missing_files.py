@@ -115,8 +115,8 @@ class MissingFiles:
         self._parts += [f"{note}\n" for note in notes]
         if unsayable:
             self._parts.append(
-                f"{unsayable} more records cannot be sent by the console producer: to it a line is a record, and bytes\n"
-                f"are UTF-8. They are in {UNSAYABLE}, with key, value and header values in base64,\n"
+                f"{unsayable} more records cannot be sent by the console producer: to it a line is a record,\n"
+                f"and bytes are UTF-8. They are in {UNSAYABLE}, with key, value and header values in base64,\n"
                 "each with its reason. Send them by a program of your own.\n"
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
@@ -35,7 +35,7 @@ DifferenceKind = Literal[
     "truncated",
 ]
 
-#: What a person has to know of each kind, with its number in front.
+#: What each kind means, for people.
 _HEADLINES: Final[Mapping[str, str]] = {
     "missing_in_kafka": "rows of the table that Kafka has no record of",
     "missing_in_table": "records that the table has no row of",
@@ -49,6 +49,15 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "topic_remade": "batches whose topic was deleted and made anew",
     "topic_deleted": "batches whose topic was deleted",
     "truncated": "batches of which the log has lost a part",
+}
+
+#: What the share of an open transaction's records that have rows speaks for.
+_ADVICE: Final[Mapping[str, str]] = {
+    "all": "the database has decided it, commit it in Kafka",
+    "none": "the database has not decided it, abort it in Kafka",
+    "some": "neither commit nor abort makes both sides equal",
+    "no_records": "commit and abort do the same",
+    "unknown": "look at its records and the table",
 }
 
 
@@ -157,6 +166,10 @@ class OpenTransactionRows:
             return "unknown"
         return "all" if self.in_table == self.records else "some" if self.in_table else "none"
 
+    def __str__(self) -> str:
+        found = "an unknown number" if self.in_table is None else str(self.in_table)
+        return f"{self.state}, {self.records} records, {found} of them with a row in the table: {_ADVICE[self.share]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
@@ -210,19 +223,32 @@ class VerifyReport:
         return found
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.transactional_id}: {self._headline()}",
-            *(f"  {count} {_HEADLINES[kind]}" for kind, count in self.counts.items()),
-            *(f"  - {difference.kind}: {difference}" for difference in self.differences),
-            *(f"  not checked: {part}" for part in self.not_checked),
-        ]
-        return "\n".join(lines)
+        return "\n".join(self._lines())
 
-    def _headline(self) -> str:
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.transactional_id}: {self._verdict_sentence()}"
+        for kind, count in self.counts.items():
+            named = [difference for difference in self.differences if difference.kind == kind]
+            yield f"  {kind} ({count}): {_HEADLINES[kind]}"
+            yield from (f"    - {difference}" for difference in named)
+            if len(named) < count:
+                yield f"    … and {count - len(named)} more"
+        if self.open_transaction is not None:
+            yield f"  open transaction: {self.open_transaction}"
+        yield from (f"  not checked: {part}" for part in self.not_checked)
+        yield from (f"  written: {path}" for path in self.written)
+
+    def _verdict_sentence(self) -> str:
         if not self.known:
             return "NOT KNOWN, the state table has no row of it"
+        rows = "no table" if self.rows is None else f"{self.rows} rows"
+        compared = f"{self.records} records with {rows}, {self._batches()}"
+        if self.verdict == "same":
+            return f"both sides are the same (compared {compared})"
+        if self.verdict == "different":
+            return f"both sides are DIFFERENT (compared {compared})"
+        return f"NOT CHECKED: no difference was found, but too much could not be compared (compared {compared})"
+
+    def _batches(self) -> str:
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"
-        rows = "the table was not compared" if self.rows is None else f"{self.rows} rows"
-        compared = f"{self.records} records, {rows}, {len(self.batches)} batches ({self.scope}{upto})"
-        verdict = {"same": "the same", "different": "DIFFERENT", "not_checked": "NOT CHECKED"}[self.verdict]
-        return f"{verdict}: {compared}"
+        return f"{len(self.batches)} batches ({self.scope}{upto})"

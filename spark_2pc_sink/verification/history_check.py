@@ -5,14 +5,14 @@ Pure: it judges what was read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.claims import OPEN_END, Claim, Claims
 from spark_2pc_sink.verification.differences import Differences
-from spark_2pc_sink.verification.record_digest import digest_text
-from spark_2pc_sink.verification.report import BatchResult, Difference
+from spark_2pc_sink.verification.record_digest import MODULUS, digest_text
+from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind
 from spark_2pc_sink.verification.tally import Found, Tally, Unclaimed
 
 
@@ -65,14 +65,27 @@ class HistoryCheck:
         chosen: indexes of those in the scope.
         logs: the topics now.
         differences: takes what is found.
+        hidden: indexes of those that readers of committed records cannot see yet, and why.
+        locate: finds the record of a batch that has a hash.
     """
 
-    def __init__(self, claims: Claims, chosen: Collection[int], logs: Logs, differences: Differences) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        chosen: Collection[int],
+        logs: Logs,
+        differences: Differences,
+        *,
+        hidden: Mapping[int, str],
+        locate: Callable[[Claim, int], tuple[TopicPartition, int] | None],
+    ) -> None:
         self._claims = claims.claims
         self._known = claims
         self._chosen = frozenset(chosen)
         self._logs = logs
         self._differences = differences
+        self._hidden = hidden
+        self._locate = locate
 
     def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
         """Compare every batch of the scope with what was read; what differs goes to the differences."""
@@ -86,7 +99,7 @@ class HistoryCheck:
 
     def _result(self, index: int, found: Found) -> BatchResult:
         claim = self._claims[index]
-        why = claim.unknown or ("it is in doubt, see spark-2pc status" if claim.in_doubt else "")
+        why = claim.unknown or self._hidden.get(index, "")
         if why:
             self._differences.skip(f"batch {claim.batch} against the history", why)
             return BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, checked=False)
@@ -114,27 +127,27 @@ class HistoryCheck:
         for topic in self._logs.replaced(claim):
             lost = True
             was, now = claim.topic_ids.get(topic, ""), self._logs.topic_ids.get(topic)
-            first = min(at for at in claim.ranges if at.topic == topic)
+            place = min(at for at in claim.ranges if at.topic == topic)
             text = (
                 f"topic {topic} had the id {was or 'unknown'} when the batch was written, and there is none any more"
                 if now is None
                 else f"topic {topic} was deleted and made anew: its id was {was}, and is {now} now"
             )
-            self._say(claim, "topic_deleted" if now is None else "topic_remade", text, first)
+            self._say(claim, "topic_deleted" if now is None else "topic_remade", text, place)
         for partition, (first, last) in sorted(claim.ranges.items()):
             if partition.topic in self._logs.replaced(claim):
                 continue
-            start, end = self._logs.starts.get(partition), self._logs.ends.get(partition)
+            start, end = self._logs.starts.get(partition), self._logs.written.get(partition)
             if start is None or end is None:
                 text = f"there is no partition {partition} any more; the batch had offsets {first} to {last} of it"
             elif start > first:
                 text = f"the log begins at offset {start}; the batch had offsets {first} to {last}"
             elif end <= last:
-                text = f"readers of committed records see offsets below {end}; the batch had {first} to {last}"
+                text = f"the log ends at offset {end}; the batch had offsets {first} to {last}"
             else:
                 continue
             lost = True
-            self._say(claim, "truncated", text, partition, first, last)
+            self._say(claim, "truncated", text, partition, (first, last))
         return lost
 
     def _compare(self, claim: Claim, found: Found) -> bool:
@@ -153,16 +166,20 @@ class HistoryCheck:
             if seen != (first, last):
                 there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
                 text = f"the batch had offsets {first} to {last}, of which readers find {there}"
-                self._say(claim, "offsets", text, partition, first, last)
+                self._say(claim, "offsets", text, partition, (first, last))
         return self._differences.counts.total() == before
 
     def _strangers(self, claim: Claim, found: Found) -> None:
+        """Name the record that is not the batch's own: of one, its hash is what the digest has too much."""
         many = found.records - claim.records
-        partition = min(claim.ranges, default=None)
+        wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+        place = self._locate(claim, wanted) if many == 1 else None
+        if place is not None:
+            self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
+            return
+        partition = min(claim.ranges)
         text = f"{many} of the {found.records} records in its offsets are not its own"
-        place = claim.ranges.get(partition) if partition is not None else None
-        first, last = (None, None) if place is None else place
-        self._say(claim, "stranger", text, partition, first, last)
+        self._say(claim, "stranger", text, partition, claim.ranges[partition])
 
     def _unclaimed(self, left: Unclaimed) -> None:
         if left.after < 0 and not self._known.from_the_start:
@@ -186,15 +203,15 @@ class HistoryCheck:
     def _say(
         self,
         claim: Claim,
-        kind: str,
+        kind: DifferenceKind,
         text: str,
         partition: TopicPartition | None = None,
-        first: int | None = None,
-        last: int | None = None,
+        at: tuple[int, int] | None = None,
     ) -> None:
+        first, last = at or (None, None)
         self._differences.add(
             Difference(
-                kind=kind,  # type: ignore[arg-type]
+                kind=kind,
                 text=text,
                 batch=claim.batch,
                 topic=None if partition is None else partition.topic,

@@ -17,11 +17,11 @@ from spark_2pc_sink.verification.report import Difference, DifferenceKind, Side
 from spark_2pc_sink.verification.side_sql import SideSql
 from spark_2pc_sink.verification.snapshot import Snapshot
 from spark_2pc_sink.verification.staging import RecordTexts, literal
+from spark_2pc_sink.verification.topic_reader import TopicReader, headers_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from spark_2pc_sink.verification.topic_reader import TopicReader
 
 #: By reason, where the records are that a row is missing of, and the other way round.
 _RECORDS: Final[Mapping[Reason, str]] = {
@@ -97,7 +97,8 @@ class Lone:
         for reason in _RECORDS:
             for record in self._lone_records(reason):
                 writer.add_record(record)
-        for reason in _ROWS if rows_too else ("differing",):
+        of_rows: Sequence[Reason] = tuple(_ROWS) if rows_too else ("differing",)
+        for reason in of_rows:
             for row in self._lone_rows(reason):
                 writer.add_row(row)
 
@@ -194,7 +195,6 @@ class Lone:
     def _lone_records(self, reason: Reason) -> Iterator[LoneRecord]:
         wanted = ((place, at) for place, at in self._snapshot.stream(self._ordered(reason)))
         for partition, message in self._messages(wanted):
-            headers = message.headers() or []
             yield LoneRecord(
                 reason=reason,
                 topic=partition.topic,
@@ -202,7 +202,7 @@ class Lone:
                 offset=message.offset() or 0,
                 key=message.key(),
                 value=message.value(),
-                headers=headers,
+                headers=headers_of(message) or (),
                 row=self._typed(partition, message),
             )
 
@@ -218,7 +218,7 @@ class Lone:
             message.offset() or 0,
             message.key(),
             message.value(),
-            message.headers(),
+            headers_of(message),
         )
         self._snapshot.run("SAVEPOINT typed")
         try:

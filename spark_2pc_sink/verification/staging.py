@@ -20,6 +20,7 @@ from psycopg2.extensions import QuotedString
 
 from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.verification.record_facts import as_object
 from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
 
 if TYPE_CHECKING:
@@ -43,25 +44,25 @@ class Chunk:
         texts: a JSON object for each record.
         offsets: of each.
         places: number of the place, and how many records one behind the other have it.
-        bytes: of the texts.
+        size: bytes of the texts.
     """
 
     texts: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
-    bytes: int = 0
+    size: int = 0
 
     @property
     def full(self) -> bool:
         """Whether it is time for the next one."""
-        return len(self.texts) >= CHUNK_RECORDS_MAX or self.bytes >= CHUNK_BYTES_MAX
+        return len(self.texts) >= CHUNK_RECORDS_MAX or self.size >= CHUNK_BYTES_MAX
 
     def add(self, place: int, offsets: Sequence[int], texts: Sequence[bytes]) -> None:
         """Take records of one place."""
         self.texts += texts
         self.offsets += offsets
         self.places.append((place, len(texts)))
-        self.bytes += sum(map(len, texts))
+        self.size += sum(map(len, texts))
 
     def halves(self) -> Iterator[Chunk]:
         """Two chunks with the same records."""
@@ -74,6 +75,18 @@ class Chunk:
     def place_numbers(self) -> list[int]:
         """The place of each record."""
         return [number for number, count in self.places for _ in range(count)]
+
+
+class NewFieldsError(Exception):
+    """A record has a field for a column that no record of the sample had one for.
+
+    Attributes:
+        values: such records.
+    """
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        super().__init__(f"{len(values)} records have fields that the sample lacks")
+        self.values = values
 
 
 class NotRowsError(Exception):
@@ -130,6 +143,7 @@ class StagingSession:
         self.unreadable = 0
         self.staged = 0
         self.reason = ""
+        self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
         with connection.cursor() as cursor:
             cursor.execute(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
             try:
@@ -144,9 +158,24 @@ class StagingSession:
 
         Raises:
             NotRowsError: that is most of them.
+            NewFieldsError: they have fields that are columns and are not compared yet.
         """
+        self._look_for_new_fields(chunk.texts)
         with self.connection.cursor() as cursor:
             self._take(cursor, chunk)
+
+    def _look_for_new_fields(self, texts: Sequence[bytes]) -> None:
+        if not self._unseen:
+            return
+        joined = b"".join(texts)
+        names = [name for name, spelt in self._unseen.items() if spelt in joined]
+        if not names:
+            return
+        spelt = [self._unseen[name] for name in names]
+        likely = [text for text in texts if any(name in text for name in spelt)]
+        new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
+        if new:
+            raise NewFieldsError(new[:1_000])
 
     def _take(self, cursor: Cursor, chunk: Chunk) -> None:
         count = len(chunk.texts)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.extras import extra
@@ -15,6 +15,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.verification.history_check import Logs
 from spark_2pc_sink.verification.kafka_client import NO_TOPIC, as_error, client_settings, translated
+from spark_2pc_sink.verification.record_digest import Headers
 
 with extra("verify"):
     from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection
@@ -220,6 +221,11 @@ class TopicReader:
     @property
     def _timeout_s(self) -> float:
         return self._deadline_ms / 1000
+
+
+def headers_of(message: Message) -> Headers | None:
+    """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
+    return cast("Headers | None", message.headers())
 
 
 def _place(message: Message) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
@@ -59,7 +60,8 @@ def _add_common(command: argparse.ArgumentParser) -> None:
 
 
 def _status(given: argparse.Namespace) -> CommandResult:
-    return _result(status(kafka=read_connection(given), **given_options(given)))
+    found = status(kafka=read_connection(given), **given_options(given))
+    return replace(_result(found.sinks), fields=found.as_json())
 
 
 def _recover(given: argparse.Namespace) -> CommandResult:

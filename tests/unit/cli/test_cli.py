@@ -24,6 +24,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
 from tests.harness.json_contract import read_output
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
@@ -83,9 +84,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append(options)
         return report(settled=options.get("take_over", False))
 
-    def status(**options: Any) -> list[RecoveryReport]:
+    def status(**options: Any) -> StatusReport:
         seen.append(options)
-        return []
+        return StatusReport()
 
     monkeypatch.setattr(sinks, "recover", recover)
     monkeypatch.setattr(sinks, "status", status)
@@ -153,7 +154,7 @@ def test_whether_the_driver_lives_is_a_line(
 ) -> None:
     """D10: with where it is, or why that is not known."""
     told = replace(report(settled=True), driver=Liveness(alive, "as it is"))
-    monkeypatch.setattr(sinks, "status", lambda **_: [told])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(told,)))
     cli.main(["status", *SIDES])
     assert f"  driver:   {shown}: as it is\n" in capsys.readouterr().out
     cli.main(["status", *SIDES, "--json"])
@@ -207,11 +208,11 @@ def test_a_sink_that_nobody_knows_is_exit_code_4(
 ) -> None:
     """A name that was mistyped is not taken for a sink that is well; what is in doubt counts for more."""
     found = replace(report(settled=True), actions=(), known=False)
-    monkeypatch.setattr(sinks, "status", lambda **_: [found])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found,)))
     assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
     assert "NOT KNOWN" in capsys.readouterr().out
     old = replace(report(settled=False), dry_run=True)
-    monkeypatch.setattr(sinks, "status", lambda **_: [found, old])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found, old)))
     assert cli.main(["status", *SIDES]) == 3
     assert "touched:  2 s ago\n  in doubt: for 3601 s\n" in capsys.readouterr().out
 

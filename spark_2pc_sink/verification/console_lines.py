@@ -56,8 +56,8 @@ class UnsayableError(ValueError):
     """A record that no line of the console producer can say; the text is the reason."""
 
 
-def console_line(record: ConsoleRecord) -> bytes:
-    """The line of a record, with its line break: headers, key and value.
+def console_line(record: ConsoleRecord) -> str:
+    """The line of a record, without its line break: headers, key and value.
 
     Raises:
         UnsayableError: the reader would make another record of it.
@@ -70,7 +70,7 @@ def console_line(record: ConsoleRecord) -> bytes:
     )
     key = _text(record.key, "the key", (_KEY_SEPARATOR,))
     value = _text(record.value, "the value", ())
-    return f"{headers or _NULL_MARKER}{_HEADERS_DELIMITER}{key}{_KEY_SEPARATOR}{value}\n".encode()
+    return f"{headers or _NULL_MARKER}{_HEADERS_DELIMITER}{key}{_KEY_SEPARATOR}{value}"
 
 
 def _text(content: bytes | None, what: str, marks: tuple[str, ...]) -> str:

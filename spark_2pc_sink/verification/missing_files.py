@@ -1,157 +1,166 @@
-"""Files with what either side lacks, and the commands that put it there.
+"""Files with what either side lacks: rows for PostgreSQL's COPY, and lines for Kafka's console producer.
 
-Rows that the table lacks are in the text format of PostgreSQL's COPY, records that Kafka lacks are lines for Kafka's
-console producer. Nothing is applied here: a person reads ``APPLY.md``, and does it or does not.
+Nothing is applied here: a person reads the page beside them (`apply_page`), and does it or does not. Where both sides
+have a key, with other values, either side can be made like the other: there are files for both ways.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final
 
-from sqlalchemy.engine import URL
-
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.verification.apply_page import PAGE, READER, RECORDS, ROWS, UNSAYABLE, apply_page
+from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.console_lines import READER_PROPERTIES, ConsoleRecord, UnsayableError, console_line
+from spark_2pc_sink.verification.missing import LoneRecord, LoneRow
 
-ROWS: Final = "rows_missing_in_table.copy"
-RECORDS: Final = "records_missing_in_kafka.txt"
-UNSAYABLE: Final = "records_for_another_producer.jsonl"
-READER: Final = "console-producer-reader.properties"
-COMMANDS: Final = "APPLY.md"
+#: What COPY's text format has in place of a character.
+_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
+)
+_NULL: Final = "\\N"
 
 
-@dataclass
 class MissingFiles:
-    """A directory of such files. It is made if it is not there.
+    """A directory of such files, a `MissingWriter`. It is made if it is not there.
 
     Args:
-        folder: the directory.
+        directory: the directory.
+        table: as SQL.
+        columns: of the table, all that are compared.
+        key: those that name a row; () where nothing does.
+        topics: of the sink.
+        commands: what the commands on the page begin with.
 
     Raises:
-        ConfigurationError: it is not empty, or cannot be made.
+        ConfigurationError: the directory is not empty, or cannot be made.
     """
 
-    folder: Path
-    _written: list[Path] = field(default_factory=list, init=False)
-    _parts: list[str] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        remedy = "name a new directory"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            empty = next(self.folder.iterdir(), None) is None
-        except OSError as error:
-            raise _refusal(self.folder, f"it cannot be made or read: {error.strerror}", remedy) from error
-        if not empty:
-            rule = "the directory is empty: files of two comparisons must not be taken for one"
-            raise _refusal(self.folder, rule, remedy)
-
-    def write_rows(
-        self, *, table: str, columns: Sequence[str], database: URL, copy_out: Callable[[IO[bytes]], int]
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        table: str,
+        columns: Sequence[str],
+        key: Sequence[str],
+        topics: Sequence[str],
+        commands: Commands,
     ) -> None:
-        """Write the rows that the table lacks.
+        _check_empty(directory)
+        self._directory = directory
+        self._table = table
+        self._columns = tuple(columns)
+        self._key = tuple(key)
+        self._topics = tuple(topics)
+        self._commands = commands
+        self._files: dict[str, IO[str]] = {}
+        self._counts: Counter[str] = Counter()
+        self._no_rows = 0
+        self._open = ExitStack()
 
-        Args:
-            table: quoted as in SQL.
-            columns: of the file, quoted as in SQL, in their order.
-            database: of the table; its secrets are not written.
-            copy_out: writes the rows to the file, in COPY's text format; it returns how many.
-        """
-        with self._file(ROWS).open("wb") as file:
-            count = copy_out(file)
-        statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
-        place = URL.create(
-            "postgresql", username=database.username, host=database.host, port=database.port, database=database.database
-        )
-        psql = shlex.join(["psql", place.render_as_string(), "-v", "ON_ERROR_STOP=1", "-c", statement])
-        self._parts.append(
-            f"## {count} rows that the table lacks\n\n"
-            "This adds them in one transaction, or none of them. psql takes the password from PGPASSWORD or\n"
-            "~/.pgpass. Triggers of the table fire.\n\n"
-            f"    {psql} < {ROWS}\n"
-        )
-
-    def write_records(
-        self, records: Iterable[ConsoleRecord], *, topic: str, bootstrap_servers: str, notes: Sequence[str] = ()
-    ) -> None:
-        """Write the records that Kafka lacks.
-
-        Args:
-            records: in the order in which they are to be sent.
-            topic: the topic.
-            bootstrap_servers: brokers, with commas between.
-            notes: what is not known of the records, such as their headers; sentences.
-        """
-        sayable = unsayable = 0
-        with self._file(RECORDS).open("wb") as lines, (self.folder / UNSAYABLE).open("w") as others:
-            for record in records:
-                try:
-                    lines.write(console_line(record))
-                    sayable += 1
-                except UnsayableError as error:
-                    others.write(json.dumps(_as_json(record, error)) + "\n")
-                    unsayable += 1
-        if unsayable:
-            self._written.append(self.folder / UNSAYABLE)
+    def add_record(self, record: LoneRecord) -> None:
+        """Take a record that the table has no row of: the row is written."""
+        if record.row is None:
+            self._no_rows += 1
         else:
-            (self.folder / UNSAYABLE).unlink()
-        self._file(READER).write_text(READER_PROPERTIES)
-        words = ["kafka-console-producer.sh", "--bootstrap-server", bootstrap_servers, "--topic", topic]
-        command = shlex.join([*words, "--reader-config", READER])
-        self._parts.append(
-            f"## {sayable} records that Kafka lacks\n\n"
-            "This sends them, each on its own: readers see some before others. The producer chooses the partition by\n"
-            "the key, as Java's default partitioner does, and the time is that of sending. It ends with exit code 0\n"
-            "also where a record was refused, and says so on standard error. Where the brokers want a login or TLS,\n"
-            "add --command-config FILE (before Kafka 4.2: --producer.config FILE).\n\n"
-            f"    {command} < {RECORDS}\n"
+            self._write(ROWS[record.reason], "\t".join(_copied(record.row[name]) for name in self._columns))
+
+    def add_row(self, row: LoneRow) -> None:
+        """Take a row that Kafka has no record of: the record is written, and its value is the row as JSON."""
+        try:
+            self._write(RECORDS[row.reason], console_line(ConsoleRecord(self._record_key(row), row.json.encode())))
+        except UnsayableError as error:
+            self._write(UNSAYABLE, json.dumps({"row": dict(row.columns), "value": row.json, "reason": str(error)}))
+
+    def close(self) -> Sequence[str]:
+        """End the files, and write the page with the commands; the paths of all."""
+        if ROWS["differing"] in self._files:
+            self._files[ROWS["differing"]].write(self._update_end())
+        self._open.close()
+        if not self._files.keys().isdisjoint(RECORDS.values()):
+            (self._directory / READER).write_text(READER_PROPERTIES)
+        page = apply_page(
+            self._counts,
+            directory=str(self._directory.absolute()),
+            table=self._table,
+            columns=self._columns,
+            key=self._key,
+            topics=self._topics,
+            no_rows=self._no_rows,
+            commands=self._commands,
         )
-        self._parts += [f"{note}\n" for note in notes]
-        if unsayable:
-            self._parts.append(
-                f"{unsayable} more records cannot be sent by the console producer: to it a line is a record,\n"
-                f"and bytes are UTF-8. They are in {UNSAYABLE}, with key, value and header values in base64,\n"
-                "each with its reason. Send them by a program of your own.\n"
-            )
+        (self._directory / PAGE).write_text(page)
+        return sorted(str(path) for path in self._directory.iterdir())
 
-    def finish(self, verify_again: str) -> tuple[str, ...]:
-        """Write the commands; the paths of all files.
+    def _write(self, name: str, line: str) -> None:
+        file = self._files.get(name)
+        if file is None:
+            file = self._open.enter_context((self._directory / name).open("w", encoding="utf-8", newline=""))
+            self._files[name] = file
+            if name == ROWS["differing"]:
+                file.write(self._update_begin())
+        file.write(f"{line}\n")
+        self._counts[name] += 1
 
-        Args:
-            verify_again: the command that compares both sides afterwards.
+    def _record_key(self, row: LoneRow) -> bytes | None:
+        """The text of the one column that names a row.
+
+        Raises:
+            UnsayableError: several columns name it, and how the sink makes a key of them is not known.
         """
-        parts = self._parts or ["Neither side lacks anything that can be written to a file.\n"]
-        ending = f"## Afterwards\n\nCompare both sides once more:\n\n    {verify_again}\n"
-        head = (
-            f"# What either side lacks\n\nStop the job first. Then run, in this directory ({self.folder.absolute()}):\n"
+        if not self._key:
+            return None
+        if len(self._key) > 1:
+            raise UnsayableError(
+                f"the columns {', '.join(self._key)} name a row, and which key that makes is not known"
+            )
+        text = row.columns[self._key[0]]
+        return None if text is None else text.encode()
+
+    def _update_begin(self) -> str:
+        names = self._names(self._columns)
+        empty = f"SELECT {names} FROM {self._table} LIMIT 0"  # noqa: S608 - all names are quoted
+        made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
+        return f"BEGIN;\n{made};\nCOPY as_in_kafka ({names}) FROM STDIN;\n"
+
+    def _update_end(self) -> str:
+        others = [name for name in self._columns if name not in self._key]
+        news = self._names(others, "found.")
+        same = " AND ".join(
+            f"aimed.{quote_identifier(name)} IS NOT DISTINCT FROM found.{quote_identifier(name)}" for name in self._key
         )
-        self._file(COMMANDS).write_text("\n".join([head, *parts, *([ending] if self._parts else [])]))
-        return tuple(str(path) for path in self._written)
+        return (
+            "\\.\n"
+            f"UPDATE {self._table} AS aimed SET ({self._names(others)}) = ROW ({news})\n"
+            f"FROM as_in_kafka AS found WHERE {same};\n"
+            "COMMIT;\n"
+        )
 
-    def _file(self, name: str) -> Path:
-        path = self.folder / name
-        self._written.append(path)
-        return path
-
-
-def _as_json(record: ConsoleRecord, error: UnsayableError) -> dict[str, object]:
-    return {
-        "key": _base64(record.key),
-        "value": _base64(record.value),
-        "headers": [{"name": name, "value": _base64(value)} for name, value in record.headers],
-        "reason": str(error),
-    }
+    @staticmethod
+    def _names(columns: Sequence[str], before: str = "") -> str:
+        return ", ".join(f"{before}{quote_identifier(name)}" for name in columns)
 
 
-def _base64(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content).decode()
+def _copied(text: str | None) -> str:
+    return _NULL if text is None else text.translate(_ESCAPES)
 
 
-def _refusal(folder: Path, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="write_missing", value=str(folder), rule=rule, remedy=remedy)
+def _check_empty(directory: Path) -> None:
+    remedy = "name a new directory"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        empty = next(directory.iterdir(), None) is None
+    except OSError as error:
+        raise _refusal(directory, f"it cannot be made or read: {error.strerror}", remedy) from error
+    if not empty:
+        raise _refusal(directory, "the directory is empty: two comparisons must not be taken for one", remedy)
+
+
+def _refusal(directory: Path, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)

@@ -6,14 +6,10 @@ itself.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command
-from spark_2pc_sink.verification.missing_files import COMMANDS
+from spark_2pc_sink.verification.apply_page import PAGE
+from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.report import DifferenceKind, VerifyReport
 
 #: What a directory of files can put back, or shows.
@@ -22,43 +18,6 @@ _LACKING: Final[frozenset[DifferenceKind]] = frozenset(
 )
 #: Records that are there and should not be, or should be others: somebody has to look at one of them.
 _TO_LOOK_AT: Final[tuple[DifferenceKind, ...]] = ("stranger", "gap", "twice", "differing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Commands:
-    """Complete commands about one sink, without passwords.
-
-    Attributes:
-        verify: `spark-2pc verify` with what tells the form of the table.
-        status: `spark-2pc status`.
-        bootstrap_servers: brokers, with commas between.
-    """
-
-    verify: str
-    status: str
-    bootstrap_servers: str
-
-    @classmethod
-    def of(cls, options: CommonOptions, shape: Mapping[str, str | Sequence[str] | None]) -> Commands:
-        """Those for the sink of these options.
-
-        Args:
-            options: names and connections.
-            shape: keywords of `verify` that tell the form of the table, as they were given; None for those that
-                were not.
-        """
-        sides = recover_command(options).removeprefix(f"{BARE_COMMAND} ")
-        words = [
-            word
-            for name, value in shape.items()
-            if value is not None
-            for word in (f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(value))
-        ]
-        return cls(
-            verify=" ".join(["spark-2pc verify", sides, *([shlex.join(words)] if words else [])]),
-            status=f"spark-2pc status {sides}",
-            bootstrap_servers=",".join(options.kafka.bootstrap_servers),
-        )
 
 
 def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
@@ -80,20 +39,15 @@ def _explaining(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
 def _looking(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     for kind in _TO_LOOK_AT:
         for one in report.differences:
-            if one.kind == kind and one.topic is not None and one.offset is not None:
-                words = [
-                    *("kafka-console-consumer.sh", "--bootstrap-server", commands.bootstrap_servers),
-                    *("--topic", one.topic, "--partition", str(one.partition), "--offset", str(one.offset)),
-                    *("--max-messages", "1", "--isolation-level", "read_committed"),
-                    *("--property", "print.key=true", "--property", "print.headers=true"),
-                ]
-                return (f"look at the record ({kind}): {shlex.join(words)}",)
+            if one.kind == kind and None not in (one.topic, one.partition, one.offset):
+                look = commands.console_consumer(str(one.topic), int(one.partition or 0), int(one.offset or 0))
+                return (f"look at the record ({kind}): {look}",)
     return ()
 
 
 def _putting_back(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     if report.written:
-        (page,) = (path for path in report.written if path.endswith(COMMANDS))
+        (page,) = (path for path in report.written if path.endswith(PAGE))
         return (f"read {page}, and run the commands in it that put back what should be there",)
     if not _LACKING.isdisjoint(report.counts):
         return (f"write files with what either side lacks, and the commands: {commands.verify} --write-missing DIR",)

@@ -1,88 +1,133 @@
-"""The directory of files with what either side lacks."""
+"""The directory of files with what either side lacks, and the page with the commands."""
 
 from __future__ import annotations
 
-import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import pytest
-from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.verification.apply_page import PAGE, READER, RECORDS, ROWS, UNSAYABLE
+from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.console_lines import ConsoleRecord, console_line
-from spark_2pc_sink.verification.missing_files import (
-    COMMANDS,
-    READER,
-    RECORDS,
-    ROWS,
-    UNSAYABLE,
-    MissingFiles,
+from spark_2pc_sink.verification.missing import LoneRecord, LoneRow, Reason
+from spark_2pc_sink.verification.missing_files import MissingFiles
+
+COMMANDS = Commands.of(
+    RecoveryOptions.parse(
+        transactional_id="orders", kafka={"bootstrap.servers": "h:1"}, database="postgresql://ops:secret@db/shop"
+    ),
+    {"table": "orders"},
 )
 
-DATABASE = make_url("postgresql+psycopg2://ops:secret@db:5433/shop?sslpassword=hidden")
+
+def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str] = ("orders",)) -> MissingFiles:
+    return MissingFiles(
+        folder, table='"public"."orders"', columns=("id", "a b"), key=key, topics=topics, commands=COMMANDS
+    )
 
 
-def copy_out(file: IO[bytes]) -> int:
-    return file.write(b"1\ta\n") and 1
+def record(reason: Reason, row: dict[str, str | None] | None) -> LoneRecord:
+    return LoneRecord(reason, "orders", 0, 7, b"1", b"{}", (), row)
+
+
+def row(reason: Reason, text: str | None, json_text: str = "{}") -> LoneRow:
+    return LoneRow(reason, {"id": "1", "a b": text}, json_text)
+
+
+def closed(files: MissingFiles) -> set[str]:
+    """The names of what it has written, which is all that is there."""
+    written = {Path(path).name for path in files.close()}
+    assert written == {path.name for path in files._directory.iterdir()}
+    return written
 
 
 def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     with pytest.raises(ConfigurationError, match="the directory is empty") as refused:
-        MissingFiles(tmp_path)
+        files_in(tmp_path)
     assert refused.value.option == "write_missing"
 
 
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="it cannot be made or read"):
-        MissingFiles(tmp_path / "file")
+        files_in(tmp_path / "file")
 
 
-def test_files_and_the_commands_that_apply_them(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "files"
-    files = MissingFiles(folder)
-    files.write_rows(table='"My Orders"', columns=["id", '"a b"'], database=DATABASE, copy_out=copy_out)
-    record = ConsoleRecord(b"1", b"{}")
-    files.write_records([record], topic="orders", bootstrap_servers="h:1,h:2", notes=["Their headers are not known."])
-    written = files.finish("spark-2pc verify --transactional-id orders")
-    assert sorted(Path(path).name for path in written) == sorted([ROWS, RECORDS, READER, COMMANDS])
-    assert sorted(path.name for path in folder.iterdir()) == sorted(Path(path).name for path in written)
-    assert (folder / RECORDS).read_bytes() == console_line(record)
-    page = (folder / COMMANDS).read_text()
-    psql = """psql postgresql://ops@db:5433/shop -v ON_ERROR_STOP=1 -c 'COPY "My Orders" (id, "a b") FROM STDIN'"""
-    for command in (
-        f"{psql} < {ROWS}",
-        f"kafka-console-producer.sh --bootstrap-server h:1,h:2 --topic orders --reader-config {READER} < {RECORDS}",
-        "spark-2pc verify --transactional-id orders",
-    ):
-        assert f"\n    {command}\n" in page
-    assert "Their headers are not known." in page
+def test_rows_are_written_as_copy_reads_them(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "new" / "folder")
+    files.add_record(record("missing", {"id": "1", "a b": None}))
+    files.add_record(record("missing", {"id": "2", "a b": "tab\t, break\n, backslash\\N"}))
+    assert closed(files) == {ROWS["missing"], PAGE}
+    folder = tmp_path / "new" / "folder"
+    assert (folder / ROWS["missing"]).read_text() == "1\t\\N\n2\ttab\\t, break\\n, backslash\\\\N\n"
+    command = (
+        """psql postgresql://ops@db/shop -v ON_ERROR_STOP=1 -c 'COPY "public"."orders" ("id", "a b") FROM STDIN'"""
+    )
+    page = (folder / PAGE).read_text()
+    assert f"\n    {command} < {ROWS['missing']}\n" in page
+    assert f"\n    {COMMANDS.verify}\n" in page
     assert "secret" not in page
-    assert "hidden" not in page
 
 
-def test_a_record_that_no_line_can_say_is_in_a_file_of_its_own(tmp_path: Path) -> None:
-    files = MissingFiles(tmp_path)
-    records = [ConsoleRecord(b"k", b"\xff", (("h", None),)), ConsoleRecord(None, b"{}")]
-    files.write_records(records, topic="t", bootstrap_servers="h:1")
-    assert str(tmp_path / UNSAYABLE) in files.finish("again")
-    (line,) = (tmp_path / UNSAYABLE).read_text().splitlines()
-    found = json.loads(line)
-    assert base64.b64decode(found.pop("value")) == b"\xff"
-    assert found == {
-        "key": base64.b64encode(b"k").decode(),
-        "headers": [{"name": "h", "value": None}],
-        "reason": "the value is not UTF-8",
-    }
-    page = (tmp_path / COMMANDS).read_text()
-    assert "1 records that Kafka lacks" in page
-    assert "1 more records cannot be sent by the console producer" in page
+def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    files.add_row(row("missing", None, '{"id": 1}'))
+    assert closed(files) == {RECORDS["missing"], READER, PAGE}
+    assert (tmp_path / RECORDS["missing"]).read_text() == console_line(ConsoleRecord(b"1", b'{"id": 1}')) + "\n"
+    page = (tmp_path / PAGE).read_text()
+    assert f"kafka-console-producer.sh --bootstrap-server h:1 --topic orders --reader-config {READER} <" in page
+    assert "the text of column id" in page
+
+
+def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    files.add_record(record("differing", {"id": "1", "a b": "as in Kafka"}))
+    files.add_row(row("differing", "as in the table"))
+    assert closed(files) == {ROWS["differing"], RECORDS["differing"], READER, PAGE}
+    assert (tmp_path / ROWS["differing"]).read_text().splitlines() == [
+        "BEGIN;",
+        'CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS SELECT "id", "a b" FROM "public"."orders" LIMIT 0;',
+        'COPY as_in_kafka ("id", "a b") FROM STDIN;',
+        "1\tas in Kafka",
+        "\\.",
+        'UPDATE "public"."orders" AS aimed SET ("a b") = ROW (found."a b")',
+        'FROM as_in_kafka AS found WHERE aimed."id" IS NOT DISTINCT FROM found."id";',
+        "COMMIT;",
+    ]
+    assert f"-f {ROWS['differing']}\n" in (tmp_path / PAGE).read_text()
+
+
+def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
+    files = files_in(tmp_path, key=("id", "a b"))
+    files.add_row(row("missing", "x", '{"id": 1, "a b": "x"}'))
+    assert closed(files) == {UNSAYABLE, PAGE}
+    found = json.loads((tmp_path / UNSAYABLE).read_text())
+    assert found.pop("reason").startswith("the columns id, a b name a row")
+    assert found == {"row": {"id": "1", "a b": "x"}, "value": '{"id": 1, "a b": "x"}'}
+
+
+def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path) -> None:
+    files = files_in(tmp_path, key=(), topics=("one", "two"))
+    files.add_row(row("twice", "x"))
+    closed(files)
+    assert (tmp_path / RECORDS["twice"]).read_text() == console_line(ConsoleRecord(None, b"{}")) + "\n"
+    page = (tmp_path / PAGE).read_text()
+    assert "the records have no key" in page
+    assert "put one in the place of TOPIC" in page
+
+
+def test_a_record_that_can_be_no_row_is_counted(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    files.add_record(record("missing", None))
+    assert closed(files) == {PAGE}
+    assert "1 records that can be no row of the table" in (tmp_path / PAGE).read_text()
 
 
 def test_where_nothing_is_missing_the_page_says_so(tmp_path: Path) -> None:
-    (page,) = MissingFiles(tmp_path).finish("again")
-    assert "Neither side lacks anything" in Path(page).read_text()
-    assert "again" not in Path(page).read_text()
+    assert closed(files_in(tmp_path)) == {PAGE}
+    assert "Nothing that could be written" in (tmp_path / PAGE).read_text()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.verification.next_steps import Commands, next_steps
+from spark_2pc_sink.verification.commands import Commands
+from spark_2pc_sink.verification.next_steps import next_steps
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
 
 OPTIONS = RecoveryOptions.parse(
@@ -40,6 +41,21 @@ def test_commands_are_complete_and_have_no_password() -> None:
     assert COMMANDS.status == f"spark-2pc status {SIDES}"
     shape = """--table 'public."Orders"' --mode upsert --keys id,line"""
     assert COMMANDS.verify == f"spark-2pc verify {SIDES} {shape}"
+    assert COMMANDS.psql == "psql postgresql://ops@db/shop -v ON_ERROR_STOP=1"
+    assert "--command-config" not in COMMANDS.console_producer("t", "reader")
+
+
+def test_brokers_that_want_a_login_get_the_flag_for_its_file() -> None:
+    secured = {"bootstrap.servers": "h:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    options = RecoveryOptions.parse(
+        transactional_id="t",
+        kafka={**secured, "sasl.username": "u", "sasl.password": "secret"},
+        database="postgresql://h/d",
+    )
+    commands = Commands.of(options, {})
+    for command in (commands.console_producer("t", "reader"), commands.console_consumer("t", 0, 5), commands.verify):
+        assert "--command-config FILE" in command
+        assert "secret" not in command
 
 
 def test_equal_sides_ask_for_nothing() -> None:

@@ -41,16 +41,17 @@ def recover_command(options: CommonOptions) -> str:
     It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
     it names the flag for the file that has them.
     """
-    return f"{RECOVER} {_sink(options)}"
+    return f"{RECOVER} {sink_words(options)}"
 
 
 def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
     """The remedies with complete commands in place of bare ones; those that are complete already stay as they are."""
-    sink = _sink(options)
+    sink = sink_words(options)
     return tuple(_BARE.sub(lambda found: f"{found[1]} {sink}", remedy) for remedy in remedies)
 
 
-def _sink(options: CommonOptions) -> str:
+def sink_words(options: CommonOptions) -> str:
+    """What every command about one sink has: its name, and where both sides are."""
     return " ".join([shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
 
 

@@ -43,6 +43,7 @@ _HOMES: Final = {
     "status": "sinks",
     "recover": "sinks",
     "verify": "verify",
+    "history": "history",
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",

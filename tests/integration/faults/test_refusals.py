@@ -251,6 +251,7 @@ def test_a_loss_is_named_on_the_command_line(
     assert cli.main(words) == exits.EXIT_IN_DOUBT
     assert job.state("batch_id") == (0,)
     capsys.readouterr()
+    words += ["--reason", "restored from a backup"]
     assert cli.main([*words, "--accept-loss", "1"]) != exits.EXIT_SETTLED
     assert "name '1..2'" in capsys.readouterr().err
     for _ in range(2):

@@ -104,7 +104,8 @@ def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: f
         if sink.row is not None:
             claims.add_metric([sink.transactional_id], sink.row.generation)
     yield from (halted, claims)
-    yield from _batches({one.transactional_id: counts[one.transactional_id] for one in here if one.transactional_id in counts})
+    ids = [sink.transactional_id for sink in here]
+    yield from _batches({each: counts[each] for each in ids if each in counts})
 
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ class Watched:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
         timeout_s: of one look.
-        tables: names of the state table and its history, as keywords of `recover`; defaults for those that are left out.
+        tables: names of the state table and its history, as keywords of `recover`.
 
     Raises:
         ConfigurationError: an option is wrong.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Lines of the history and of the actions on a sink's page.
 LINES_SHOWN: Final = 40
+#: Of the batches in words; the charts have all of those lines.
+BATCHES_LISTED: Final = 12
 #: How often a page is loaded again where that was chosen.
 REFRESH_S: Final = 10
 
@@ -38,10 +40,10 @@ def make_app(watched: Watched, access: Access) -> Flask:
     """
     app = Flask(__name__)
     access.guard(app)
-    for function in (sink_views.duration, sink_views.number, sink_views.instant):
-        app.add_template_filter(function)
-    for function in (sink_views.badge, sink_views.pending, sink_views.driver_line):
-        app.add_template_global(function)
+    app.jinja_env.filters.update(
+        {name: getattr(sink_views, name) for name in ("duration", "instant", "name", "number")}
+    )
+    app.jinja_env.globals.update({name: getattr(sink_views, name) for name in ("badge", "pending", "driver_line")})
     app.context_processor(
         lambda: {
             "sides": _sides(watched),
@@ -69,7 +71,9 @@ class _Pages:
 
     def sinks(self) -> ResponseReturnValue:
         """All sinks."""
-        return render_template("sinks.html", found=self.watched.look())
+        found = self.watched.look()
+        ordered = sorted(found.sinks, key=sink_views.weight)
+        return render_template("sinks.html", found=found, ordered=ordered)
 
     def sink(self) -> ResponseReturnValue:
         """One sink with its batches, and what people did."""
@@ -85,7 +89,7 @@ class _Pages:
             found=found,
             transactional_id=transactional_id,
             sink=found.sinks[0] if found.sinks else None,
-            lines=lines,
+            batches=lines[:BATCHES_LISTED],
             actions=actions,
             rows_chart=bar_chart(sink_views.row_bars(lines), name="rows of each batch", unit=""),
             steps_chart=bar_chart(sink_views.step_bars(lines), name="seconds of each batch by steps", unit="s"),
@@ -108,6 +112,7 @@ class _Pages:
     def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
         """Recover as chosen, and show what came of it."""
         reason = request.form.get("reason", "").strip() or None
+        report: RecoveryReport | None
         problem = ""
         try:
             report = self.watched.recover(transactional_id, reason=reason, **chosen.keywords)
@@ -135,7 +140,9 @@ def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
     """Why the form is not carried out; '' where it is."""
     form = request.form
     if form.get("seen") != fingerprint(found):
-        return "Both sides have changed since this page was made. Nothing was done: look at them again, and choose anew."
+        return (
+            "Both sides have changed since this page was made. Nothing was done: look at them again, and choose anew."
+        )
     if chosen is None:
         return "Choose what to do. Nothing was done."
     if form.get("typed", "").strip() != found.transactional_id:

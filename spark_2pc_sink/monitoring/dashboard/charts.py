@@ -13,9 +13,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-WIDTH: Final = 640
-HEIGHT: Final = 180
-_LEFT: Final = 56
+WIDTH: Final = 460
+HEIGHT: Final = 170
+_LEFT: Final = 46
 _RIGHT: Final = 8
 _TOP: Final = 12
 _BOTTOM: Final = 24
@@ -120,7 +120,9 @@ def _column(bar: Bar, *, left: float, width: float, top: float) -> Markup:
 
 
 def _labels(bars: Sequence[Bar], slot: float) -> Markup:
-    first = Markup('<text class="first" x="{x}" y="{y}">{text}</text>').format(x=_LEFT, y=HEIGHT - 6, text=bars[0].label)
+    first = Markup('<text class="first" x="{x}" y="{y}">{text}</text>').format(
+        x=_LEFT, y=HEIGHT - 6, text=bars[0].label
+    )
     if len(bars) == 1:
         return first
     right = _LEFT + slot * len(bars)

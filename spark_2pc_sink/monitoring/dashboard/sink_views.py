@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.monitoring.dashboard.charts import Bar, short_number
@@ -22,6 +22,8 @@ _TENTHS_BELOW_S: Final = 10
 SHOWN_STEPS: Final = ("produce", "decide", "complete")
 OTHER_STEPS: Final = "other"
 _ROWS: Final = "rows"
+#: An en dash, where there is no value.
+NOTHING: Final = "\u2013"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ _BADGES: Final[dict[Condition, Badge]] = {
     "not_known": Badge("not known", "quiet"),
     "unclear": Badge("unclear", "warn"),
 }
+#: In the order of a list.
+_TONES: Final = ("bad", "warn", "good", "quiet")
 
 
 def badge(sink: RecoveryReport) -> Badge:
@@ -53,14 +57,19 @@ def badge(sink: RecoveryReport) -> Badge:
     return Badge("needs a decision", "bad") if sink.cause is not None else _BADGES[sink.condition]
 
 
+def weight(sink: RecoveryReport) -> tuple[int, str]:
+    """The place of a sink in a list: what a person should look at comes first."""
+    return _TONES.index(badge(sink).tone), sink.transactional_id
+
+
 def pending(sink: RecoveryReport) -> str:
     """What is in doubt, and since when; '' for nothing."""
     if sink.elsewhere:
         return ""
     if sink.in_doubt_s is not None and sink.row is not None:
-        return f"Kafka lacks batch {sink.row.batch_id} since {duration(sink.in_doubt_s)}"
+        return f"Kafka has lacked batch {sink.row.batch_id} for {duration(sink.in_doubt_s)}"
     if sink.prepared_s is not None:
-        return f"a transaction is open since {duration(sink.prepared_s)}"
+        return f"a transaction has been open for {duration(sink.prepared_s)}"
     return ""
 
 
@@ -89,13 +98,18 @@ def duration(seconds: float) -> str:
 
 
 def number(value: int | None) -> str:
-    """With thin spaces between thousands; a dash for none."""
-    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+    """A count, with narrow spaces between thousands; a dash for none."""
+    return NOTHING if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def name(value: object) -> str:
+    """A number that names something, such as a batch: as programs print it; a dash for none."""
+    return NOTHING if value is None or value == "" else str(value)
 
 
 def instant(value: datetime | None) -> str:
-    """To the second, in the zone that the database answers in; a dash for none."""
-    return "–" if value is None else value.strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    """To the second, in UTC, which the page names; a dash for none."""
+    return NOTHING if value is None else value.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def row_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
@@ -126,4 +140,4 @@ def _batches(lines: Sequence[HistoryLine]) -> list[HistoryLine]:
 
 def _at(line: HistoryLine) -> str:
     when = line.row.decided_at or line.row.claimed_at
-    return when.strftime("%H:%M:%S")
+    return when.astimezone(timezone.utc).strftime("%H:%M:%S")

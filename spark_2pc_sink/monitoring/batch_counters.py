@@ -63,7 +63,7 @@ class SinkCounts:
             self.records += row.record_count
         elif line.event == _RESENT:
             self.resends += 1
-        figures = row.figures
+        figures = line.figures
         self.record_bytes += int(figures.get("record_bytes", 0))
         if "seconds" in figures:
             self.seconds.add(float(figures["seconds"]))

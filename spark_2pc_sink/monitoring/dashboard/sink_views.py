@@ -124,7 +124,7 @@ def step_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
     """Seconds of each batch by steps, where the history has them."""
     bars = []
     for line in _batches(lines):
-        taken: dict[str, float] = line.row.figures.get("step_seconds", {})
+        taken: dict[str, float] = line.figures.get("step_seconds", {})
         if not taken:
             continue
         parts = {step: taken.get(step, 0.0) for step in SHOWN_STEPS}

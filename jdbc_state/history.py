@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import CTE, ColumnElement, Select, cast, delete, func, literal, select
+from sqlalchemy import CTE, ColumnElement, Select, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
@@ -127,7 +127,7 @@ def lost_lines(tables: StateTables) -> Select[Any]:
 def figures_of(tables: StateTables) -> ColumnElement[Any]:
     """The figures of a line; none where the history lacks the column, which no job of this version has seen yet."""
     line = func.to_jsonb(tables.history.table_valued())
-    return func.coalesce(line.op("->")(FIGURES), cast("{}", JSONB), type_=JSONB).label(FIGURES)
+    return func.coalesce(line.op("->")(FIGURES), func.jsonb_build_object(), type_=JSONB).label(FIGURES)
 
 
 def _copied(tables: StateTables) -> list[ColumnElement[Any]]:

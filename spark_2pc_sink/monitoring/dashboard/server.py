@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from types import FrameType
 
-import waitress
+from waitress.server import create_server
 
 from spark_2pc_sink.monitoring.dashboard.access import Access
 from spark_2pc_sink.monitoring.dashboard.app import make_app
@@ -30,14 +31,17 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
     Raises:
         OSError: the address cannot be bound.
     """
-    # No header says which product this is; requests that no form here makes are refused unread.
-    server = waitress.create_server(make_app(watched, access), host=host, port=port, threads=_THREADS, ident=None)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    # No header says which product this is.
+    server = create_server(make_app(watched, access), sockets=[listening], threads=_THREADS, ident=None)
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, stop)
-    sys.stdout.write(f"listening on http://{host}:{server.effective_port}\n")
+    shown = f"[{host}]" if ":" in host else host
+    sys.stdout.write(f"listening on http://{shown}:{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     # It ends by SystemExit and KeyboardInterrupt, and closes what it has open.
     server.run()

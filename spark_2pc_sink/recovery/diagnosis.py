@@ -26,13 +26,14 @@ from spark_2pc_sink.recipe.resolve import (
 from spark_2pc_sink.recovery.control_marker import ask_the_log
 from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.recovery.state_row import shown, view_of
+from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.options import CommonOptions
+    from spark_2pc_sink.producer.descriptions import TransactionDescription
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 
@@ -46,6 +47,13 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.MARK_OWED: "note_owed",
     Verdict.WAIT: "wait",
 }
+
+
+#: What can be done about an owed batch.
+OWED_REMEDIES: Final = (
+    "start the job: it sends the Kafka half of the batch again",
+    f"{BARE_COMMAND} --drop: give up the Kafka half (its rows stay in the table)",
+)
 
 
 @dataclass(kw_only=True)
@@ -74,7 +82,14 @@ class Diagnosis:
         Raises:
             RemoteProtocolError: it shows a state that this version does not know.
         """
-        described = self.kafka.describe()
+        return self.view_of(self.kafka.describe())
+
+    def view_of(self, described: TransactionDescription) -> KafkaView:
+        """The same of an answer that is there already.
+
+        Raises:
+            RemoteProtocolError: as above.
+        """
         try:
             state = TransactionState(described.state)
         except ValueError as error:
@@ -155,6 +170,7 @@ class Diagnosis:
             kafka=kafka,
             actions=lost,
             prepared_s=_prepared_s(row, kafka),
+            elsewhere=row is not None and row.cluster_id not in (None, kafka.cluster_id),
             reason=resolution.reason,
         )
         if passed is not None:
@@ -165,17 +181,23 @@ class Diagnosis:
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
             return replace(report, actions=(*lost, Action(planned, f"would {resolution.verdict.value}")))
-        settled = resolution.verdict is Verdict.NOTHING and not lost and (row is None or row.status != RowStatus.OWED)
-        return replace(report, settled=settled)
+        if row is not None and row.status == RowStatus.OWED:
+            return replace(report, reason=owed_reason(row), remedies=with_command(OWED_REMEDIES, self.options))
+        return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
-    """For how long Kafka has had a transaction open that the row does not name; two clocks may differ, hence the 0."""
+    """For how long Kafka has had a transaction open that the row does not name."""
     decided = None if row is None else view_of(row).prepared.producer
-    if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None or kafka.producer == decided:
+    return None if kafka.producer == decided else open_s(kafka)
+
+
+def open_s(kafka: KafkaView) -> float | None:
+    """Seconds since the open transaction began; None where none is open. Two clocks may differ, hence the 0."""
+    if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None:
         return None
     return max(0.0, (now_ms() - kafka.began_ms) / 1000)
 

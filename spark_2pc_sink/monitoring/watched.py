@@ -66,7 +66,7 @@ class Watched:
             yield store
 
     def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:
-        """Settle one sink, or with ``dry_run`` say how; ``choices`` and errors are those of `recover`."""
+        """Settle one sink; ``choices`` and errors are those of `recover`."""
         return recover(
             transactional_id=transactional_id, kafka=self.kafka, database=self.database, **self.tables, **choices
         )

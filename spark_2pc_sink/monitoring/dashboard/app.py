@@ -100,7 +100,10 @@ class _Pages:
         """What a recovery would do; by POST, the recovery."""
         transactional_id = _asked_id()
         with self.recovering:
-            found = self.watched.recover(transactional_id, dry_run=True)
+            look = self.watched.look(transactional_id)
+            if look.kafka_problem or look.database_problem or not look.sinks:
+                return render_template("sink.html", found=look, transactional_id=transactional_id), HTTPStatus.CONFLICT
+            found = look.sinks[0]
             if request.method == "GET":
                 return _form(found)
             chosen = {choice.value: choice for choice in choices(found)}.get(request.form.get("choice", ""))

@@ -439,7 +439,8 @@ class BatchDriver:
     def _figures(self) -> dict[str, Any]:
         """The figures of a complete batch, for its line in the history; times are to the millisecond."""
         steps = {name: round(seconds, 3) for name, seconds in self._step_seconds().items()}
-        return {"record_bytes": self._record_bytes, "seconds": round(sum(steps.values()), 3), "step_seconds": steps}
+        times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
+        return {"record_bytes": self._record_bytes, **times}
 
     def _check_kept(self, written: WrittenRecords) -> None:
         """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""

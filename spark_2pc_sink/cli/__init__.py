@@ -47,6 +47,8 @@ _HOMES: Final = {
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
+    "exporter": "exporter",
+    "dashboard": "dashboard",
 }
 
 

@@ -7,29 +7,28 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, text
+from sqlalchemy import Connection, Select, select
 
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
-from jdbc_state.connections import Database, driver_connection
+from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
 from jdbc_state.model import HistoryLine, Move, StateRow
 from jdbc_state.moves import Moves
-from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import (
     Liveness,
     Session,
-    driver_sessions,
     end_older_sessions,
     lock_holders,
     presence_name,
 )
 from jdbc_state.settings import StoreSettings
 from jdbc_state.state_store import DecidingTransaction, StateStore
+from jdbc_state.survey import Survey, look_for_drivers, survey
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -142,23 +141,24 @@ class SqlStateStore(StateStore):
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, lives; without a claim."""
-        if row.run_id is None:
-            return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
         with self._requests("looking for the driver") as connection:
-            found = driver_sessions(
-                connection,
-                table=quoted(self._state),
-                transactional_id=row.transactional_id,
-                generation=row.generation,
-            )
-            if found:
-                detail = f"{found[0]}; claim {row.generation} is of {row.claimed_at}"
-                return Liveness(alive=True, detail=detail, session=found[0])
-            if connection.scalar(text("SELECT pg_is_in_recovery()")):
-                return Liveness(alive=None, detail="this is a standby, and its sessions are at the primary")
-            if behind_pooler(driver_connection(connection)):
-                return Liveness(alive=None, detail="by a pooler, a driver can be seen in its transactions only")
-        return Liveness(alive=False, detail=f"the database has no session of claim {row.generation}")
+            return look_for_drivers(connection, self._state, [row])[row.transactional_id]
+
+    def survey(self, transactional_id: str | None = None) -> Survey:
+        """What the database shows of one sink, or of all, without a claim; see `jdbc_state.survey`.
+
+        Raises:
+            StateStoreError: the database cannot be read; or somebody keeps a table of it locked.
+        """
+        operation = "looking at every sink" if transactional_id is None else f"looking at {transactional_id!r}"
+        try:
+            with self._requests(operation) as connection:
+                return survey(connection, self._tables, transactional_id)
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and look again"
+            raise self._locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
         """Give connections back."""

@@ -51,12 +51,14 @@ class StatusReport:
         kafka_problem: why Kafka could not be read; then the reports say what the database alone knows. '' if it could.
         database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
             if it could.
+        note: where there are no sinks, what there is in their place. '' where there are.
     """
 
     sinks: tuple[RecoveryReport, ...] = ()
     unreadable: tuple[UnreadableSink, ...] = ()
     kafka_problem: str = ""
     database_problem: str = ""
+    note: str = ""
 
     @property
     def in_doubt(self) -> tuple[RecoveryReport, ...]:
@@ -89,6 +91,7 @@ class StatusReport:
         unreadable          a list of transactional_id, side ('database' or 'kafka') and problem
         kafka_problem       text, or null where Kafka was read
         database_problem    text, or null where the database was read
+        note                text, for people, or null
         =================== ==========================================================================================
         """
         return {
@@ -98,6 +101,7 @@ class StatusReport:
             "unreadable": [each.as_json() for each in self.unreadable],
             "kafka_problem": self.kafka_problem or None,
             "database_problem": self.database_problem or None,
+            "note": self.note or None,
         }
 
     def _counted(self, condition: Condition) -> str:

@@ -39,9 +39,7 @@ def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: 
     words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"spark-2pc coordinator: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
-    )
+    assert done.stderr == f"spark-2pc: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
 
 
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from jdbc_state.schema import HISTORY_PRIVILEGES, VERSION
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
+from tests.harness.json_contract import read_output
 from tests.integration.state.state_stores import ID, claim, decide, execute, settings, sql_store
 
 #: As the manual of version 1 had it.
@@ -307,7 +307,7 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
     )
     assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")
     code, text = state("check", *at, "--json")
-    assert (code, json.loads(text)["ready"]) == (exits.EXIT_SETTLED, True)
+    assert (code, read_output(text)["ready"]) == (exits.EXIT_SETTLED, True)
     with role(database) as (name, url):
         code, text = state("check", *at, "--role", name)
         assert (code, f"{name} lacks SELECT, INSERT, UPDATE on" in text) == (exits.EXIT_IN_DOUBT, True)

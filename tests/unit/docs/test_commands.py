@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.cli import _parser
+from spark_2pc_sink.cli import command_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,7 +37,7 @@ def commands(program: str) -> list[str]:
 @pytest.mark.parametrize("command", commands("spark-2pc"))
 def test_spark_2pc_takes_the_words_of_a_page(command: str) -> None:
     words = shlex.split(" ".join(_OWN.get(word, word) for word in command.split()))
-    assert callable(_parser(words).parse_args(words).run)
+    assert callable(command_parser(words).parse_args(words).run)
 
 
 def test_make_has_the_targets_of_the_pages() -> None:

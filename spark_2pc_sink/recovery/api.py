@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, checks_keywords
@@ -44,6 +44,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     takeover_grace_s: int = 300,
     adopt: bool = False,
     accept_loss: str | None = None,
+    reason: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -148,9 +149,15 @@ def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStor
     """Both sides, closed at the end."""
     with (
         Cluster(options.kafka) as cluster,
-        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        closing(open_store(options)) as store,
     ):
         yield cluster, store
+
+
+def open_store(options: RecoveryOptions) -> SqlStateStore:
+    """The state store, for what a person does by this process."""
+    actor = Actor.of_this_process(reason=options.reason)
+    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser
+from spark_2pc_sink.cli.connection_sources import connection_as_given, warn_of_secrets
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_USAGE
+from spark_2pc_sink.cli.logs import logging_to_stderr
 from spark_2pc_sink.cli.output import CommandResult, json_schema, write_result
 from spark_2pc_sink.errors import (
     AbortRefusedError,
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = command_parser(words).parse_args(words)
         command = given.command
         # Whatever a command prints by the way must not stand in the JSON.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with redirect_stdout(sys.stderr) if as_json else nullcontext(), logging_to_stderr(given):
             result = _run(given)
     except CommandLineError as error:
         return write_result(CommandResult(exit_code=EXIT_USAGE, error=error), command=error.command, as_json=as_json)
@@ -99,7 +101,8 @@ class _PrintSchema(argparse.Action):
 def _run(given: argparse.Namespace) -> CommandResult:
     """The command's own result, or that of an error which has an exit code."""
     try:
-        result: CommandResult = given.run(given)
+        with _commands_as_given(given):
+            result: CommandResult = given.run(given)
     except ConfigurationError as error:
         return CommandResult(exit_code=EXIT_USAGE, error=error)
     except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
@@ -109,3 +112,14 @@ def _run(given: argparse.Namespace) -> CommandResult:
     except KeyboardInterrupt:
         return CommandResult(exit_code=EXIT_INTERRUPTED, notes=("interrupted",))
     return result
+
+
+def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:
+    """Lets commands that are printed for people name both sides as this command line did."""
+    warn_of_secrets(given)
+    words = connection_as_given(given)
+    if words is None:
+        return nullcontext()
+    from spark_2pc_sink.recovery.recover_command import connection_named  # noqa: PLC0415 - SQLAlchemy, see _HOMES
+
+    return connection_named(words)

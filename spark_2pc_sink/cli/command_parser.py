@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final, NoReturn
 
+from spark_2pc_sink.cli.logs import add_log_options
+
 PROGRAM: Final = "spark-2pc"
 
 
@@ -33,6 +35,7 @@ class CommandParser(argparse.ArgumentParser):
             default=argparse.SUPPRESS,
             help="print one JSON object, of the form that spark-2pc --json-schema prints",
         )
+        add_log_options(self)
         self.set_defaults(command=self.command)
 
     @property

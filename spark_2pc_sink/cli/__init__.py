@@ -44,6 +44,7 @@ _HOMES: Final = {
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
+    "runbook": "runbook",
 }
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from jdbc_state import Actor
+
 #: ``saw`` a symptom; ``answered`` a question; ``did`` something to either side; ``verified`` both sides; ``left``
 #: something to a person; ``failed`` with an error; ``ended``.
 StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ended"]
@@ -48,12 +50,12 @@ class Protocol:
     """The steps of one conversation.
 
     Args:
-        who: the person, as the system knows them.
+        who: the person, as the system knows them, and the program.
         save: called after each step, so that what is written down is never behind what was done.
         now: the time.
     """
 
-    who: str
+    who: Actor
     save: Callable[[Protocol], None] = lambda _: None
     now: Callable[[], datetime] = utc_now
     steps: list[Step] = field(default_factory=list)
@@ -70,8 +72,10 @@ class Protocol:
         self.save(self)
 
     def as_json(self) -> dict[str, Any]:
-        """The protocol as JSON has it: ``who`` and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
-        return {"who": self.who, "steps": [step.as_json() for step in self.steps]}
+        """The protocol as JSON has it: who, where, and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
+        who = {"os_user": self.who.os_user, "host": self.who.host, "program": self.who.program}
+        return {**who, "steps": [step.as_json() for step in self.steps]}
 
     def __str__(self) -> str:
-        return "".join(f"{line}\n" for line in [f"spark-2pc runbook, by {self.who}", *map(str, self.steps)])
+        title = f"{self.who.program} runbook, by {self.who.os_user} on {self.who.host}"
+        return "".join(f"{line}\n" for line in [title, *map(str, self.steps)])

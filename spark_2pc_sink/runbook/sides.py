@@ -37,12 +37,12 @@ class BothSides:
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
-        tables: the names of the state tables, as `recover` takes them.
         clock: waits.
+        tables: the names of the state tables, as `recover` takes them.
     """
 
     def __init__(
-        self, *, kafka: Mapping[str, str | int], database: str, tables: Mapping[str, Any], clock: Clock | None = None
+        self, *, kafka: Mapping[str, str | int], database: str, clock: Clock | None = None, **tables: str | int
     ) -> None:
         self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
         self._kafka = kafka

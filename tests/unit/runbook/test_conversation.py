@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jdbc_state import Actor
 from spark_2pc_sink.errors import (
     ConfigurationError,
     DualWriteError,
@@ -28,6 +29,7 @@ from spark_2pc_sink.runbook.sides import Compared
 from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
 
+ME = Actor(os_user="me", host="here", program="spark-2pc")
 COMMAND = "spark-2pc recover --transactional-id orders"
 SAME = Compared("same", "orders: the same: 9 records, 10 rows")
 REFUSED = TakeOverRefusedError(transactional_id="orders", driver="its driver lives", remedies=(), report=None)
@@ -100,7 +102,7 @@ class Walk:
     def __init__(self, sides: FakeSides, *answers: str, transactional_id: str | None = "orders", **how: Any) -> None:
         self.sides = sides
         self.script = Script(answers)
-        self.protocol = Protocol(who="me@here", now=lambda: datetime(2026, 11, 24, tzinfo=timezone.utc))
+        self.protocol = Protocol(who=ME, now=lambda: datetime(2026, 11, 24, tzinfo=timezone.utc))
         self.ending = Conversation(sides, self.script, self.protocol, **how).run(transactional_id)
         self.said = "\n".join(self.script.said)
 
@@ -322,7 +324,7 @@ def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
 def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
     sides = FakeSides(in_doubt())
     sides.raises = [InDoubtError(transactional_id="orders", prepared="5:1", detail="no answer")]
-    protocol = Protocol(who="me@here")
+    protocol = Protocol(who=ME)
     with pytest.raises(InDoubtError):
         Conversation(sides, Script(["settle", "yes"]), protocol).run("orders")
     assert protocol.steps[-1].kind == "failed"

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
+from jdbc_state import Actor
 from spark_2pc_sink.runbook.protocol import Protocol
 
+ME = Actor(os_user="me", host="here", program="spark-2pc")
 AT = datetime(2026, 11, 24, 3, 7, tzinfo=timezone.utc)
 
 
 def test_a_protocol_is_saved_after_each_step() -> None:
     saved: list[list[str]] = []
-    protocol = Protocol(who="me@here", save=lambda given: saved.append([step.kind for step in given.steps]))
+    protocol = Protocol(who=ME, save=lambda given: saved.append([step.kind for step in given.steps]))
     protocol.note("saw", "in doubt")
     protocol.note("did", "committed")
     assert saved == [["saw"], ["saw", "did"]]
 
 
 def test_a_protocol_as_text() -> None:
-    protocol = Protocol(who="me@here", now=lambda: AT)
+    protocol = Protocol(who=ME, now=lambda: AT)
     protocol.note("saw", "orders: in doubt\n  database: batch 7", symptom="in_doubt")
     protocol.note("ended", "")
     assert str(protocol).splitlines() == [
-        "spark-2pc runbook, by me@here",
+        "spark-2pc runbook, by me on here",
         "2026-11-24T03:07:00Z saw      orders: in doubt",
         f"{'':30}  database: batch 7",
         "2026-11-24T03:07:00Z ended    ",
@@ -31,10 +33,12 @@ def test_a_protocol_as_text() -> None:
 
 
 def test_a_protocol_as_json() -> None:
-    protocol = Protocol(who="me@here", now=lambda: AT)
+    protocol = Protocol(who=ME, now=lambda: AT)
     protocol.note("saw", "orders: in doubt", symptom="in_doubt", report=None)
     assert json.loads(json.dumps(protocol.as_json())) == {
-        "who": "me@here",
+        "os_user": "me",
+        "host": "here",
+        "program": "spark-2pc",
         "steps": [
             {
                 "at": "2026-11-24T03:07:00+00:00",
@@ -48,6 +52,6 @@ def test_a_protocol_as_json() -> None:
 
 
 def test_the_time_is_in_utc() -> None:
-    protocol = Protocol(who="me@here")
+    protocol = Protocol(who=ME)
     protocol.note("ended", "")
     assert protocol.steps[0].at.tzinfo is timezone.utc

@@ -22,7 +22,7 @@ from tests.unit.runbook.pictures import HANGING, picture, report
 CONNECTIONS: dict[str, Any] = {
     "kafka": {"bootstrap.servers": "h:9092"},
     "database": "postgresql://me:secret@h/d",
-    "tables": {"state_schema": "ours"},
+    "state_schema": "ours",
 }
 
 

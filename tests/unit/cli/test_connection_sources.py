@@ -17,6 +17,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.recover_command import recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
 
 URL = "postgresql://app:secret@h/shop"
 
@@ -135,7 +136,7 @@ def test_a_secret_on_the_command_line_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It works, as with PostgreSQL's own tools, and ps shows it."""
-    monkeypatch.setattr(sinks, "status", lambda **_: [])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport())
     words = ["status", "--bootstrap-server", "h:1", "--kafka", "sasl.password=hidden", "--database", URL]
     assert cli.main(words) == 4
     err = capsys.readouterr().err

@@ -304,8 +304,9 @@ class Recovery:
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Carry out what a person has decided about an owed batch."""
-        if self._decision is None or row.status != RowStatus.OWED:
+        """Carry out what a person has decided about an owed batch, unless that is done."""
+        done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
+        if self._decision is None or done or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 

@@ -50,6 +50,8 @@ recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of `recover`, and of `status` for each sink
 StatusReport     provisional the result of `status`
+verify           provisional compares what readers of both sides see, and changes nothing
+VerifyReport     provisional the result of it
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
+    from spark_2pc_sink.verification.api import verify
+    from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
     "BatchReport",
@@ -80,9 +84,11 @@ __all__ = [
     "PreparedTxnState",
     "RecoveryReport",
     "StatusReport",
+    "VerifyReport",
     "__version__",
     "recover",
     "status",
+    "verify",
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
@@ -101,6 +107,8 @@ _HOMES = {
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
+    "VerifyReport": "verification.report",
+    "verify": "verification.api",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.runbook.choice import Act, Choice
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.runbook.picture import Picture
     from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
     from spark_2pc_sink.runbook.sides import Compared
+    from spark_2pc_sink.verification.report import Verdict
 
 #: So often one sink is looked at, at most: whoever has not come to an end by then begins again.
 ROUNDS_MAX: Final = 20
@@ -289,9 +290,9 @@ class Conversation:
         self._told = self._questions.cause()
         return Ending.SETTLED if self._told is None else None
 
-    def _compare(self, picture: Picture, *, open_transaction: bool) -> Literal["same", "different", "not_checked"]:
+    def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
+        self._say("Comparing topic and table, which reads both:")
         found = self._sides.compare(picture.transactional_id, open_transaction=open_transaction)
-        self._say("Topic and table:")
         self._say(_indented(found.text))
         if found.verdict == "different" and self._accepted:
             self._say(f"  accepted: {'; '.join(self._accepted)}. Any other difference is not")

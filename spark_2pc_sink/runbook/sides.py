@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from spark_2pc_sink.clock import Clock, SystemClock
+from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recovery.api import recover, status
@@ -16,6 +18,8 @@ from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook.picture import Picture
 from spark_2pc_sink.runbook.readers import look_at_readers
 from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.verification.api import verify
+from spark_2pc_sink.verification.report import Verdict
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Compared:
         text: for people.
     """
 
-    verdict: Literal["same", "different", "not_checked"]
+    verdict: Verdict
     text: str
 
 
@@ -82,9 +86,20 @@ class BothSides:
         return lines
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        """Compare topic and table, as the newest claim of the job has noted them."""
-        del open_transaction
-        return Compared("not_checked", f"topic and table of {transactional_id} were not compared")
+        """Compare topic and table, as the newest claim of the job has noted them.
+
+        Args:
+            transactional_id: of the sink.
+            open_transaction: also the records of the open transaction.
+        """
+        try:
+            found = verify(
+                transactional_id=transactional_id, open_transaction=open_transaction, **self._connections
+            )
+        except (DualWriteError, MissingExtraError) as error:
+            # What was done before stands, whether or not it can be compared.
+            return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")
+        return Compared(found.verdict, str(found))
 
     def recover_command(self, transactional_id: str) -> str:
         """``spark-2pc recover`` for one sink, complete with its connections, without secrets."""

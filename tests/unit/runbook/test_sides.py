@@ -7,15 +7,17 @@ from unittest import mock
 
 import pytest
 
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.runbook import sides as sides_module
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
 from spark_2pc_sink.runbook.readers import OPEN_MS_MIN, look_at_readers
-from spark_2pc_sink.runbook.sides import BothSides, pictures_of
+from spark_2pc_sink.runbook.sides import BothSides, Compared, pictures_of
 from spark_2pc_sink.runbook.symptoms import Symptom, symptom_of
 from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
+from spark_2pc_sink.verification.report import VerifyReport
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.runbook.pictures import HANGING, picture, report
 
@@ -161,3 +163,26 @@ def test_waiting_is_by_the_clock() -> None:
     before = clock.now_s()
     BothSides(**CONNECTIONS, clock=clock).wait(5.0)
     assert clock.now_s() - before == 5.0
+
+
+def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
+    monkeypatch.setattr(sides_module, "verify", compared)
+    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=True)
+    assert found == Compared("different", str(compared.return_value))
+    assert compared.call_args.kwargs == {"transactional_id": "orders", "open_transaction": True, **CONNECTIONS}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(option="table", value=None, rule="nobody has noted it", remedy="pass it"),
+        MissingExtraError("confluent-kafka", "verify"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_result_too(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The recovery before it stands."""
+    monkeypatch.setattr(sides_module, "verify", mock.Mock(side_effect=error))
+    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=False)
+    assert found.verdict == "not_checked"
+    assert str(error) in found.text

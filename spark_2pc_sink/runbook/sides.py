@@ -93,9 +93,7 @@ class BothSides:
             open_transaction: also the records of the open transaction.
         """
         try:
-            found = verify(
-                transactional_id=transactional_id, open_transaction=open_transaction, **self._connections
-            )
+            found = verify(transactional_id=transactional_id, open_transaction=open_transaction, **self._connections)
         except (DualWriteError, MissingExtraError) as error:
             # What was done before stands, whether or not it can be compared.
             return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")

@@ -20,10 +20,11 @@ The package knows the row, who may change it, and what a COMMIT can leave unknow
 of `spark_2pc_sink`, and serves any writer; the commands that its messages name (``spark-2pc``) come with it.
 
 Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
-is left of a row that is lost), ``state_store`` (the contract of a store), ``deciding`` (the transaction that writes
-data and row together), ``sessions`` and ``presence`` (seeing and ending drivers), ``store`` (all of it on PostgreSQL).
-``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog``
-are below all: connections, error codes, poolers, waits that end.
+is left of a row that is lost), ``actions`` (who did what, and why), ``state_store`` (the contract of a store),
+``deciding`` (the transaction that writes data and row together), ``sessions`` and ``presence`` (seeing and ending
+drivers), ``survey`` (all sinks at one look), ``store`` (all of it on PostgreSQL). ``schema``, ``versions`` and
+``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections,
+error codes, poolers, waits that end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jdbc_state.actions import ActionLine, Actor
     from jdbc_state.errors import DualWriteError
     from jdbc_state.model import (
         DECIDED,
@@ -59,6 +61,8 @@ __all__ = [
     "OWED",
     "TRANSITIONS",
     "AcceptedLoss",
+    "ActionLine",
+    "Actor",
     "DecidingTransaction",
     "Decision",
     "DualWriteError",
@@ -75,6 +79,8 @@ __all__ = [
 
 # Loaded when first asked for: whoever needs `jdbc_state.errors` alone loads no SQLAlchemy.
 _HOMES = {
+    "ActionLine": "actions",
+    "Actor": "actions",
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
     "SchemaReport": "preparing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Table,
     and_,
     case,
+    cast,
     false,
     func,
     literal,
@@ -23,8 +25,9 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
+from jdbc_state.actions import ADOPT, CLAIM, LAYOUT, ActionLines
 from jdbc_state.history import ADOPTED, CLAIMED, Returning, newest_line, with_line, without_lines
 from jdbc_state.model import DECIDED, DONE, NONE, StateRow, claim_lost_error, claim_refusal
 from jdbc_state.schema import StateTables
@@ -40,6 +43,18 @@ class Claimant:
     run_id: str | None
     adopt: bool
     expected_generation: int | None
+    layout: Mapping[str, Any] | None = None
+
+    @property
+    def action(self) -> str:
+        """What its line says."""
+        return ADOPT if self.adopt else CLAIM
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """What its line says beside that."""
+        known = {"query_id": self.query_id, "run_id": self.run_id, "cluster_id": self.cluster_id, LAYOUT: self.layout}
+        return {name: value for name, value in known.items() if value is not None}
 
     def check(self, row: StateRow | None) -> None:
         """Refuse what the claim's WHERE clause refuses, with the reason.
@@ -62,29 +77,38 @@ class Claimant:
 
 
 def claim_statement(
-    tables: StateTables, claimant: Claimant, *, keep: int, history_there: bool
+    tables: StateTables, claimant: Claimant, actions: ActionLines, *, keep: int, history_there: bool
 ) -> Returning | Select[Any]:
     """The claim. It answers with the row, or with nothing and has then changed nothing.
 
     Args:
-        tables: of both.
+        tables: of the store.
         claimant: who claims which row.
-        keep: lines of the history to be kept; with any, the row has its line afterwards. With none, lines that are left
-            from other settings go: they would fall behind the row.
+        actions: the statements about what drivers and people did.
+        keep: lines of the history to be kept; with any, the row has its line afterwards, and the claim another. With
+            none, lines that are left from other settings go: they would fall behind the row.
         history_there: the table of the history exists.
     """
     if not history_there:
         return _claim(tables.state, claimant, None)
     newest = newest_line(tables, claimant.transactional_id).cte("newest")
-    claimed = _claim(tables.state, claimant, newest)
-    event = ADOPTED if claimant.adopt else CLAIMED
-    written = with_line(claimed, tables, event=event) if keep else without_lines(claimed, tables)
+    row = _claim(tables.state, claimant, newest).cte("changed")
     # This looks at the table as it was before the claim.
     there = (
         select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
     )
-    number = select(newest.c.decision).scalar_subquery()
-    return written.add_columns(case((there, null()), else_=number).label("rebuilt_from"))
+    rebuilt_from = case((there, null()), else_=select(newest.c.decision).scalar_subquery())
+    if keep:
+        written = with_line(row, tables, event=ADOPTED if claimant.adopt else CLAIMED)
+        rebuilt = func.jsonb_strip_nulls(func.jsonb_build_object("rebuilt_from", rebuilt_from))
+        detail = cast(literal(claimant.detail, JSONB), JSONB).concat(rebuilt)
+        written = written.add_cte(
+            actions.line(row, action=claimant.action, detail=detail).cte("told"),
+            actions.trim(row, keep=keep).cte("old_actions"),
+        )
+    else:
+        written = without_lines(row, tables)
+    return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
 def _claim(state: Table, claimant: Claimant, newest: CTE | None) -> Returning:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, delete, func, literal, select
+from sqlalchemy import CTE, ColumnElement, Select, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
@@ -55,18 +55,17 @@ def trim_step(keep: int) -> int:
 
 
 def with_line(
-    changed: Returning, tables: StateTables, *, event: str | ColumnElement[Any], keep: int | None = None
+    row: CTE, tables: StateTables, *, event: str | ColumnElement[Any], keep: int | None = None
 ) -> Select[Any]:
-    """The same statement, which also writes the row's line; where ``changed`` meets no row it writes none.
+    """A statement that reads a changed row, and also writes its line; where there is no row it writes none.
 
     Args:
-        changed: changes one row, and returns all its columns.
-        tables: of both.
+        row: changes one row, and returns all its columns.
+        tables: of the store.
         event: of a new line; that of a line that is there stays.
         keep: lines to be kept; None to trim nothing.
     """
     history = tables.history
-    row = changed.cte("changed")
     names = [column.name for column in tables.state.columns]
     event = literal(event) if isinstance(event, str) else event
     added = insert(history).from_select([*names, "event"], select(*(row.c[name] for name in names), event))
@@ -87,9 +86,9 @@ def with_line(
     return written.add_cte(trimmed.cte("trimmed"))
 
 
-def without_lines(changed: Returning, tables: StateTables) -> Select[Any]:
-    """The same statement, which also removes the history of the row that it changes."""
-    row, history = changed.cte("changed"), tables.history
+def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
+    """A statement that reads a changed row, and also removes its history."""
+    history = tables.history
     mine = history.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
     return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
 

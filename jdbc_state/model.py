@@ -294,6 +294,8 @@ class Move:
         generation: must be that of the row.
         values: of its other columns.
         expected: must be its ``prepared_transaction_state``; None for any.
+        action: of the line that tells it, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
+        detail: of that line.
     """
 
     operation: str
@@ -301,6 +303,8 @@ class Move:
     generation: int
     values: Mapping[str, Any] = field(default_factory=dict)
     expected: str | None = None
+    action: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Tell apart why the move met no row that it fits.

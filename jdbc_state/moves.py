@@ -1,4 +1,4 @@
-"""Moves of a state row as SQL: one conditional UPDATE each, with its line of the history in the same statement.
+"""Moves of a state row as SQL: one conditional UPDATE each, with its lines in the same statement.
 
 ``WHERE transactional_id = … AND generation = …`` is lock, check and write in one, at every isolation level: a driver
 whose claim is not the newest meets no row, and then writes no line either.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, bindparam, case, func, literal, null, select, update
+from sqlalchemy import ColumnElement, Executable, Text, bindparam, case, func, literal, null, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 
+from jdbc_state.actions import ActionLines
 from jdbc_state.claim import row_columns
 from jdbc_state.history import EVENT_OF, NOTED, RESENT, with_line
 from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
@@ -22,18 +24,22 @@ _REPEATED = ("take_empty_batch", "accept_loss")
 _INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy keeps the columns' names for itself.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
+#: Of those that a line of the actions tells, too.
+_ACTION, _DETAIL = "of_action", "of_detail"
 
 
 class Moves:
     """The statements of one store, each made once: that takes longer than the server takes to carry it out.
 
     Args:
-        tables: of both.
-        keep: lines of the history to be kept; 0 to write none.
+        tables: of the store.
+        actions: the statements about what drivers and people did.
+        keep: lines of the history to be kept; 0 to write none, and none of the actions.
     """
 
-    def __init__(self, tables: StateTables, *, keep: int) -> None:
+    def __init__(self, tables: StateTables, actions: ActionLines, *, keep: int) -> None:
         self._tables = tables
+        self._actions = actions
         self._state = tables.state
         self._keep = keep
         self._made: dict[tuple[str, ...], Executable] = {}
@@ -44,6 +50,8 @@ class Moves:
         parameters |= {_ID: move.transactional_id, _GENERATION: move.generation}
         if move.expected is not None:
             parameters[_EXPECTED] = move.expected
+        if move.action and self._keep:
+            parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
         key = (move.operation, *parameters)
         if key not in self._made:
             self._made[key] = self._make(move)
@@ -64,7 +72,12 @@ class Moves:
         if not self._keep:
             return moved
         keep = self._keep if operation in EVENT_OF else None
-        return with_line(moved, self._tables, event=self._event(operation), keep=keep)
+        row = moved.cte("changed")
+        statement = with_line(row, self._tables, event=self._event(operation), keep=keep)
+        if not move.action:
+            return statement
+        action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)
+        return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
 
     def _times(self, operation: str) -> dict[str, Any]:
         if operation in (DECIDE, _ACCEPT_OPEN):

@@ -20,11 +20,13 @@ CREATE_ATTEMPTS_MAX = 5
 #: pg_namespace, pg_class and pg_type (23505), or a concurrent update of the catalogue (XX000).
 _LOST_RACE = frozenset({"23505", "42P06", "42P07", "42710", "XX000"})
 
-# Who may write the state row has to write the history with it, from the next decision on.
+# Who may write the state row has to write the other tables with it, from the next claim on; its owner too, where that
+# is another role than the one that made them.
 _GRANTEES = text(
     "SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END AS role, "
-    "bool_or(privilege_type = 'UPDATE') AS writes FROM pg_class, aclexplode(relacl) "
-    "WHERE oid = to_regclass(:table) AND grantee <> relowner GROUP BY grantee ORDER BY 1"
+    "bool_or(privilege_type = 'UPDATE') AS writes "
+    "FROM pg_class, aclexplode(coalesce(relacl, acldefault('r', relowner))) WHERE oid = to_regclass(:table) "
+    "AND grantee <> (SELECT relowner FROM pg_class WHERE oid = to_regclass(:other)) GROUP BY grantee ORDER BY 1"
 )
 _MISSING_PRIVILEGES = text(
     "SELECT wanted FROM unnest(CAST(:wanted AS text[])) AS wanted "
@@ -71,8 +73,8 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> b
         if found is None:
             _create(connection, settings, table, where=where)
             found = find_table(connection, tables, table)
-            if table is tables.history:
-                _grant_as_state(connection, tables)
+            if table is not tables.state:
+                _grant_as_state(connection, tables, table)
         if found is not None and table is tables.state and found.version == 1 and found.owned:
             _add_columns(connection, tables)
         elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
@@ -88,7 +90,7 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
 
     Args:
         connection: see :func:`prepare`.
-        settings: the names; with ``history_batches``, the history is made.
+        settings: the names; with ``history_batches``, the history and the table of actions are made.
         where: the database, as in a URL.
 
     Returns:
@@ -106,11 +108,12 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
             detail="it does not exist. The first start of a job makes it, or what spark-2pc state ddl prints",
         )
     done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
-    history_there = find_table(connection, tables, tables.history) is not None
+    others = [table for table in tables.wanted(settings) if table is not tables.state]
+    missing = [table for table in others if find_table(connection, tables, table) is None]
     prepare(connection, settings, where=where)
-    if tables.history in tables.wanted(settings):
-        done += [] if history_there else [f"made {quoted(tables.history)}"]
-        done += _grant_as_state(connection, tables)
+    done += [f"made {quoted(table)}" for table in missing]
+    for table in others:
+        done += _grant_as_state(connection, tables, table)
     return done
 
 
@@ -164,13 +167,13 @@ def _add_columns(connection: Connection, tables: StateTables) -> None:
     )
 
 
-def _grant_as_state(connection: Connection, tables: StateTables) -> list[str]:
-    """Grant on the history what belongs to what is granted on the state table."""
+def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -> list[str]:
+    """Grant on another table what belongs to what is granted on the state table."""
     done = []
-    for role, writes in connection.execute(_GRANTEES, {"table": quoted(tables.state)}).all():
-        wanted = tables.privileges(tables.history) if writes else ("SELECT",)
-        connection.exec_driver_sql(grant(tables.history, wanted, role))
-        done.append(f"granted {', '.join(wanted)} on {quoted(tables.history)} to {role}")
+    for role, writes in connection.execute(_GRANTEES, {"table": quoted(tables.state), "other": quoted(table)}).all():
+        wanted = tables.privileges(table) if writes else ("SELECT",)
+        connection.exec_driver_sql(grant(table, wanted, role))
+        done.append(f"granted {', '.join(wanted)} on {quoted(table)} to {role}")
     return done
 
 
@@ -200,11 +203,11 @@ def _create_once(connection: Connection, settings: StoreSettings, table: Table) 
 
 
 def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
-    history = table.name == settings.history_table
+    other = table.name in (settings.history_table, settings.actions_table)
     remedy = (
         f"With the role that owns the state table: {migrate_command(settings, role='OWNER', where=where)}. Or set "
-        "history_batches=0: a decision then does not outlive its state row"
-        if history
+        "history_batches=0: a decision then does not outlive its state row, and nobody can look up who did what"
+        if other
         else "Run what spark-2pc state ddl --role ROLE prints with a role that may create tables, or grant this one "
         "CREATE on the schema"
     )

@@ -1,4 +1,4 @@
-"""Schema of the state table and of its history, as SQLAlchemy's tables and as SQL.
+"""Schema of the state table, its history and its actions, as SQLAlchemy's tables and as SQL.
 
 They are of version 2. What it means for programs of another version:
 
@@ -9,6 +9,8 @@ They are of version 2. What it means for programs of another version:
 * This version changes a state table of version 1 by two new columns, and makes the history. The server does that
   without rewriting the table, in the time that a lock takes, beside jobs of version 1. A job does it by itself where
   the table is its own role's; else ``spark-2pc state migrate``, with the role of its owner.
+* The table of actions came later, within version 2. What was released before does not know it, and goes on beside it:
+  its claims have no line. This version makes it where it is missing, as it makes the history.
 * A table of a later version is refused by name, as nobody here knows what it means.
 
 How the version is told is in `jdbc_state.versions`.
@@ -26,6 +28,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Identity,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -42,13 +45,15 @@ from jdbc_state.settings import StoreSettings
 
 #: Length of the key, as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
-#: Of both tables, in what `jdbc_state.versions` reads.
+#: Of all tables, in what `jdbc_state.versions` reads.
 VERSION = 2
 #: How a table says its version, in its comment.
 MARK = "spark_2pc_sink state, version "
 #: What a driver needs on each table. An operator who only looks needs SELECT.
 STATE_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
 HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
+#: Lines are written, and trimmed, and never changed.
+ACTIONS_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 
 #: Only for its rules of quoting and its spelling of types.
 _DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
@@ -56,15 +61,17 @@ _DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class StateTables:
-    """Both tables for one pair of names.
+    """The tables of one store.
 
     Attributes:
         state: one row for each sink.
         history: copies of the row by number, see `jdbc_state.history`.
+        actions: what drivers and people did, see `jdbc_state.actions`.
     """
 
     state: Table
     history: Table
+    actions: Table
 
     @classmethod
     def named(cls, settings: StoreSettings) -> StateTables:
@@ -87,15 +94,16 @@ class StateTables:
             PrimaryKeyConstraint("transactional_id", "decision"),
             comment=f"{MARK}{VERSION}",
         )
-        return cls(state, history)
+        actions = Table(settings.actions_table, metadata, *_action_columns(), comment=f"{MARK}{VERSION}")
+        return cls(state, history, actions)
 
     def wanted(self, settings: StoreSettings) -> tuple[Table, ...]:
         """The tables that this store needs."""
-        return (self.state, self.history) if settings.history_batches else (self.state,)
+        return (self.state, self.history, self.actions) if settings.history_batches else (self.state,)
 
     def privileges(self, table: Table) -> tuple[str, ...]:
         """What a driver needs on one of them."""
-        return HISTORY_PRIVILEGES if table is self.history else STATE_PRIVILEGES
+        return {self.history: HISTORY_PRIVILEGES, self.actions: ACTIONS_PRIVILEGES}.get(table, STATE_PRIVILEGES)
 
 
 def quoted(table: Table) -> str:
@@ -154,6 +162,25 @@ def _row_columns() -> list[Column[Any]]:
         Column("settled_at", _instant()),
         Column("topic_ids", JSONB, nullable=False, server_default=text("'{}'")),
         Column("decision", BigInteger, nullable=False, server_default=text("0")),
+    ]
+
+
+def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
+    """The time is a part of the key: a sequence that was set back, as by a partial restore, must not fail a claim."""
+    return [
+        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+        Column("at", _instant(), nullable=False),
+        Column("number", BigInteger, Identity(always=True), nullable=False),
+        Column("action", Text, nullable=False),
+        Column("batch_id", BigInteger),
+        Column("generation", BigInteger),
+        Column("role", Text, nullable=False),
+        Column("os_user", Text, nullable=False),
+        Column("host", Text, nullable=False),
+        Column("program", Text, nullable=False),
+        Column("reason", Text),
+        Column("detail", JSONB, nullable=False),
+        PrimaryKeyConstraint("transactional_id", "at", "number"),
     ]
 
 

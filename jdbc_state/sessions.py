@@ -13,6 +13,7 @@ statement may take.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -86,6 +87,19 @@ class DriverSession:
 
 
 @dataclass(frozen=True)
+class NamedSession:
+    """A session by which some driver is seen.
+
+    Attributes:
+        name: its application_name, which says whose it is.
+        session: it.
+    """
+
+    name: str
+    session: DriverSession
+
+
+@dataclass(frozen=True)
 class Liveness:
     """Whether the driver with the newest claim lives.
 
@@ -151,25 +165,19 @@ ORDER BY older.pid
 """)
 
 # Every role sees the names of all sessions, also of those whose addresses it may not see. A session in the deciding
-# transaction is told from that of another state table by its lock, see below.
-_DRIVERS = text(r"""
-SELECT driver.pid, driver.usename, driver.backend_start IS NULL, coalesce(host(driver.client_addr), '')
-FROM (
-    SELECT activity.*, named.deciding, substr(activity.application_name, length(named.prefix) + 1) AS generation
-    FROM pg_stat_activity AS activity
-    JOIN (VALUES (:presence, false), (:deciding, true)) AS named (prefix, deciding)
-      ON left(activity.application_name, length(named.prefix)) = named.prefix
-    WHERE activity.datname = current_database()
-) AS driver
-WHERE CASE WHEN driver.generation ~ '^[0-9]{1,19}$'
-           THEN CAST(driver.generation AS numeric) >= CAST(:generation AS numeric) ELSE false END
-  AND (NOT driver.deciding OR EXISTS (
+# transaction is told from that of another state table by its lock, see above.
+_DRIVERS = text("""
+SELECT driver.pid, driver.usename, driver.backend_start IS NULL, coalesce(host(driver.client_addr), ''),
+       driver.application_name
+FROM pg_stat_activity AS driver
+WHERE driver.datname = current_database() AND left(driver.application_name, 4) IN (:presence, :deciding)
+  AND (left(driver.application_name, 4) = :presence OR EXISTS (
       SELECT FROM pg_locks AS held
       WHERE held.pid = driver.pid AND held.locktype = 'relation' AND held.granted
         AND held.relation = to_regclass(:table)
         AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   ))
-ORDER BY driver.deciding, driver.pid
+ORDER BY left(driver.application_name, 4) = :deciding, driver.pid
 """)
 
 _HOLDERS = text("""
@@ -213,24 +221,38 @@ def lock_holders(connection: Connection, *, table: str) -> list[Session]:
     return [Session(pid, role, name) for pid, role, name in connection.execute(_HOLDERS, {"table": table})]
 
 
-def driver_sessions(
-    connection: Connection, *, table: str, transactional_id: str, generation: int
-) -> list[DriverSession]:
-    """The sessions by which a driver with this claim, or a newer one, is seen: its own, and its deciding transaction.
+def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]:
+    """The sessions by which drivers are seen: their own ones, and after these their deciding transactions.
 
     Args:
         connection: any connection to the same database.
         table: the state table as quoted SQL.
+    """
+    answer = connection.execute(_DRIVERS, {"presence": _PRESENCE_PREFIX, "deciding": _PREFIX, "table": table})
+    return [NamedSession(name, DriverSession(*found)) for *found, name in answer]
+
+
+def sessions_of(
+    sessions: Iterable[NamedSession], table: str, transactional_id: str, generation: int
+) -> list[DriverSession]:
+    """Those of one driver: the one with this claim, or with a newer one.
+
+    Args:
+        sessions: by `driver_sessions`, of the same table.
+        table: the state table as quoted SQL.
         transactional_id: of the sink.
         generation: of the claim.
     """
-    answer = connection.execute(
-        _DRIVERS,
-        {
-            "presence": presence_prefix(table, transactional_id),
-            "deciding": application_name_prefix(transactional_id),
-            "table": table,
-            "generation": generation,
-        },
-    )
-    return [DriverSession(*found) for found in answer]
+    prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
+    return [
+        each.session
+        for each in sessions
+        for prefix in prefixes
+        if each.name.startswith(prefix) and _generation_of(each.name, prefix) >= generation
+    ]
+
+
+def _generation_of(name: str, prefix: str) -> int:
+    """The claim in the name of a session; -1 where there is none."""
+    rest = name.removeprefix(prefix)
+    return int(rest) if rest.isascii() and rest.isdecimal() and len(rest) <= _GENERATION_DIGITS_MAX else -1

@@ -1,10 +1,11 @@
-"""Settings of a store: names of its tables, lines of its history, and how long it may wait."""
+"""Settings of a store: names of its tables, how many lines it keeps, and how long it may wait."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _HISTORY_SUFFIX = "_history"
+_ACTIONS_SUFFIX = "_actions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +16,12 @@ class StoreSettings:
     one then find the rows of the other.
 
     Args:
-        state_schema: schema of both tables, as the catalogue spells it.
-        state_table: table of state rows.
+        state_schema: schema of all tables, as the catalogue spells it.
+        state_table: table of state rows. With ``_actions`` behind it, the table of what drivers and people did.
         history_table: table of the history; used with ``history_batches`` above 0. '': the name of the state table with
             ``_history`` behind it, so that no two state tables share one.
         history_batches: lines of the history kept for each transactional id, up to a tenth more before they are
-            trimmed; 0 keeps none.
+            trimmed; and so many of what its drivers did. 0 keeps none, and no actions either.
         connect_timeout_s: one attempt to connect, in seconds; libpq takes no less than 2.
         connect_deadline_ms: how long a database that has answered before may take to come back.
         claim_lock_timeout_ms: how long a claim waits for a row lock before it looks who holds it.
@@ -47,3 +48,8 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if not self.history_table:
             object.__setattr__(self, "history_table", self.state_table + _HISTORY_SUFFIX)
+
+    @property
+    def actions_table(self) -> str:
+        """Table of what drivers and people did."""
+        return self.state_table + _ACTIONS_SUFFIX

@@ -24,8 +24,8 @@ CONNECTION_FAILURE = "08006"
 INSUFFICIENT_PRIVILEGE = "42501"
 _GRANT = (
     ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
-    "history table, and USAGE on their schema. Where a table is missing: CREATE on the schema, or make it with a role "
-    "that has that. docs/permissions.md lists everything"
+    "history table, SELECT, INSERT and DELETE on the table of actions, and USAGE on their schema. Where a table is "
+    "missing: CREATE on the schema, or make it with a role that has that. docs/permissions.md lists everything"
 )
 #: The server takes no writes: mostly a standby, after a failover that the URL does not follow.
 READ_ONLY = "25006"

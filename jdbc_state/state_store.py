@@ -8,10 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from jdbc_state.actions import ACTION_OF, NOTE_OWED, ActionLine
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import LocalProtocolError
 from jdbc_state.model import DECIDE, AcceptedLoss, Decision, HistoryLine, Move, StateRow, claim_lost_error
@@ -98,6 +100,7 @@ class StateStore(ABC):
         run_id: str | None,
         adopt: bool = False,
         expected_generation: int | None = None,
+        layout: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Take the row over: one statement that checks, counts and reads.
 
@@ -116,6 +119,8 @@ class StateStore(ABC):
                 from another cluster, what it says of Kafka is forgotten.
             expected_generation: the claim that this driver holds already; then no row is made or made again, and only
                 that claim, or a later one of the same run whose answer was lost, is replaced.
+            layout: where the writer's records and rows are, and how both are made, as JSON has it. It is kept with the
+                claim, for those who look at both sides (:meth:`read_layout`); nothing secret may be in it.
 
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
@@ -130,6 +135,7 @@ class StateStore(ABC):
                 run_id=run_id,
                 adopt=adopt,
                 expected_generation=expected_generation,
+                layout=layout,
             )
         )
 
@@ -154,6 +160,38 @@ class StateStore(ABC):
     def read_lost(self) -> list[StateRow]:
         """The newest line of each sink whose row is gone, by transactional id, in the same way."""
 
+    @abstractmethod
+    def read_actions(
+        self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
+    ) -> list[ActionLine]:
+        """What drivers and people did, the newest first, in the same way; none where none is kept.
+
+        Args:
+            transactional_id: one sink; None for all.
+            last: at most so many.
+            since: none before this, by the database's clock.
+        """
+
+    @abstractmethod
+    def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
+        """The layout of the newest claim that came with one, in the same way; None where none is known."""
+
+    @abstractmethod
+    def note_action(
+        self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
+    ) -> None:
+        """Write down what changes no row; BEFORE it is done.
+
+        Args:
+            transactional_id: of a sink; any id where ``generation`` is None.
+            generation: the claim under which it is done; None for what needs none.
+            action: one of `jdbc_state.actions.ACTIONS`.
+            detail: more of it, as JSON has it.
+
+        Raises:
+            SupersededError, HaltError: ``generation`` is not the newest claim; nothing was written.
+        """
+
     def read_standing(self, transactional_id: str) -> StateRow | None:
         """The row; where it is lost, the newest line of its history; None where nothing is known."""
         row = self.read(transactional_id)
@@ -173,13 +211,30 @@ class StateStore(ABC):
         """Note the pair with which a first recovery took the id over."""
         return self._move(Move("mark_initialized", transactional_id, generation, {"settled": settled}))
 
-    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note that Kafka committed the row's transaction; BEFORE the next transaction begins."""
-        return self._move(Move("mark_done", transactional_id, generation, {"settled": settled}))
+    def mark_done(
+        self,
+        transactional_id: str,
+        generation: int,
+        settled: str,
+        *,
+        action: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> StateRow:
+        """Note that Kafka committed the row's transaction; BEFORE the next transaction begins.
 
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+        Args:
+            transactional_id: the row.
+            generation: the claim.
+            settled: the pair that Kafka shows.
+            action: of the line that tells it, where a recovery settles what was left; '' for a batch that goes its way.
+            detail: of that line.
+        """
+        values = {"settled": settled}
+        return self._move(Move("mark_done", transactional_id, generation, values, action=action, detail=detail or {}))
+
+    def mark_owed(self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
-        return self._move(Move("mark_owed", transactional_id, generation))
+        return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail or {}))
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
         """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
@@ -200,6 +255,8 @@ class StateStore(ABC):
         prepared: str,
         batch_id: int,
         kafka_offsets: Mapping[str, tuple[int, int]],
+        *,
+        detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Note a decision that was lost with its row and its history (a person's decision).
 
@@ -211,22 +268,34 @@ class StateStore(ABC):
             prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
             batch_id: of the batch whose rows are in the table.
             kafka_offsets: where the transaction begins in each 'topic-partition', twice.
+            detail: of the line that tells it.
         """
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
-        return self._move(Move("accept_open", transactional_id, generation, {**found, **unknown}))
+        return self._decide("accept_open", transactional_id, generation, {**found, **unknown}, detail)
 
-    def accept_replay(self, transactional_id: str, generation: int) -> StateRow:
+    def accept_replay(
+        self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None
+    ) -> StateRow:
         """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
-        return self._move(Move("accept_replay", transactional_id, generation, {"digest": ""}))
+        return self._decide("accept_replay", transactional_id, generation, {"digest": ""}, detail)
 
-    def drop_batch(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+    def drop_batch(
+        self, transactional_id: str, generation: int, settled: str, *, detail: Mapping[str, Any] | None = None
+    ) -> StateRow:
         """Give the Kafka half of a batch up (a person's decision)."""
-        return self._move(Move("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""}))
+        return self._decide("drop_batch", transactional_id, generation, {"settled": settled, "digest": ""}, detail)
 
-    def accept_loss(self, transactional_id: str, generation: int, loss: AcceptedLoss) -> StateRow:
+    def accept_loss(
+        self,
+        transactional_id: str,
+        generation: int,
+        loss: AcceptedLoss,
+        *,
+        detail: Mapping[str, Any] | None = None,
+    ) -> StateRow:
         """Go on without batches that Kafka has and this database lost (a person's decision)."""
-        return self._move(Move("accept_loss", transactional_id, generation, loss.columns()))
+        return self._decide("accept_loss", transactional_id, generation, loss.columns(), detail)
 
     @abstractmethod
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
@@ -252,6 +321,18 @@ class StateStore(ABC):
     @abstractmethod
     def _move(self, move: Move) -> StateRow:
         """Change the row, or raise what `model.Move.refused_by` finds."""
+
+    def _decide(
+        self,
+        operation: str,
+        transactional_id: str,
+        generation: int,
+        values: Mapping[str, Any],
+        detail: Mapping[str, Any] | None,
+    ) -> StateRow:
+        """A move that a person has decided, which always has its line."""
+        action = ACTION_OF[operation]
+        return self._move(Move(operation, transactional_id, generation, values, action=action, detail=detail or {}))
 
     def _standing(self, claimant: Claimant) -> StateRow | None:
         """The row by which a claim is judged: the one that is there, or the line from which it would be made again."""

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, text
+from sqlalchemy import Connection, Select, select
 
+from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
 from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
-from jdbc_state.connections import Database, driver_connection
+from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import lost_lines, newest_line
-from jdbc_state.model import HistoryLine, Move, StateRow
+from jdbc_state.model import HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
-from jdbc_state.pooler import behind_pooler
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
 from jdbc_state.schema import StateTables, quoted
 from jdbc_state.sessions import (
     Liveness,
     Session,
-    driver_sessions,
     end_older_sessions,
     lock_holders,
     presence_name,
 )
 from jdbc_state.settings import StoreSettings
 from jdbc_state.state_store import DecidingTransaction, StateStore
+from jdbc_state.survey import Survey, look_for_drivers, survey
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
@@ -45,6 +46,7 @@ class SqlStateStore(StateStore):
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
         settings: names and time-outs.
+        actor: who acts through it; whoever runs this process, where None.
         shown_while: True while whoever has claimed a row for a query is at work on it; see `Presence`.
 
     Attributes:
@@ -56,6 +58,7 @@ class SqlStateStore(StateStore):
         url: str,
         settings: StoreSettings = StoreSettings(),  # noqa: B008 - frozen
         *,
+        actor: Actor | None = None,
         shown_while: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings = settings
@@ -66,7 +69,8 @@ class SqlStateStore(StateStore):
         self._columns = row_columns(self._state)
         # Until `prepare_schema` has looked, as the settings say.
         self._history_there = settings.history_batches > 0
-        self._moves = Moves(self._tables, keep=settings.history_batches)
+        self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
+        self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
@@ -129,6 +133,35 @@ class SqlStateStore(StateStore):
         lines = lost_lines(self._tables).subquery()
         return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
 
+    def read_actions(
+        self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
+    ) -> list[ActionLine]:
+        """What drivers and people did, the newest first, without waiting for anyone."""
+        found = self._answers(self._actions.newest(transactional_id, last=last, since=since))
+        return [action_line_of(answer) for answer in found]
+
+    def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
+        """The layout of the newest claim that came with one, without waiting for anyone."""
+        found = self._answers(self._actions.newest_layout(transactional_id))
+        return dict(getattr(found[0], LAYOUT)) if found else None
+
+    def note_action(
+        self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
+    ) -> None:
+        """Write down what changes no row."""
+        if generation is not None and not self._settings.history_batches:
+            return
+        operation = f"noting {action} of {transactional_id!r}"
+        line = (
+            self._actions.line_alone(transactional_id, action, detail)
+            if generation is None
+            else self._actions.line_under_claim(transactional_id, generation, action, detail)
+        )
+        with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+            written = connection.execute(line).one_or_none()
+        if written is None and generation is not None:
+            raise claim_lost_error(transactional_id, generation, self.read(transactional_id))
+
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction for a batch's data and its decision."""
         return deciding(
@@ -142,23 +175,24 @@ class SqlStateStore(StateStore):
 
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, lives; without a claim."""
-        if row.run_id is None:
-            return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
         with self._requests("looking for the driver") as connection:
-            found = driver_sessions(
-                connection,
-                table=quoted(self._state),
-                transactional_id=row.transactional_id,
-                generation=row.generation,
-            )
-            if found:
-                detail = f"{found[0]}; claim {row.generation} is of {row.claimed_at}"
-                return Liveness(alive=True, detail=detail, session=found[0])
-            if connection.scalar(text("SELECT pg_is_in_recovery()")):
-                return Liveness(alive=None, detail="this is a standby, and its sessions are at the primary")
-            if behind_pooler(driver_connection(connection)):
-                return Liveness(alive=None, detail="by a pooler, a driver can be seen in its transactions only")
-        return Liveness(alive=False, detail=f"the database has no session of claim {row.generation}")
+            return look_for_drivers(connection, self._state, [row])[row.transactional_id]
+
+    def survey(self, transactional_id: str | None = None) -> Survey:
+        """What the database shows of one sink, or of all, without a claim; see `jdbc_state.survey`.
+
+        Raises:
+            StateStoreError: the database cannot be read; or somebody keeps a table of it locked.
+        """
+        operation = "looking at every sink" if transactional_id is None else f"looking at {transactional_id!r}"
+        try:
+            with self._requests(operation) as connection:
+                return survey(connection, self._tables, transactional_id)
+        except StateStoreError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and look again"
+            raise self._locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
         """Give connections back."""
@@ -168,7 +202,7 @@ class SqlStateStore(StateStore):
     def _try_claim(self, claimant: Claimant) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""
         operation, keep = f"claim of {claimant.transactional_id!r}", self._settings.history_batches
-        statement = claim_statement(self._tables, claimant, keep=keep, history_there=self._history_there)
+        statement = claim_statement(self._tables, claimant, self._actions, keep=keep, history_there=self._history_there)
         try:
             with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
                 answer = connection.execute(statement).one_or_none()

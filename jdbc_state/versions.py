@@ -78,6 +78,8 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
 
 
 def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: list[str]) -> bool:
+    if table is tables.actions:
+        return False
     if table is tables.history:
         return "decision" in missing and tuple(key) == _HISTORY_KEY_1
     return set(missing) <= set(ADDED_BY_2) and key == ["transactional_id"]
@@ -88,7 +90,7 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
 
     Args:
         found: the table.
-        tables: of both.
+        tables: of the store.
         settings: their names.
         where: the database, as in a URL.
     """

@@ -48,7 +48,10 @@ HaltCause        provisional why, for programs
 PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
 recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
-RecoveryReport   provisional the result of these two
+RecoveryReport   provisional the result of `recover`, and of `status` for each sink
+StatusReport     provisional the result of `status`
+verify           provisional compares what readers of both sides see, and changes nothing
+VerifyReport     provisional the result of it
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -65,8 +68,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.report import RecoveryReport
+    from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
+    from spark_2pc_sink.verification.api import verify
+    from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
     "BatchReport",
@@ -77,9 +83,12 @@ __all__ = [
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
+    "StatusReport",
+    "VerifyReport",
     "__version__",
     "recover",
     "status",
+    "verify",
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
@@ -93,10 +102,13 @@ _HOMES = {
     "PreparedTxnState": "ids",
     "OperatorDecision": "options",
     "RecoveryReport": "recovery.report",
+    "StatusReport": "recovery.status",
     "recover": "recovery.api",
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
+    "VerifyReport": "verification.report",
+    "verify": "verification.api",
 }
 
 

@@ -4,16 +4,26 @@ Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was n
 no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For
 ``transactions``, 3 means that ``find-hanging`` found a hanging transaction, or that ``abort`` refused because the
 coordinator knows the transaction. For ``state``, 3 means that a table is missing, of another version, or not granted.
+For ``verify``, 3 means that both sides differ, and 5 that too much could not be compared. 130: Ctrl-C ended the
+command.
+
+With ``--json`` every command prints one JSON object with every exit code, see `spark_2pc_sink.cli.output`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_USAGE
+from spark_2pc_sink import __version__
+from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser
+from spark_2pc_sink.cli.connection_sources import connection_as_given, warn_of_secrets
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_USAGE
+from spark_2pc_sink.cli.logs import logging_to_stderr
+from spark_2pc_sink.cli.output import CommandResult, json_schema, write_result
 from spark_2pc_sink.errors import (
     AbortRefusedError,
     ConfigurationError,
@@ -22,6 +32,7 @@ from spark_2pc_sink.errors import (
     InDoubtError,
     TakeOverRefusedError,
 )
+from spark_2pc_sink.extras import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +42,11 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "status": "sinks",
     "recover": "sinks",
+    "verify": "verify",
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
+    "runbook": "runbook",
 }
 
 
@@ -47,23 +60,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code, see the module's docstring.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    given = _parser(words).parse_args(words)
+    as_json = "--json" in words
+    command = None
     try:
-        code: int = given.run(given)
-    except ConfigurationError as error:
-        return _fail(error, EXIT_USAGE)
-    except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
-        return _fail(error, EXIT_IN_DOUBT)
-    except DualWriteError as error:
-        return _fail(error, EXIT_FAILED)
-    return code
+        given = command_parser(words).parse_args(words)
+        command = given.command
+        # Whatever a command prints by the way must not stand in the JSON.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext(), logging_to_stderr(given):
+            result = _run(given)
+    except CommandLineError as error:
+        return write_result(CommandResult(exit_code=EXIT_USAGE, error=error), command=error.command, as_json=as_json)
+    except Exception as error:
+        # A defect: the traceback is for people, and a program must not find nothing.
+        if as_json:
+            write_result(CommandResult(exit_code=EXIT_FAILED, error=error), command=command, as_json=True)
+        raise
+    return write_result(result, command=command, as_json=as_json)
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def command_parser(words: Sequence[str]) -> CommandParser:
     """A parser that knows the command in ``words``, or all of them where there is none, for help and errors."""
-    parser = argparse.ArgumentParser(
-        prog="spark-2pc", description="Look after exactly-once writes to Kafka and PostgreSQL."
-    )
+    parser = CommandParser(prog=PROGRAM, description="Look after exactly-once writes to Kafka and PostgreSQL.")
+    parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
+    parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of all that --json prints")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     home = _HOMES.get(words[0]) if words else None
     for name in dict.fromkeys(_HOMES.values()) if home is None else (home,):
@@ -71,6 +90,39 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(error: DualWriteError, code: int) -> int:
-    sys.stderr.write(f"spark-2pc: {error}\n")
-    return code
+class _PrintSchema(argparse.Action):
+    """Prints the schema and ends the program, as ``--version`` does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(json_schema())
+        parser.exit()
+
+
+def _run(given: argparse.Namespace) -> CommandResult:
+    """The command's own result, or that of an error which has an exit code."""
+    try:
+        with _commands_as_given(given):
+            result: CommandResult = given.run(given)
+    except ConfigurationError as error:
+        return CommandResult(exit_code=EXIT_USAGE, error=error)
+    except (AbortRefusedError, HaltError, InDoubtError, TakeOverRefusedError) as error:
+        return CommandResult(exit_code=EXIT_IN_DOUBT, error=error)
+    except (DualWriteError, MissingExtraError, OSError) as error:
+        return CommandResult(exit_code=EXIT_FAILED, error=error)
+    except KeyboardInterrupt:
+        return CommandResult(exit_code=EXIT_INTERRUPTED, notes=("interrupted",))
+    return result
+
+
+def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:
+    """Lets commands that are printed for people name both sides as this command line did."""
+    warn_of_secrets(given)
+    words = connection_as_given(given)
+    if words is None:
+        return nullcontext()
+    from spark_2pc_sink.recovery.recover_command import connection_named  # noqa: PLC0415 - SQLAlchemy, see _HOMES
+
+    return connection_named(words)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from spark_2pc_sink.cli.exits import EXIT_FAILED
+from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.reference.command import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
@@ -42,17 +40,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_run)
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> CommandResult:
     values = {} if given.config is None else dict(read_properties_file(given.config, option="--config"))
     values.update(parse_assignments(given.set))
     if given.listen is not None:
         values["listeners"] = f"PLAINTEXT://{given.listen}"
     metrics = None if given.metrics is None else _address(given.metrics)
-    try:
-        return serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics)
-    except (OSError, MissingExtraError) as error:
-        sys.stderr.write(f"spark-2pc coordinator: {error}\n")
-        return EXIT_FAILED
+    return CommandResult(exit_code=serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics))
 
 
 def _address(text: str) -> tuple[str, int]:

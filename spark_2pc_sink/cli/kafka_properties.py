@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from spark_2pc_sink.cli.connection_sources import (
+    BOOTSTRAP,
+    BOOTSTRAP_NAMES,
+    add_once,
+    environment_properties,
+    file_of,
+)
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.properties_file import read_properties_file
 
-_BOOTSTRAP: Final = "bootstrap.servers"
-#: What it is called where it may be said: the second is librdkafka's.
-_BOOTSTRAP_NAMES: Final = frozenset({_BOOTSTRAP, "metadata.broker.list"})
 _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 
 
@@ -38,25 +41,38 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
 
 
 def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]:
-    """All that was said, by options without a prefix and by those with one of ``prefixes``.
+    """All that options and the connection file say, and the environment where these leave something out.
+
+    Args:
+        given: the command line.
+        prefixes: of options beside those without one.
 
     Raises:
-        ConfigurationError: the file cannot be read, a property has no value, two sources contradict each other, or none
-            names the brokers.
+        ConfigurationError: a file cannot be read, a property has no value, two sources of the command line contradict
+            each other, or none names the brokers.
     """
     properties: dict[str, str] = {}
     for prefix in ("", *prefixes):
         server, named, file = (getattr(given, f"{prefix}{name}") for name in _DESTINATIONS)
         if file is not None:
-            _add(properties, read_properties_file(Path(file), option="--command-config"), option="--command-config")
-        _add(properties, [as_property(text) for text in named], option="--kafka")
+            read = read_properties_file(Path(file), option="--command-config")
+            add_once(properties, read, source="--command-config")
+        add_once(properties, [as_property(text) for text in named], source="--kafka")
         if server is not None:
-            _add(properties, [(_BOOTSTRAP, server)], option="--bootstrap-server")
-    if not properties.keys() & _BOOTSTRAP_NAMES:
+            add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
+    from_file = file_of(given)
+    if from_file is not None:
+        add_once(properties, from_file.kafka.items(), source="--connection")
+    located = bool(properties.keys() & BOOTSTRAP_NAMES)
+    for name, value in environment_properties().items():
+        if not (located and name in BOOTSTRAP_NAMES):
+            properties.setdefault(name, value)
+    if not properties.keys() & BOOTSTRAP_NAMES:
         raise ConfigurationError(
             option="--bootstrap-server",
             value=None,
-            rule="it says where Kafka is, and there is no bootstrap.servers in --kafka or --command-config either",
+            rule="it says where Kafka is, and no bootstrap.servers is in --kafka, --command-config, --connection or "
+            "SPARK_2PC_BOOTSTRAP_SERVER either",
             remedy="pass --bootstrap-server HOST:PORT",
         )
     return properties
@@ -74,15 +90,3 @@ def as_property(text: str) -> tuple[str, str]:
             option="--kafka", value=text, rule="it has the form KEY=VALUE", remedy="pass bootstrap.servers=host:9092"
         )
     return name, value
-
-
-def _add(properties: dict[str, str], more: Iterable[tuple[str, str]], *, option: str) -> None:
-    for name, value in more:
-        if properties.setdefault(name, value) != value:
-            raise ConfigurationError(
-                option=option,
-                # The value may be a secret.
-                value=name,
-                rule="a property has one value, and this one was given before with another",
-                remedy="give it once",
-            )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.api import recover, status
@@ -57,35 +57,38 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_common(command: argparse.ArgumentParser) -> None:
     add_connection(command)
     add_database(command)
-    command.add_argument("--json", action="store_true", help="print JSON, one object per sink in a list")
 
 
-def _status(given: argparse.Namespace) -> int:
-    return _report(status(kafka=read_connection(given), **given_options(given)), as_json=given.json)
+def _status(given: argparse.Namespace) -> CommandResult:
+    found = status(kafka=read_connection(given), **given_options(given))
+    return replace(_result(found.sinks), fields=found.as_json())
 
 
-def _recover(given: argparse.Namespace) -> int:
+def _recover(given: argparse.Namespace) -> CommandResult:
     try:
         report = recover(kafka=read_connection(given), **given_options(given))
     except (HaltError, TakeOverRefusedError) as error:
-        # The caller prints the error on standard error, for people.
-        if given.json:
-            _show([error.report], as_json=True)
-        raise
-    return _report([report], as_json=given.json)
+        # The error has the same words for people. A halt of the state table has no report: nothing was looked at.
+        found = [] if error.report is None else [error.report]
+        return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
+    return _result([report])
 
 
-def _report(reports: Sequence[RecoveryReport], *, as_json: bool) -> int:
-    _show(reports, as_json=as_json)
+def _result(reports: Sequence[RecoveryReport]) -> CommandResult:
+    return CommandResult(exit_code=_exit_code(reports), fields=_fields(reports), text=_text(reports))
+
+
+def _exit_code(reports: Sequence[RecoveryReport]) -> int:
     if not all(report.settled for report in reports):
         return EXIT_IN_DOUBT
     return EXIT_SETTLED if reports and all(report.known for report in reports) else EXIT_NOT_KNOWN
 
 
-def _show(reports: Sequence[RecoveryReport], *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps([report.as_json() for report in reports], indent=2) + "\n")
-        return
+def _fields(reports: Sequence[RecoveryReport]) -> dict[str, Any]:
+    return {"sinks": [report.as_json() for report in reports]}
+
+
+def _text(reports: Sequence[RecoveryReport]) -> str:
     if not reports:
-        sys.stdout.write("no state row: no sink has run against this database with a state table of this name\n")
-    sys.stdout.write("".join(f"{report}\n" for report in reports))
+        return "no state row: no sink has run against this database with a state table of this name\n"
+    return "".join(f"{report}\n" for report in reports)

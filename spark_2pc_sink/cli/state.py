@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any, Final
 
 from jdbc_state import SqlStateStore, StoreSettings, ddl
+from spark_2pc_sink.cli.connection_sources import TABLES
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import TABLES, add_database, add_options, given_options
+from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.options import RecoveryOptions
 
 _EXITS: Final = (
@@ -41,34 +40,29 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     checking = within.add_parser("check", help="say which version is there and what is missing", epilog=_EXITS)
     add_database(checking)
     checking.add_argument("--role", help="whose privileges (default: those of the connected role)")
-    checking.add_argument("--json", action="store_true", help="print JSON")
     checking.set_defaults(run=_check)
 
 
-def _ddl(given: argparse.Namespace) -> int:
+def _ddl(given: argparse.Namespace) -> CommandResult:
     # The statements need no database, and the options want one.
     settings = StoreSettings(**_options({"database": "postgresql://", **given_options(given)}).store_settings())
-    sys.stdout.write(ddl(settings, role=given.role) + "\n")
-    return EXIT_SETTLED
+    statements = ddl(settings, role=given.role)
+    return CommandResult(exit_code=EXIT_SETTLED, fields={"ddl": statements}, text=f"{statements}\n")
 
 
-def _migrate(given: argparse.Namespace) -> int:
+def _migrate(given: argparse.Namespace) -> CommandResult:
     with _store(given) as store:
         done = store.migrate()
-    sys.stdout.write("".join(f"{line}\n" for line in done or ["nothing to do: the tables are of this version"]))
-    return EXIT_SETTLED
+    lines = done or ["nothing to do: the tables are of this version"]
+    return CommandResult(exit_code=EXIT_SETTLED, fields={"done": done}, text="".join(f"{line}\n" for line in lines))
 
 
-def _check(given: argparse.Namespace) -> int:
+def _check(given: argparse.Namespace) -> CommandResult:
     with _store(given) as store:
         report = store.check_schema(given.role)
-    if given.json:
-        sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
-    else:
-        sys.stdout.write("".join(f"{line}\n" for line in report.lines))
-    if not report.there:
-        return EXIT_NOT_KNOWN
-    return EXIT_SETTLED if report.ready else EXIT_IN_DOUBT
+    code = (EXIT_SETTLED if report.ready else EXIT_IN_DOUBT) if report.there else EXIT_NOT_KNOWN
+    fields = {"there": report.there, "ready": report.ready, "lines": list(report.lines)}
+    return CommandResult(exit_code=code, fields=fields, text="".join(f"{line}\n" for line in report.lines))
 
 
 def _store(given: argparse.Namespace) -> closing[SqlStateStore]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
@@ -140,7 +139,6 @@ def _add_ending(within: Any) -> None:
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, a list with one object per row")
     parser.set_defaults(run=run)
     return parser
 
@@ -157,7 +155,7 @@ def _tool(given: argparse.Namespace) -> TransactionTool:
     return TransactionTool(kafka=read_connection(given, _OUTER))
 
 
-def _list(given: argparse.Namespace) -> int:
+def _list(given: argparse.Namespace) -> CommandResult:
     wanted = ListFilter(
         states=tuple(given.state),
         producer_ids=tuple(given.producer_id),
@@ -167,11 +165,11 @@ def _list(given: argparse.Namespace) -> int:
     with _tool(given) as tool:
         rows = tool.list_transactions(wanted)
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
-    _show(given, rows, {**columns, "TransactionState": "state"})
-    return EXIT_SETTLED
+    text = _table(rows, {**columns, "TransactionState": "state"})
+    return CommandResult(exit_code=EXIT_SETTLED, fields={"transactions": _objects(rows)}, text=text)
 
 
-def _describe(given: argparse.Namespace) -> int:
+def _describe(given: argparse.Namespace) -> CommandResult:
     with _tool(given) as tool:
         found = tool.describe(given.transactional_id)
     columns: Columns = {
@@ -184,11 +182,11 @@ def _describe(given: argparse.Namespace) -> int:
         "TransactionDurationMs": "duration_ms",
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
-    _show(given, [found], columns)
-    return EXIT_SETTLED
+    fields = {"transaction": asdict(found)}
+    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table([found], columns))
 
 
-def _describe_producers(given: argparse.Namespace) -> int:
+def _describe_producers(given: argparse.Namespace) -> CommandResult:
     with _tool(given) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
@@ -198,11 +196,11 @@ def _describe_producers(given: argparse.Namespace) -> int:
         "LastTimestamp": "last_timestamp_ms",
         "CurrentTransactionStartOffset": "start_offset",
     }
-    _show(given, rows, columns)
-    return EXIT_SETTLED
+    fields = {"producers": _objects(rows)}
+    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table(rows, columns))
 
 
-def _find_hanging(given: argparse.Namespace) -> int:
+def _find_hanging(given: argparse.Namespace) -> CommandResult:
     if given.max_transaction_timeout < 0:
         raise ConfigurationError(
             option="--max-transaction-timeout",
@@ -223,11 +221,13 @@ def _find_hanging(given: argparse.Namespace) -> int:
         "Duration(min)": lambda row: row.duration_ms // _MINUTE_MS,
         "Reason": "reason",
     }
-    _show(given, rows, columns)
-    for row in rows:
-        # Not on stdout, which may be read by a program.
-        sys.stderr.write(f"to end it: {_remedy(row)}\n")
-    return EXIT_IN_DOUBT if rows else EXIT_SETTLED
+    return CommandResult(
+        exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
+        fields={"hanging": [{**asdict(row), "remedy": _remedy(row)} for row in rows]},
+        text=_table(rows, columns),
+        # Not on stdout, where Kafka's tool has the table alone.
+        notes=tuple(f"to end it: {_remedy(row)}" for row in rows),
+    )
 
 
 def _remedy(row: HangingTransaction) -> str:
@@ -235,7 +235,7 @@ def _remedy(row: HangingTransaction) -> str:
     return f"spark-2pc transactions abort {where} --start-offset {row.start_offset}"
 
 
-def _abort(given: argparse.Namespace) -> int:
+def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
     with _tool(given) as tool:
         done = tool.abort(
@@ -245,8 +245,8 @@ def _abort(given: argparse.Namespace) -> int:
             producer=producer,
             coordinator_epoch=coordinator_epoch,
         )
-    _show(given, [done], {**_OPEN, "Reason": "reason"})
-    return EXIT_SETTLED
+    text = _table([done], {**_OPEN, "Reason": "reason"})
+    return CommandResult(exit_code=EXIT_SETTLED, fields={"aborted": asdict(done)}, text=text)
 
 
 def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
@@ -272,28 +272,28 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
     )
 
 
-def _force_terminate(given: argparse.Namespace) -> int:
+def _force_terminate(given: argparse.Namespace) -> CommandResult:
     with _tool(given) as tool:
         done = tool.force_terminate(given.transactional_id)
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
-    _show(given, [done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
-    for warning in done.warnings:
-        sys.stderr.write(f"spark-2pc: {warning}\n")
-    return EXIT_SETTLED
+    text = _table([done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
+    fields = {"terminated": asdict(done)}
+    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=done.warnings)
 
 
 # --- printing ----------------------------------------------------------------------------------------------------
 
 
-def _show(given: argparse.Namespace, values: Sequence[Any], columns: Columns) -> None:
-    if given.json:
-        sys.stdout.write(json.dumps([asdict(value) for value in values], indent=2) + "\n")
-        return
+def _objects(values: Sequence[Any]) -> list[dict[str, Any]]:
+    return [asdict(value) for value in values]
+
+
+def _table(values: Sequence[Any], columns: Columns) -> str:
     rows = [
         [getattr(value, cell) if isinstance(cell, str) else cell(value) for cell in columns.values()]
         for value in values
     ]
-    sys.stdout.write(as_table(list(columns), rows))
+    return as_table(list(columns), rows)
 
 
 def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 _DRIVERS = ("postgresql", "postgresql+psycopg2")
+#: What the names of libpq's parameters with a secret have in them: password, sslpassword, oauth_client_secret.
+_SECRET_WORDS = ("password", "secret")
 _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
 
 
@@ -37,6 +39,30 @@ def parse_database_url(text: object) -> str:
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+
+
+def has_secret(text: str) -> bool:
+    """Whether a URL that can be read has a password, or another secret in its query."""
+    url = _read_url(text)
+    return url is not None and (url.password is not None or _public_query(url) != dict(url.query))
+
+
+def without_secrets(text: str) -> str:
+    """A URL as people may see it: the driver, the password and other secrets are left out.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    from sqlalchemy.engine import URL, make_url  # noqa: PLC0415 - see the module's docstring
+
+    url = make_url(parse_database_url(text))
+    return URL.create(
+        *("postgresql", url.username), host=url.host, port=url.port, database=url.database, query=_public_query(url)
+    ).render_as_string()
+
+
+def _public_query(url: URL) -> dict[str, str | tuple[str, ...]]:
+    return {name: value for name, value in url.query.items() if not any(word in name for word in _SECRET_WORDS)}
 
 
 def _read_url(text: str) -> URL | None:

@@ -12,14 +12,16 @@ from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import check_keywords
+from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.settings import INT32_MAX, check_settings, milliseconds, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Stands behind the name of the state table in that of its history.
+#: Stand behind the name of the state table in those of its history, and of what drivers and people did.
 HISTORY_SUFFIX = "_history"
+ACTIONS_SUFFIX = "_actions"
 
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
@@ -55,6 +57,11 @@ class CommonOptions:
         why="with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. "
         "The error that asks for it names them. For one start only",
     )
+    reason: str | None = setting(
+        None,
+        why="why a person adopts, accepts or gives something up, in their own words; it is written into the record of "
+        "what people did, see spark-2pc history",
+    )
     state_schema: str = setting(
         "public",
         why="the schema of the state table; it has a default because the search_path of the job's role and of the "
@@ -73,7 +80,8 @@ class CommonOptions:
         at_least=0,
         at_most=1_000_000,
         why="lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
-        "state row is made again from the newest, the others are for audits. 0: none",
+        "state row is made again from the newest, the others are for audits. As many claims and recoveries are kept, "
+        "in the table with _actions behind the name of the state table. 0: none of both",
     )
     connect_timeout_s: int = setting(
         10,
@@ -128,12 +136,20 @@ class CommonOptions:
             raise _contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
         _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
         _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
-        if self.state_table == self.history_table:
-            rule = "it is another table than state_table"
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """Three tables, each with a name of its own that PostgreSQL keeps whole."""
+        actions_table = self.state_table + ACTIONS_SUFFIX
+        if self.history_table in (self.state_table, actions_table):
+            rule = f"it is another table than state_table, and than {actions_table}"
             raise _contradiction("history_table", self.history_table, rule, "rename it")
         if len(self._history_table.encode()) > IDENTIFIER_BYTES_MAX:
             rule = f"with {HISTORY_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
             raise _contradiction("state_table", self.state_table, rule, "shorten it, or pass history_table=")
+        if self.history_batches and len(actions_table.encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {ACTIONS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise _contradiction("state_table", self.state_table, rule, "shorten it, or pass history_batches=0")
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
@@ -165,6 +181,11 @@ class CommonOptions:
             "idle_in_transaction_timeout_ms commit_timeout_ms"
         )
         return {name: getattr(self, name) for name in names.split()} | {"history_table": self._history_table}
+
+    @property
+    def layout(self) -> SinkLayout | None:
+        """Where records and rows are; None for a command, which is not told."""
+        return None
 
     @property
     def _history_table(self) -> str:
@@ -314,6 +335,9 @@ class SinkOptions(CommonOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reason is not None and not (self.adopt or self.accept_replay is not None):
+            rule = "it says why adopt, accept_loss or accept_replay is set, and none of them is"
+            raise _contradiction("reason", self.reason, rule, "leave it out")
         check_topic(self.topic)
         TableName.parse(self.table)
         self._check_upsert()
@@ -339,6 +363,11 @@ class SinkOptions(CommonOptions):
         if given.get("staging_schema") is not None:
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
+
+    @property
+    def layout(self) -> SinkLayout:
+        """Where records and rows are, and how both are made of a batch."""
+        return SinkLayout.of(self)
 
     def _check_upsert(self) -> None:
         if self.mode == "upsert" and not self.upsert_keys:

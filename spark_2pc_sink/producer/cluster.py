@@ -7,14 +7,14 @@ topics, retry for ever, and hide why it failed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
@@ -23,7 +23,7 @@ from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.replies import MetadataReply, TopicMetadata
+from spark_2pc_sink.wire.replies import FindCoordinatorReply, MetadataReply, TopicMetadata
 
 #: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
 #: one, because a broker learns of a new topic a moment after the controller has made it.
@@ -185,18 +185,32 @@ class Cluster(BrokerConnections):
         known = self._coordinators.get(transactional_id)
         if known is not None:
             return known
+        (found,) = self.find_coordinators([transactional_id], deadline).values()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def find_coordinators(
+        self, transactional_ids: Sequence[str], deadline: Deadline
+    ) -> dict[str, int | NodeUnavailableError | KafkaError]:
+        """The brokers that coordinate these ids, asked anew with one request, and remembered as by `coordinator`.
+
+        Returns:
+            The broker of each id, or why there is none: nobody knows it now, or the id may not be described.
+
+        Raises:
+            NodeUnavailableError: no broker could be asked.
+        """
         node_id = self.any_node(deadline)
         version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
-        request = messages.find_coordinator_request(transactional_id, version=version)
-        found = responses.read_find_coordinator(self.request(node_id, request, deadline))
-        if found.error_code != Code.NONE:
-            if describe_error(found.error_code).retriable:
-                raise NodeUnavailableError(f"FindCoordinator answered {describe_error(found.error_code)}")
-            raise kafka_error("FindCoordinator", found.error_code, found.error_message or f"id {transactional_id!r}")
-        if found.node_id not in self.node_ids(deadline):
+        request = messages.find_coordinators_request(transactional_ids, version=version)
+        answers = responses.read_find_coordinators(self.request(node_id, request, deadline), transactional_ids)
+        found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
+        known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
+        if not {*known.values()} <= {*self.node_ids(deadline)}:
             self.refresh((), deadline)
-        self._coordinators[transactional_id] = found.node_id
-        return found.node_id
+        self._coordinators |= known
+        return found
 
     def forget_coordinator(self, transactional_id: str) -> None:
         """The coordinator turned out to be another one, or is gone."""
@@ -231,6 +245,14 @@ class Cluster(BrokerConnections):
                 else:
                     self._leaders.pop(key, None)
         return reply
+
+
+def _coordinator_in(transactional_id: str, answer: FindCoordinatorReply) -> int | NodeUnavailableError | KafkaError:
+    if answer.error_code == Code.NONE:
+        return answer.node_id
+    if describe_error(answer.error_code).retriable:
+        return NodeUnavailableError(f"FindCoordinator answered {describe_error(answer.error_code)}")
+    return kafka_error("FindCoordinator", answer.error_code, answer.error_message or f"id {transactional_id!r}")
 
 
 def unknown_topic(topic: str, detail: str) -> UnknownTopicError:

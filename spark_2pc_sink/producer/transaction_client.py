@@ -26,13 +26,13 @@ from spark_2pc_sink.ids import (
     PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
-    TransactionState,
     check_transactional_id,
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.producer.descriptions import TransactionDescription, description_of
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.written_logs import view_logs
@@ -76,24 +76,6 @@ class InitializedProducer:
     two_phase_commit: bool
     timeout_ms: int
     own_timeout: bool = False
-
-
-@dataclass(frozen=True)
-class TransactionDescription:
-    """The coordinator's description of a transactional id (KIP-664, DescribeTransactions).
-
-    Args:
-        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id that the
-            coordinator has never seen, or has forgotten.
-        producer: the pair, None for an unknown id.
-        timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
-        partitions: those of the transaction that have no end marker yet.
-    """
-
-    state: str
-    producer: ProducerIdAndEpoch | None
-    timeout_ms: int
-    partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -233,11 +215,7 @@ class TransactionClient:
             lambda found: found.error_code,
             self._deadline(),
         )
-        if described.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-            return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
-        if described.error_code != Code.NONE:
-            raise kafka_error("DescribeTransactions", described.error_code, f"id {self.transactional_id!r}")
-        return TransactionDescription(described.state, described.producer, described.timeout_ms, described.partitions)
+        return description_of(described)
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).

@@ -100,6 +100,7 @@ class KafkaView:
         transaction_version: the finalised feature transaction.version, 0 to 2.
         cluster_id: the cluster that answered.
         keeps_prepared: the cluster may have let a prepared transaction end with a pair other than its own (KIP-939).
+        began_ms: when its newest transaction began, since 1970 by the coordinator's clock; None if there was none.
     """
 
     state: TransactionState
@@ -107,6 +108,7 @@ class KafkaView:
     transaction_version: int
     cluster_id: str
     keeps_prepared: bool = False
+    began_ms: int | None = None
 
     def __str__(self) -> str:
         return self.state.value if self.producer is None else f"{self.state.value} {self.producer}"

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, checks_keywords
@@ -16,6 +16,7 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,6 +44,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     takeover_grace_s: int = 300,
     adopt: bool = False,
     accept_loss: str | None = None,
+    reason: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -113,7 +115,7 @@ def status(  # noqa: D417 - as above
     lock_timeout_ms: int = 30_000,
     statement_timeout_ms: int = 600_000,
     settle_deadline_ms: int = 120_000,
-) -> list[RecoveryReport]:
+) -> StatusReport:
     """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
 
     Args:
@@ -139,7 +141,7 @@ def status(  # noqa: D417 - as above
             )
             report = recovery.diagnosis.look()
             found.append(_with_driver(report, store, report.before))
-        return found
+        return StatusReport(sinks=tuple(found))
 
 
 @contextmanager
@@ -147,9 +149,15 @@ def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStor
     """Both sides, closed at the end."""
     with (
         Cluster(options.kafka) as cluster,
-        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        closing(open_store(options)) as store,
     ):
         yield cluster, store
+
+
+def open_store(options: RecoveryOptions) -> SqlStateStore:
+    """The state store, for what a person does by this process."""
+    actor = Actor.of_this_process(reason=options.reason)
+    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
@@ -88,6 +88,7 @@ class Diagnosis:
             transaction_version=self.kafka.transaction_version,
             cluster_id=self.kafka.cluster_id,
             keeps_prepared=self.kafka.offers_keep_prepared,
+            began_ms=described.start_time_ms,
         )
 
     def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
@@ -122,7 +123,19 @@ class Diagnosis:
         self.kafka.refresh()
         before = self.store.read(self.options.transactional_id)
         row = self.store.read_standing(self.options.transactional_id) if before is None else before
-        kafka = self.view_kafka()
+        return self.judge(before, row, self.view_kafka())
+
+    def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
+        """The same with what was read already; Kafka's logs are asked where this does not tell.
+
+        Args:
+            before: the state row; None where there is none.
+            row: the same; or the line that a lost row would be made again from.
+            kafka: what the coordinator says.
+
+        Raises:
+            KafkaError, KafkaTimeoutError: the logs cannot be read.
+        """
         resolution = self.resolve(row, kafka)
         behind = row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND
         passed = self.losses.would_pass(row) if row is not None and behind else None
@@ -141,6 +154,7 @@ class Diagnosis:
             row=row,
             kafka=kafka,
             actions=lost,
+            prepared_s=_prepared_s(row, kafka),
             reason=resolution.reason,
         )
         if passed is not None:
@@ -156,6 +170,14 @@ class Diagnosis:
 
     def _deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
+
+
+def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
+    """For how long Kafka has had a transaction open that the row does not name; two clocks may differ, hence the 0."""
+    decided = None if row is None else view_of(row).prepared.producer
+    if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None or kafka.producer == decided:
+        return None
+    return max(0.0, (now_ms() - kafka.began_ms) / 1000)
 
 
 def history_line(row: StateRow, number: int) -> str:

@@ -166,6 +166,11 @@ class LostCommits:
         # A query that has adopted the row of another one counts its own batches from 0.
         foreign = row.batch_id is None and row.status != NONE and lost.came is None
         shown = self._kafka.describe().producer
+        listed = "; ".join(map(str, transactions)) or "nothing"
+        went_on = (
+            f"went on without batches {named}, which the operator has named as lost to the database; of them the logs "
+            f"show {listed}"
+        )
         passed = self._store.accept_loss(
             row.transactional_id,
             row.generation,
@@ -175,11 +180,7 @@ class LostCommits:
                 kafka_offsets=offsets,
                 settled=row.settled if shown is None else str(shown),
             ),
-        )
-        listed = "; ".join(map(str, transactions)) or "nothing"
-        went_on = (
-            f"went on without batches {named}, which the operator has named as lost to the database; of them the logs "
-            f"show {listed}"
+            detail={"did": went_on, "batches": str(named)},
         )
         actions.append(Action("accept_loss", went_on))
         return passed

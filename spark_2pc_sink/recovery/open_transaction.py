@@ -53,7 +53,9 @@ def note_decision(
     row: StateRow,
     producer: ProducerIdAndEpoch,
     batch_id: int,
+    *,
     found: Mapping[TopicPartition, int | str],
+    did: Mapping[str, str],
 ) -> StateRow:
     """Write down that the open transaction is decided, BEFORE it is committed: then a crash in between loses nothing.
 
@@ -63,9 +65,10 @@ def note_decision(
         producer: the transaction's pair.
         batch_id: of the batch whose rows are in the table.
         found: by :func:`began_at`; its end can be read in the log from there on.
+        did: what is written down of it, for people.
     """
     offsets = {str(partition): (at, at) for partition, at in found.items() if isinstance(at, int)}
-    return store.accept_open(row.transactional_id, row.generation, str(producer), batch_id, offsets)
+    return store.accept_open(row.transactional_id, row.generation, str(producer), batch_id, offsets, detail=did)
 
 
 def explained(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
-
-from sqlalchemy.engine import URL, make_url
 
 from jdbc_state.versions import as_identifier
 from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.database import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 #: The command in the remedies of the pure rules, which know neither the sink's name nor its connections.
 BARE_COMMAND: Final = "spark-2pc recover"
 #: Flags that the command needs where the sink's option is not the default.
 _NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
+#: How the command line has named both sides, where it is the command line that prints. A person then gets the same
+#: words back, with the same file or variable for what is secret.
+_AS_GIVEN: ContextVar[str | None] = ContextVar("connection as given", default=None)
+
+
+@contextmanager
+def connection_named(words: str | None) -> Iterator[None]:
+    """In the block, commands name both sides in these words; None: by what the options say, without secrets."""
+    before = _AS_GIVEN.set(words)
+    try:
+        yield
+    finally:
+        _AS_GIVEN.reset(before)
 
 
 def recover_command(options: CommonOptions) -> str:
@@ -25,17 +39,7 @@ def recover_command(options: CommonOptions) -> str:
     It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
     it names the flag for the file that has them.
     """
-    words = [
-        *("--transactional-id", options.transactional_id),
-        *("--bootstrap-server", ",".join(options.kafka.bootstrap_servers)),
-        *("--database", _without_secrets(make_url(options.database))),
-    ]
-    for name in _NAMES:
-        value = getattr(options, name)
-        if value != getattr(CommonOptions, name):
-            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else as_identifier(value)]
-    secured = "" if options.kafka.security_protocol == "PLAINTEXT" else " --command-config FILE"
-    return f"{BARE_COMMAND} {shlex.join(words)}{secured}"
+    return " ".join([BARE_COMMAND, shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
 
 
 def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
@@ -44,9 +48,15 @@ def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, 
     return tuple(remedy.replace(command, BARE_COMMAND).replace(BARE_COMMAND, command) for remedy in remedies)
 
 
-def _without_secrets(url: URL) -> str:
-    # A password may be in the query too; of that only the place of the server is kept.
-    place = {key: value for key, value in url.query.items() if key in ("host", "port")}
-    return URL.create(
-        "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=place
-    ).render_as_string()
+def _connection(options: CommonOptions) -> list[str]:
+    given = _AS_GIVEN.get()
+    if given is not None:
+        return [given] if given else []
+    words = ["--bootstrap-server", ",".join(options.kafka.bootstrap_servers)]
+    words += ["--database", without_secrets(options.database)]
+    for name in _NAMES:
+        value = getattr(options, name)
+        if value != getattr(CommonOptions, name):
+            words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else as_identifier(value)]
+    secured = [] if options.kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
+    return [shlex.join(words), *secured]

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, InDoubtError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
@@ -37,7 +38,7 @@ from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
 from spark_2pc_sink.recovery.state_row import shown, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
@@ -75,8 +76,10 @@ class _Findings:
     actions: list[Action] = field(default_factory=list)
     reason: str = ""
 
-    def did(self, kind: ActionKind, text: str) -> None:
+    def did(self, kind: ActionKind, text: str) -> dict[str, str]:
+        """Keep it for the report; what is written down of it in the database."""
         self.actions.append(Action(kind, text))
+        return {"did": text}
 
 
 class Recovery:
@@ -148,6 +151,7 @@ class Recovery:
     def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
         self._kafka.refresh()
         self._store.prepare_schema()
+        layout = self._options.layout
         row = self._store.claim(
             transactional_id=self._transactional_id,
             cluster_id=self._kafka.cluster_id,
@@ -155,6 +159,8 @@ class Recovery:
             run_id=run_id,
             adopt=self._options.adopt,
             expected_generation=expected_generation,
+            # Of a run's later claims it would say the same again.
+            layout=layout.as_json() if layout is not None and expected_generation is None else None,
         )
         findings = _Findings(before=row)
         if row.rebuilt_from is not None:
@@ -244,14 +250,17 @@ class Recovery:
         if verdict is Verdict.COMMIT:
             return self._complete(row, kafka, resolution, findings)
         if verdict is Verdict.MARK_DONE:
-            findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
-            return self._note_done(row, PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION)
+            did = findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
+            settled = PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION
+            return self._note_done(row, settled, NOTE_DONE, did)
         if verdict is Verdict.MARK_OWED:
-            findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
-            return self._store.mark_owed(self._transactional_id, row.generation)
+            did = findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
+            return self._store.mark_owed(self._transactional_id, row.generation, detail=did)
         if verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
-            findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
+            did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
+            said = self._open_transaction is not None and view_of(row).fresh
+            self._note(row, OPEN_TRANSACTION if said else ABORT, did)
         return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
 
     def _complete(
@@ -261,21 +270,23 @@ class Recovery:
         settled = commit_prepared(self._kafka, self._transactional_id, PreparedTxnState(row.prepared_transaction_state))
         if settled is None:
             return None
-        findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
+        did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have gone between the look before and the commit, which asks no log.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
+            self._note(row, COMMIT, did)
             return self._decided_by_operator(row, kafka, kept, findings)
-        return self._note_done(row, settled)
+        return self._note_done(row, settled, COMMIT, did)
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
         word, producer = self._open_transaction, kafka.producer
         if word is None or word.batch_id is None or producer is None:
             message = "an open transaction has a pair, and the person who takes it for decided names its batch"
             raise AssertionError(message)
-        findings.did("take_open", f"noted {producer} as the decision of batch {word.batch_id}, as the operator says")
+        noted = f"noted {producer} as the decision of batch {word.batch_id}, as the operator says"
+        did = findings.did("take_open", noted)
         began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
-        return note_decision(self._store, row, producer, word.batch_id, began)
+        return note_decision(self._store, row, producer, word.batch_id, found=began, did=did)
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
         """Carry out what a person has decided about a halt, or raise it."""
@@ -293,8 +304,9 @@ class Recovery:
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Carry out what a person has decided about an owed batch."""
-        if self._decision is None or row.status != RowStatus.OWED:
+        """Carry out what a person has decided about an owed batch, unless that is done."""
+        done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
+        if self._decision is None or done or row.status != RowStatus.OWED:
             return row
         return self._apply_decision(row, findings)
 
@@ -307,16 +319,22 @@ class Recovery:
                 remedy="look again (spark-2pc status), and decide about that one",
             )
         if self._decision is OperatorDecision.DROP:
-            findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
-            return self._store.drop_batch(self._transactional_id, row.generation, row.prepared_transaction_state)
+            did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
+            pair = row.prepared_transaction_state
+            return self._store.drop_batch(self._transactional_id, row.generation, pair, detail=did)
         sent = f"batch {row.batch_id} will be sent as Spark replays it, as decided by the operator"
-        findings.did("accept_replay", sent)
-        return self._store.accept_replay(self._transactional_id, row.generation)
+        did = findings.did("accept_replay", sent)
+        return self._store.accept_replay(self._transactional_id, row.generation, detail=did)
 
-    def _note_done(self, row: StateRow, settled: PreparedTxnState) -> StateRow:
+    def _note_done(self, row: StateRow, settled: PreparedTxnState, action: str, did: Mapping[str, str]) -> StateRow:
         if row.status == RowStatus.DONE:
+            self._note(row, action, did)
             return row
-        return self._store.mark_done(self._transactional_id, row.generation, str(settled))
+        return self._store.mark_done(self._transactional_id, row.generation, str(settled), action=action, detail=did)
+
+    def _note(self, row: StateRow, action: str, did: Mapping[str, str]) -> None:
+        """Write down what changes Kafka alone."""
+        self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
         remedies = with_command(halt.remedies, self._options)

@@ -34,6 +34,13 @@ ActionKind = Literal[
     "wait",
 ]
 
+#: What a report comes to:
+#: ``fine`` nothing is in doubt; ``at_work`` the driver lives and its transaction is open, not decided; ``in_doubt`` a
+#: person or a recovery has to do something; ``owed`` the database has a batch that Kafka has aborted; ``elsewhere`` the
+#: row belongs to another Kafka cluster; ``not_known`` nothing is known of the id; ``unclear`` the database, which
+#: alone could tell, was not read.
+Condition = Literal["fine", "at_work", "in_doubt", "owed", "elsewhere", "not_known", "unclear"]
+
 _LIFE: Final = {True: "lives", False: "none", None: "not known"}
 
 
@@ -60,7 +67,8 @@ class RecoveryReport:
     Attributes:
         transactional_id: the sink's id.
         settled: True when nothing is in doubt any more.
-        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
+        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place. None
+            where the database was not read.
         dry_run: True when nothing was claimed or changed: `actions` would be done.
         before: the state row as the claim returned it; None where there is none, or it is lost.
         row: the state row afterwards; of a dry run as it is, or would be made again. It has the batch id, the status,
@@ -69,13 +77,16 @@ class RecoveryReport:
         actions: what was done, in order; empty when nothing was in doubt.
         cause: why code must not settle it, where that is so.
         driver: whether the driver with the newest claim lives, by its database sessions; None where it was not asked.
+        prepared_s: seconds for which Kafka has had a transaction open, or prepared, that the database has not decided;
+            None where it has none. From the coordinator's clock to ours.
+        elsewhere: True where the row belongs to another Kafka cluster than the one that was asked.
         reason: for people, why the last verdict was reached.
         remedies: for people, what they can do when it is not settled.
     """
 
     transactional_id: str
     settled: bool
-    known: bool = True
+    known: bool | None = True
     dry_run: bool = False
     before: StateRow | None = None
     row: StateRow | None = None
@@ -83,8 +94,25 @@ class RecoveryReport:
     actions: tuple[Action, ...] = ()
     cause: HaltCause | None = None
     driver: Liveness | None = None
+    prepared_s: float | None = None
+    elsewhere: bool = False
     reason: str = ""
     remedies: tuple[str, ...] = ()
+
+    @property
+    def condition(self) -> Condition:
+        """What it comes to, in one word."""
+        if self.elsewhere:
+            return "elsewhere"
+        if self.known is None:
+            return "unclear"
+        if self.settled:
+            return "fine" if self.known else "not_known"
+        if self.cause is None and self.row is not None and self.row.status == OWED:
+            return "owed"
+        # A row that was lost, or that has a decision, is no batch at work.
+        at_work = self.cause is None and self.before is not None and self.in_doubt_s is None
+        return "at_work" if at_work and self.driver is not None and self.driver.alive else "in_doubt"
 
     @property
     def next_batch(self) -> int | None:
@@ -111,15 +139,23 @@ class RecoveryReport:
         """
         return None if self.row is None else self.row.in_doubt_s
 
+    @property
+    def waits_s(self) -> float | None:
+        """Seconds for which one side has waited for the other: `in_doubt_s`, else `prepared_s`."""
+        return self.prepared_s if self.in_doubt_s is None else self.in_doubt_s
+
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them, the same names whatever was found: null for what is not there.
 
         =================== ==========================================================================================
         transactional_id    text
-        settled, known      true or false
+        condition           one word of `Condition`
+        settled, elsewhere  true or false
+        known               true or false; null where the database was not read
         dry_run             true: nothing was claimed or changed
         next_batch          number, or null while the last batch is in doubt
-        age_s, in_doubt_s   seconds, or null
+        age_s, in_doubt_s,  seconds, or null
+        prepared_s
         cause               a value of `HaltCause`, or null
         actions             list of `ActionKind`
         before, row         the state row before and after, or null; names as the columns of the state table: status,
@@ -134,12 +170,15 @@ class RecoveryReport:
         """
         return {
             "transactional_id": self.transactional_id,
+            "condition": self.condition,
             "settled": self.settled,
             "known": self.known,
+            "elsewhere": self.elsewhere,
             "dry_run": self.dry_run,
             "next_batch": self.next_batch,
             "age_s": self.age_s,
             "in_doubt_s": self.in_doubt_s,
+            "prepared_s": self.prepared_s,
             "cause": None if self.cause is None else self.cause.value,
             "actions": [action.kind for action in self.actions],
             "before": _row_fields(self.before),
@@ -188,6 +227,7 @@ class RecoveryReport:
             *([f"  touched:  {self.age_s:.0f} s ago"] if self.age_s is not None else []),
             *([f"  driver:   {_LIFE[self.driver.alive]}: {self.driver.detail}"] if self.driver is not None else []),
             *([f"  in doubt: for {self.in_doubt_s:.0f} s"] if self.in_doubt_s is not None else []),
+            *([f"  open:     for {self.prepared_s:.0f} s, not decided"] if self.prepared_s is not None else []),
             *(f"  - {action}" for action in self.actions),
             *(["  - would refuse to choose"] if self.dry_run and self.cause is not None else []),
             *([f"  now:      {now}"] if not self.dry_run and now != database else []),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: How what a job does is told from what a person does with a command.
+_PROGRAM: Final = "job"
+
 
 class QueryRun:
     """One run of one query.
@@ -79,6 +82,7 @@ class QueryRun:
         self._store = SqlStateStore(
             options.database,
             StoreSettings(**options.store_settings()),
+            actor=Actor.of_this_process(_PROGRAM, options.reason),
             # A process may go on when its query has ended, as a notebook's does.
             shown_while=lambda: is_running(self._execution),
         )

@@ -79,6 +79,7 @@ class DualWriteSink:
         decision_margin_ms: int = 10_000,
         adopt: bool = False,
         accept_loss: str | None = None,
+        reason: str | None = None,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,

@@ -101,10 +101,10 @@ def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequ
     )
 
 
-def find_coordinator_request(transactional_id: str, *, version: int) -> KafkaRequest:
-    """Ask which broker coordinates ``transactional_id``."""
+def find_coordinators_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
+    """Ask which brokers coordinate these transactional ids (KIP-699)."""
     return _request(
-        FindCoordinatorRequest, version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
+        FindCoordinatorRequest, version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=list(transactional_ids)
     )
 
 

@@ -6,6 +6,7 @@ For each API there is a function ``read_<api>``. Nothing here judges: an error c
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
@@ -63,19 +64,30 @@ def _topic_id(given: Any) -> str:
     return base64.urlsafe_b64encode(given.bytes).rstrip(b"=").decode()
 
 
-def read_find_coordinator(response: KafkaResponse) -> replies.FindCoordinatorReply:
-    """Read the answer for the one transactional id that was asked about.
+def read_find_coordinators(
+    response: KafkaResponse, transactional_ids: Iterable[str]
+) -> dict[str, replies.FindCoordinatorReply]:
+    """Read FindCoordinator, by transactional id.
+
+    Args:
+        response: the answer.
+        transactional_ids: those that were asked about.
 
     Raises:
-        RemoteProtocolError: the broker answered about none, or about several.
+        RemoteProtocolError: the broker answered about others.
     """
-    if len(response.coordinators) != 1:
+    found = {
+        each.key: replies.FindCoordinatorReply(each.error_code, each.error_message, each.node_id, each.host, each.port)
+        for each in response.coordinators
+    }
+    wanted = set(transactional_ids)
+    if found.keys() != wanted or len(response.coordinators) != len(wanted):
         raise RemoteProtocolError(
             peer="a broker",
-            detail=f"FindCoordinator for one transactional id answered {len(response.coordinators)} coordinators",
+            detail=f"FindCoordinator for {len(wanted)} transactional ids answered {len(response.coordinators)} "
+            f"coordinators, of {len(found.keys() & wanted)} of them",
         )
-    found = response.coordinators[0]
-    return replies.FindCoordinatorReply(found.error_code, found.error_message, found.node_id, found.host, found.port)
+    return found
 
 
 def read_init_producer_id(response: KafkaResponse) -> replies.InitProducerIdReply:

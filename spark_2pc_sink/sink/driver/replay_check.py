@@ -21,7 +21,7 @@ _CHANGED_JOB = (
 )
 
 
-def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
+def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
     """A resend must be what the database has.
 
     Args:
@@ -29,10 +29,13 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
         replay: what Spark has now.
         accept_replay: the sink's option: the batch that a person has named.
 
+    Returns:
+        What of it was accepted because a person had named it; '' where it is the same batch.
+
     Raises:
         HaltError: it is another batch.
     """
-    _check(
+    return _check(
         row,
         replay,
         accept_replay,
@@ -48,7 +51,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
     )
 
 
-def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> None:
+def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
     """A skipped batch must be the one that both sides have: else rows that no side has would be lost without a word.
 
     Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
@@ -61,10 +64,13 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> N
         replay: what Spark has now.
         accept_replay: the sink's option: the batch that a person has named.
 
+    Returns:
+        What of it was accepted because a person had named it; '' where it is the same batch.
+
     Raises:
         HaltError: it is another batch.
     """
-    _check(
+    return _check(
         row,
         replay,
         accept_replay,
@@ -83,20 +89,19 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> N
     )
 
 
-def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted: str, **halt: Any) -> None:
-    """Let the batch of the row pass, and with a warning the one that a person has named; halt at any other."""
+def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted: str, **halt: Any) -> str:
+    """Let the batch of the row pass, and with a warning the one that a person has named; halt at any other.
+
+    Returns:
+        What was accepted, in a sentence; '' where nothing had to be.
+    """
     recorded = Replay(row.record_count, row.digest)
     # An empty digest of records was accepted by a person, whatever comes.
     if replay == recorded or (recorded.digest == "" and recorded.record_count > 0):
-        return
+        return ""
     if accept_replay is None or accept_replay != row.batch_id:
         database_side = f"batch {row.batch_id} with {recorded}"
         raise HaltError(transactional_id=row.transactional_id, database_side=database_side, **halt)
-    _log.warning(
-        "%s: accept_replay=%s %s, with %s; the database has it with %s",
-        row.transactional_id,
-        row.batch_id,
-        accepted,
-        replay,
-        recorded,
-    )
+    did = f"accept_replay={row.batch_id} {accepted}, with {replay}; the database has it with {recorded}"
+    _log.warning("%s: %s", row.transactional_id, did)
+    return did

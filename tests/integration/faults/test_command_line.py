@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from spark_2pc_sink import cli, recover
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause, TakeOverRefusedError
 from tests.harness.driver_job import Job, make_rows
+from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
@@ -91,12 +91,12 @@ def test_recover_settles_an_old_row(decided: Job, run: Run) -> None:
 
 
 def test_json(decided: Job, run: Run) -> None:
-    """Both commands print a list of objects with the same fields, whatever they found."""
+    """Both commands print an object of the documented form, with the same fields of a sink, whatever they found."""
     code, text = run(decided, "status", "--json", named=False)
-    (report,) = json.loads(text)
+    (report,) = read_output(text)["sinks"]
     assert (code, report["settled"], report["transactional_id"]) == (3, False, decided.transactional_id)
     code, text = run(decided, "recover", "--take-over", "--json")
-    (report,) = json.loads(text)
+    (report,) = read_output(text)["sinks"]
     assert (code, report["settled"]) == (0, True)
     assert (report["before"]["status"], report["row"]["status"]) == ("decided", "done")
     assert (report["row"]["batch_id"], report["next_batch"]) == (BATCH, BATCH + 1)
@@ -143,7 +143,7 @@ def test_recover_stops_a_job_that_runs(kafka_each_version: Broker, make_job: Mak
     assert code == exits.EXIT_IN_DOUBT
     assert "was left alone: its driver lives (pid " in text
     code, text = run(job, "recover", "--json")
-    (report,) = json.loads(text[: text.index("\n]\n") + 3])
+    (report,) = read_output(text[: text.index("\n}\n") + 3])["sinks"]
     assert (code, report["settled"], report["driver"]["alive"]) == (exits.EXIT_IN_DOUBT, False, True)
     assert sides(job) == before
     code, text = run(job, "recover", "--take-over")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import LARGE_INPUT, Job
+from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
@@ -81,7 +81,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
     """D10: in text and in JSON; before, while and after."""
 
     def shown() -> Any:
-        (report,) = json.loads(run(job, "status", "--json")[1])
+        (report,) = read_output(run(job, "status", "--json")[1])["sinks"]
         return report["driver"]
 
     job = make_job(kafka_without_2pc)

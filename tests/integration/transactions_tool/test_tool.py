@@ -6,7 +6,6 @@ off as it was before Kafka 3.6), so a raw Produce leaves a hanging transaction a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +23,7 @@ from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from tests import conftest
 from tests.conftest import MakeTopic
+from tests.harness.json_contract import read_output
 from tests.harness.providers import Broker, BrokerRequest, Provider
 from tests.integration.transactions_tool.hanging import HOUR_MS, VERIFIES_NOTHING, produce_raw
 from tests.integration.writer.writers import DEADLINE_S, kafka_for, options_for
@@ -120,7 +120,7 @@ def test_a_transaction_that_nobody_knows_is_found_and_aborted(
     assert committed(broker, name) == []
 
     code, out, err = run("find-hanging", "--topic", name, "--json")
-    (found,) = json.loads(out)
+    (found,) = read_output(out)["hanging"]
     assert code == 3
     assert (found["partition"], found["producer_id"], found["producer_epoch"], found["start_offset"]) == (
         1,
@@ -236,7 +236,7 @@ def test_force_terminate_aborts_and_fences(
         before = tool.describe(transactional_id)
         assert before.two_phase_commit is two_phase
         code, out, err = run("force-terminate", "--transactional-id", transactional_id, "--json")
-        (done,) = json.loads(out)
+        done = read_output(out)["terminated"]
         assert (code, done["state_before"]) == (0, before.state)
         after = tool.describe(transactional_id)
         assert (after.state, after.partitions) == ("Empty", ())
@@ -300,7 +300,7 @@ def test_list_and_describe(
         assert shown["TransactionTimeoutMs"] == str(TIMEOUT_NEVER_MS)
         assert 0 <= int(shown["TransactionDurationMs"]) < HOUR_MS
         code, out, _ = run("describe-producers", "--topic", name, "--partition", "1", "--broker-id", "1", "--json")
-        (producer,) = json.loads(out)
+        (producer,) = read_output(out)["producers"]
         assert (code, producer["producer_id"], producer["start_offset"]) == (0, producer_id, 0)
         writer.abort_transaction()
     assert run("describe", "--transactional-id", "nobody")[0] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +24,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
+from tests.harness.json_contract import read_output
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
 
@@ -83,9 +84,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append(options)
         return report(settled=options.get("take_over", False))
 
-    def status(**options: Any) -> list[RecoveryReport]:
+    def status(**options: Any) -> StatusReport:
         seen.append(options)
-        return []
+        return StatusReport()
 
     monkeypatch.setattr(sinks, "recover", recover)
     monkeypatch.setattr(sinks, "status", status)
@@ -153,19 +154,20 @@ def test_whether_the_driver_lives_is_a_line(
 ) -> None:
     """D10: with where it is, or why that is not known."""
     told = replace(report(settled=True), driver=Liveness(alive, "as it is"))
-    monkeypatch.setattr(sinks, "status", lambda **_: [told])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(told,)))
     cli.main(["status", *SIDES])
     assert f"  driver:   {shown}: as it is\n" in capsys.readouterr().out
     cli.main(["status", *SIDES, "--json"])
-    (printed,) = json.loads(capsys.readouterr().out)
+    (printed,) = read_output(capsys.readouterr().out)["sinks"]
     assert printed["driver"]["alive"] is alive
 
 
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    """A list with one object per sink."""
+    """One object, with the sink in a list as in that of a status."""
     cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json", "--take-over", "--accept-replay"])
-    (printed,) = json.loads(capsys.readouterr().out)
-    assert printed["settled"] is True
+    printed = read_output(capsys.readouterr().out)
+    assert (printed["command"], printed["exit_code"], printed["error"]) == ("recover", 0, None)
+    assert [sink["settled"] for sink in printed["sinks"]] == [True]
     assert calls[0]["decision"] is OperatorDecision.ACCEPT_REPLAY
 
 
@@ -192,7 +194,9 @@ def test_a_refusal_is_printed_for_machines_too(
     monkeypatch.setattr(sinks, "recover", fail)
     assert cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json"]) == 3
     printed = capsys.readouterr()
-    (found,) = json.loads(printed.out)
+    whole = read_output(printed.out)
+    assert (whole["exit_code"], whole["error"]["type"], whole["error"]["cause"]) == (3, type(error).__name__, cause)
+    (found,) = whole["sinks"]
     assert found.keys() == report(settled=False).as_json().keys()
     assert (found["cause"], found["settled"]) == (cause, False)
     assert (found["row"] and found["row"]["status"]) == row
@@ -204,11 +208,11 @@ def test_a_sink_that_nobody_knows_is_exit_code_4(
 ) -> None:
     """A name that was mistyped is not taken for a sink that is well; what is in doubt counts for more."""
     found = replace(report(settled=True), actions=(), known=False)
-    monkeypatch.setattr(sinks, "status", lambda **_: [found])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found,)))
     assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
     assert "NOT KNOWN" in capsys.readouterr().out
     old = replace(report(settled=False), dry_run=True)
-    monkeypatch.setattr(sinks, "status", lambda **_: [found, old])
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found, old)))
     assert cli.main(["status", *SIDES]) == 3
     assert "touched:  2 s ago\n  in doubt: for 3601 s\n" in capsys.readouterr().out
 
@@ -245,11 +249,10 @@ def test_errors_have_an_exit_code(
 @pytest.mark.parametrize(
     "words", [["recover", *SIDES], ["nonsense"], [], ["recover", *SIDES, "--drop", "--accept-replay"]]
 )
-def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
-    """As argparse has it."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
+def test_a_wrong_command_line_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage of the command."""
+    assert cli.main(words) == 2
+    assert "\nusage: spark-2pc" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("said", [[], ["--kafka", "client.id=night"]])

@@ -9,6 +9,7 @@ import pytest
 from jdbc_state import SchemaReport
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits, state
+from tests.harness.json_contract import read_output
 
 AT = ("--database", "postgresql://h/d")
 
@@ -47,7 +48,7 @@ def test_the_exit_code_of_a_check(
     assert cli.main(words) == code
     assert capsys.readouterr().out == "what was found\n"
     assert cli.main([*words, "--json"]) == code
-    assert '"lines": [' in capsys.readouterr().out
+    assert read_output(capsys.readouterr().out)["lines"] == ["what was found"]
 
 
 def test_nothing_to_migrate_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ not, a claim ends older deciding transactions, and a COMMIT that meets such an e
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,6 +16,7 @@ from typing import Any, cast
 from sqlalchemy import Connection
 
 from jdbc_state import history
+from jdbc_state.actions import LAYOUT, ROUTINE, ActionLine, Actor
 from jdbc_state.claim import Claimant
 from jdbc_state.errors import CommitUnknownError, StateStoreError
 from jdbc_state.model import (
@@ -27,6 +28,7 @@ from jdbc_state.model import (
     HistoryLine,
     Move,
     StateRow,
+    claim_lost_error,
     legal_before,
     status_after,
 )
@@ -34,6 +36,10 @@ from jdbc_state.state_store import DecidingTransaction, OneDecision, StateStore
 
 _ADMIN_SHUTDOWN = "57P01"
 _UNDEFINED_TABLE = "42P01"
+#: Who acts where a test does not say.
+NOBODY = Actor(os_user="nobody", host="nowhere", program="test")
+#: Whom the database of this store takes for logged in.
+ROLE = "job"
 
 
 def _utc_now() -> datetime:
@@ -101,12 +107,15 @@ class MemoryStateStore(StateStore):
     Args:
         clock: the time, with a zone; for tests of a row's age.
         history_batches: lines of the history kept for each transactional id, as in `StoreSettings`.
+        actor: who acts through it.
 
     Attributes:
         committed: the statements of every deciding transaction that was committed, in order.
     """
 
-    def __init__(self, *, clock: Callable[[], datetime] = _utc_now, history_batches: int = 1_000) -> None:
+    def __init__(
+        self, *, clock: Callable[[], datetime] = _utc_now, history_batches: int = 1_000, actor: Actor = NOBODY
+    ) -> None:
         self.committed: list[tuple[object, object]] = []
         self._clock = clock
         self._lock = threading.RLock()
@@ -114,6 +123,10 @@ class MemoryStateStore(StateStore):
         # Lines by rising number. Tuples, so that a copy of this is a copy of all.
         self._lines: dict[str, tuple[HistoryLine, ...]] = {}
         self._history_batches = history_batches
+        self._actor = actor
+        # Lines by rising time, in the same way.
+        self._actions: tuple[ActionLine, ...] = ()
+        self._numbers = 0
         self._open: list[MemoryDecidingTransaction] = []
         self._prepared = False
 
@@ -129,11 +142,14 @@ class MemoryStateStore(StateStore):
             standing = self._standing(claimant)
             claimant.check(standing)
             row = self._taken_over(standing, claimant)
+            rebuilt_from = None if there or standing is None else standing.decision
             self._write(row, history.ADOPTED if claimant.adopt else history.CLAIMED)
+            again = {} if rebuilt_from is None else {"rebuilt_from": rebuilt_from}
+            self._tell(row.transactional_id, row, claimant.action, {**claimant.detail, **again})
+            self._trim_actions(row.transactional_id)
             for transaction in self._open:
                 if transaction.transactional_id == claimant.transactional_id:
                     transaction.recorded.ended = True
-            rebuilt_from = None if there or standing is None else standing.decision
             return replace(self._aged(row), rebuilt_from=rebuilt_from)
 
     def read(self, transactional_id: str) -> StateRow | None:
@@ -157,6 +173,33 @@ class MemoryStateStore(StateStore):
         """The newest line of each sink whose row is gone."""
         with self._lock:
             return [self._aged(lines[-1].row) for name, lines in sorted(self._lines.items()) if name not in self._rows]
+
+    def read_actions(
+        self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
+    ) -> list[ActionLine]:
+        """What drivers and people did, the newest first."""
+        with self._lock:
+            found = [
+                line
+                for line in self._actions[::-1]
+                if transactional_id in {None, line.transactional_id} and (since is None or line.at >= since)
+            ]
+            return found[:last]
+
+    def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
+        """The layout of the newest claim that came with one."""
+        lines = self.read_actions(transactional_id, last=len(self._actions))
+        return next((line.detail[LAYOUT] for line in lines if LAYOUT in line.detail), None)
+
+    def note_action(
+        self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
+    ) -> None:
+        """Write down what changes no row."""
+        with self._lock:
+            row = None if generation is None else self._rows.get(transactional_id)
+            if generation is not None and (row is None or row.generation != generation):
+                raise claim_lost_error(transactional_id, generation, row)
+            self._tell(transactional_id, row, action, detail)
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One transaction for a batch's data and its decision."""
@@ -211,6 +254,8 @@ class MemoryStateStore(StateStore):
             before, row = self._rows.get(move.transactional_id), self.moved(move)
             if row is not before:
                 self._write(row, history.EVENT_OF.get(move.operation, history.NOTED))
+                if move.action:
+                    self._tell(row.transactional_id, row, move.action, move.detail)
             return self._aged(row)
 
     def _write(self, row: StateRow, event: str) -> None:
@@ -228,6 +273,35 @@ class MemoryStateStore(StateStore):
         if more and not row.decision % history.trim_step(self._history_batches):
             kept = [line for line in kept if line.row.decision > row.decision - self._history_batches]
         self._lines[row.transactional_id] = tuple(kept)
+
+    def _tell(self, transactional_id: str, row: StateRow | None, action: str, detail: Mapping[str, Any]) -> None:
+        """The line of an action; of those under a claim none where no history is kept."""
+        if row is not None and not self._history_batches:
+            return
+        self._numbers += 1
+        written = ActionLine(
+            number=self._numbers,
+            transactional_id=transactional_id,
+            at=self._clock(),
+            action=action,
+            batch_id=None if row is None else row.batch_id,
+            generation=None if row is None else row.generation,
+            role=ROLE,
+            detail=dict(detail),
+            **vars(self._actor),
+        )
+        self._actions = (*self._actions, written)
+
+    def _trim_actions(self, transactional_id: str) -> None:
+        """The same as in `actions.ActionLines.trim`: one line more stays, which the claim has just written."""
+        mine = [each for each in self._actions if each.transactional_id == transactional_id and each.action in ROUTINE]
+        old: set[int] = set()
+        for with_layout in (True, False):
+            kind = [each.number for each in mine if (LAYOUT in each.detail) is with_layout]
+            older = [number for number in kind if number != self._numbers]
+            old.update(older[: max(0, len(older) - self._history_batches)])
+        if old:
+            self._actions = tuple(each for each in self._actions if each.number not in old)
 
     def _taken_over(self, row: StateRow | None, claimant: Claimant) -> StateRow:
         """What a claim makes of a row; the same as in ``claim.claim_statement``."""

@@ -177,17 +177,18 @@ class Topology:
         )
 
     def _serve_find_coordinator(self, received: Received, code: int) -> Any:
-        key = received.body.coordinator_keys[0]
-        node = self.coordinator_of(key)
-        found = FindCoordinatorResponse.Coordinator(
-            key=key,
-            node_id=node,
-            host="127.0.0.1",
-            port=self.brokers[node].port,
-            error_code=code,
-            error_message=None,
-        )
-        return FindCoordinatorResponse(coordinators=[found])
+        found = [
+            FindCoordinatorResponse.Coordinator(
+                key=key,
+                node_id=(node := self.coordinator_of(key)),
+                host="127.0.0.1",
+                port=self.brokers[node].port,
+                error_code=code,
+                error_message=None,
+            )
+            for key in received.body.coordinator_keys
+        ]
+        return FindCoordinatorResponse(coordinators=found)
 
     def _serve_describe_configs(self, received: Received, code: int) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult

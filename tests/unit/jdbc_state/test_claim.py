@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 
-from jdbc_state import StateRow
+from jdbc_state import Actor, StateRow
+from jdbc_state.actions import ActionLines
 from jdbc_state.claim import Claimant, claim_statement
 from jdbc_state.schema import StateTables
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
@@ -35,9 +36,9 @@ CLAIMANT = Claimant(
 
 def sql(claimant: Claimant, *, keep: int = 0) -> str:
     dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
-    compiled = claim_statement(StateTables.named(SETTINGS), claimant, keep=keep, history_there=keep > 0).compile(
-        dialect=dialect
-    )
+    tables = StateTables.named(SETTINGS)
+    actions = ActionLines(tables, Actor(os_user="alice", host="desk", program="test"))
+    compiled = claim_statement(tables, claimant, actions, keep=keep, history_there=keep > 0).compile(dialect=dialect)
     return " ".join(str(compiled).split())
 
 
@@ -59,11 +60,12 @@ def test_a_claim_that_expects_a_row_inserts_none() -> None:
 
 
 def test_a_claim_with_history_is_one_statement_too() -> None:
-    """C5: the row's line is written with it, or neither."""
+    """C5: the row's line is written with it, and who did it, or nothing."""
     for claimant in (CLAIMANT, replace(CLAIMANT, expected_generation=3)):
         statement = sql(claimant, keep=10)
         assert statement.startswith("WITH ")
         assert 'INSERT INTO "od""d"."History"' in statement
+        assert 'INSERT INTO "od""d".state_actions' in statement
         assert ";" not in statement
 
 

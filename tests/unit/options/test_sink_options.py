@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
@@ -14,6 +15,7 @@ from jdbc_state import StoreSettings
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, SinkOptions, TableName
 from spark_2pc_sink.options.database import parse_database_url
+from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import check_topic, parse_identifier, quote_identifier
 from spark_2pc_sink.options.settings import nearest, setting_of
 
@@ -139,7 +141,11 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"claim_lock_timeout_ms": 31_000}, "not above claim_deadline_ms=30000"),
         ({"lock_timeout_ms": 600_001}, "not above statement_timeout_ms=600000"),
         ({"state_table": "a", "history_table": "a"}, "another table than state_table"),
+        ({"history_table": "kafka_transaction_state_actions"}, "and than kafka_transaction_state_actions"),
         ({"state_table": 56 * "a"}, "with _history behind it, it has at most 63 bytes"),
+        ({"state_table": 56 * "a", "history_table": "b"}, "with _actions behind it, it has at most 63 bytes"),
+        ({"reason": "the disk is gone"}, "why adopt, accept_loss or accept_replay is set, and none of them is"),
+        ({"reason": " ", "adopt": True}, "a text that is not empty"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
         ({"transactional_id": ""}, "a text that is not empty"),
         ({"transactional_id": "a\nb"}, "printable characters"),
@@ -194,9 +200,28 @@ def test_the_store_gets_every_setting() -> None:
     options = sink(history_batches=5)
     settings = StoreSettings(**options.store_settings())
     assert (settings.history_batches, settings.history_table) == (5, "kafka_transaction_state_history")
-    named = sink(state_table=56 * "a", history_table="lines")
+    named = sink(state_table=55 * "a", history_table="lines")
     assert StoreSettings(**named.store_settings()).history_table == "lines"
     assert {item.name for item in fields(StoreSettings)} == set(options.store_settings())
+
+
+def test_the_layout_is_what_a_reader_of_both_sides_needs() -> None:
+    """It goes into the database, and comes back as it was; a later version may have more in it."""
+    options = sink(topic="orders", mode="upsert", upsert_keys=["id"], upsert_order_by="ts", columns={"id": "order_id"})
+    layout = options.layout
+    assert (layout.topic, layout.table, layout.upsert_keys) == ("orders", options.table, ("id",))
+    assert SinkLayout.parse({**json.loads(json.dumps(layout.as_json())), "later": 1}) == layout
+    assert SinkLayout.parse({"table": "orders"}) == SinkLayout(table="orders")
+    assert not layout.as_json().keys() & {"kafka", "database"}
+    recovery = {name: value for name, value in REQUIRED.items() if name != "table"}
+    assert RecoveryOptions.parse(**recovery, reason="looking").layout is None
+
+
+def test_a_reason_is_given_with_what_it_is_for() -> None:
+    """C5: of a job; a command takes one with everything."""
+    assert sink(adopt=True, reason="moved").reason == "moved"
+    assert sink(accept_replay=3, reason="replanned").reason == "replanned"
+    assert sink(history_batches=0, state_table=56 * "a", history_table="b").history_batches == 0
 
 
 def test_what_is_named_as_lost_is_a_part_of_adopting() -> None:

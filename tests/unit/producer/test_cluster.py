@@ -218,7 +218,7 @@ def test_a_request_without_an_answer_closes_the_connection_after_request_timeout
         fake.script(Api.FIND_COORDINATOR, keep_silent)
         began_s = time.monotonic()
         with pytest.raises(NodeUnavailableError, match=r"RequestTimedOutError.*\d+ ms"):
-            cluster.request(node_id, messages.find_coordinator_request("x", version=6), cluster.deadline())
+            cluster.request(node_id, messages.find_coordinators_request(["x"], version=6), cluster.deadline())
         assert time.monotonic() - began_s < 10
         assert cluster.coordinator("x", cluster.deadline()) == 0
 
@@ -228,10 +228,10 @@ def test_call_asks_until_somebody_answers(fake: FakeCluster, cluster: Cluster) -
     response = cluster.call(
         Api.FIND_COORDINATOR,
         cluster.any_node,
-        lambda version: messages.find_coordinator_request("x", version=version),
+        lambda version: messages.find_coordinators_request(["x"], version=version),
         cluster.deadline(),
     )
-    assert responses.read_find_coordinator(response).node_id == 0
+    assert responses.read_find_coordinators(response, ["x"])["x"].node_id == 0
 
 
 def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
@@ -241,7 +241,7 @@ def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
         cluster.call(
             Api.FIND_COORDINATOR,
             cluster.any_node,
-            lambda version: messages.find_coordinator_request("x", version=version),
+            lambda version: messages.find_coordinators_request(["x"], version=version),
             cluster.deadline(300),
         )
 

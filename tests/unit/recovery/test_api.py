@@ -22,7 +22,17 @@ from tests.unit.recovery.test_recovery import Sides
 SIDES: dict[str, Any] = {"kafka": {"bootstrap.servers": "h:9092"}, "database": "postgresql://h/d"}
 #: Of the options of recovery, those that change something or are about a claim.
 CHANGES = {
-    *("takeover_grace_s", "dry_run", "take_over", "decision", "batch", "open_transaction", "adopt", "accept_loss"),
+    *(
+        "takeover_grace_s",
+        "dry_run",
+        "take_over",
+        "decision",
+        "batch",
+        "open_transaction",
+        "adopt",
+        "accept_loss",
+        "reason",
+    ),
     *("claim_lock_timeout_ms", "claim_deadline_ms", "idle_in_transaction_timeout_ms", "commit_timeout_ms"),
 }
 

@@ -10,8 +10,8 @@ from jdbc_state import Decision, StateRow
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
+from spark_2pc_sink.producer.descriptions import TransactionDescription
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import TransactionDescription
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import Recovery

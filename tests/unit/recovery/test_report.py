@@ -71,12 +71,15 @@ def test_json_has_fields_and_no_words_that_a_program_would_have_to_read() -> Non
     }
     assert printed == {
         "transactional_id": "orders",
+        "condition": "fine",
         "settled": True,
         "known": True,
+        "elsewhere": False,
         "dry_run": False,
         "next_batch": 8,
         "age_s": None,
         "in_doubt_s": None,
+        "prepared_s": None,
         "cause": None,
         "actions": ["commit"],
         "before": {**state, "status": "decided", "settled": "5:0"},

@@ -76,8 +76,8 @@ def test_metadata_without_topics_asks_for_none_of_them() -> None:
 
 @pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR))
 def test_find_coordinator_asks_for_transactions(version: int) -> None:
-    seen = as_broker_sees_it(messages.find_coordinator_request("tid", version=version))
-    assert seen == {"key_type": 1, "coordinator_keys": ["tid"]}
+    seen = as_broker_sees_it(messages.find_coordinators_request(["tid", "other"], version=version))
+    assert seen == {"key_type": 1, "coordinator_keys": ["tid", "other"]}
 
 
 @pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
@@ -213,7 +213,7 @@ BUILDERS: dict[Api, Any] = {
         {}, version=version, isolation=IsolationLevel.READ_COMMITTED
     ),
     Api.METADATA: lambda version: messages.metadata_request([], version=version),
-    Api.FIND_COORDINATOR: lambda version: messages.find_coordinator_request("tid", version=version),
+    Api.FIND_COORDINATOR: lambda version: messages.find_coordinators_request(["tid"], version=version),
     Api.API_VERSIONS: lambda version: messages.api_versions_request(version=version, client_name="", client_version=""),
     Api.INIT_PRODUCER_ID: lambda version: messages.init_producer_id_request("tid", version=version, timeout_ms=1),
     Api.ADD_PARTITIONS_TO_TXN: lambda version: messages.add_partitions_request("tid", PRODUCER, [], version=version),
@@ -341,23 +341,26 @@ def test_read_metadata(version: int) -> None:
     )
 
 
-def coordinators(count: int) -> Any:
+def coordinators(*keys: str) -> Any:
     one = FindCoordinatorResponse.Coordinator
     found = [
-        one(version=4, key="tid", node_id=2, host="h", port=1, error_code=15, error_message="not yet")
-        for _ in range(count)
+        one(version=4, key=key, node_id=2, host="h", port=1, error_code=15, error_message="not yet") for key in keys
     ]
     return answered(FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=found))
 
 
-def test_read_find_coordinator() -> None:
-    assert responses.read_find_coordinator(coordinators(1)) == replies.FindCoordinatorReply(15, "not yet", 2, "h", 1)
+def test_read_find_coordinators() -> None:
+    read = responses.read_find_coordinators(coordinators("tid", "other"), ["other", "tid"])
+    assert read == dict.fromkeys(["tid", "other"], replies.FindCoordinatorReply(15, "not yet", 2, "h", 1))
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_an_answer_about_other_coordinators_is_refused(count: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"answered {count} coordinators"):
-        responses.read_find_coordinator(coordinators(count))
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [((), "0 coordinators, of 0"), (("tid", "tid"), "2 coordinators, of 1"), (("other",), "1 coordinators, of 0")],
+)
+def test_an_answer_about_other_coordinators_is_refused(keys: tuple[str, ...], told: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"for 1 transactional ids answered {told}"):
+        responses.read_find_coordinators(coordinators(*keys), ["tid"])
 
 
 def init_response(version: int, **fields: Any) -> Any:

@@ -1,0 +1,251 @@
+"""Actions: what drivers and people did to a sink, one line each: who, when, why.
+
+A line is written in the statement that does what it tells: the claim of a driver, what its recovery found out, and
+what a person decided. So there is no decision without its line, and no line of a claim that was refused. A batch writes
+none.
+
+Two actions are carried out in Kafka, which no statement of a database can be one with. Their line comes BEFORE: an
+``abort`` that a recovery is about to make, and a ``force_terminate`` that a person is about to order, which has a
+second line with its outcome. A first line without a second one says that the person was about to, and no more.
+
+What drivers do is kept short like the history. What a person decided is kept for ever.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    FromClause,
+    Select,
+    Text,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.dml import ReturningInsert
+
+from jdbc_state.schema import StateTables
+
+CLAIM: Final = "claim"
+ADOPT: Final = "adopt"
+COMMIT: Final = "commit"
+ABORT: Final = "abort"
+NOTE_DONE: Final = "note_done"
+NOTE_OWED: Final = "note_owed"
+OPEN_TRANSACTION: Final = "open_transaction"
+ACCEPT_REPLAY: Final = "accept_replay"
+DROP: Final = "drop"
+ACCEPT_LOSS: Final = "accept_loss"
+FORCE_TERMINATE: Final = "force_terminate"
+#: What each action is.
+ACTIONS: Final = {
+    CLAIM: "a driver or a command took the row over; `rebuilt_from` where it made the lost row again",
+    ADOPT: "a person let another query or Kafka cluster have the row: a claim too",
+    COMMIT: "a recovery committed the decided transaction in Kafka",
+    ABORT: "a recovery is about to abort a transaction that nobody has decided",
+    NOTE_DONE: "a recovery found the transaction committed, and noted it",
+    NOTE_OWED: "a recovery found the transaction aborted, and noted that its records must be sent again",
+    OPEN_TRANSACTION: "a person said how an open transaction ends, when row and history were lost",
+    ACCEPT_REPLAY: "a person let Spark's replay of a batch be sent, whatever it is",
+    DROP: "a person gave up the Kafka half of a batch",
+    ACCEPT_LOSS: "a person let the sink go on without batches that Kafka has and this database lost",
+    FORCE_TERMINATE: "a person had the coordinator abort what the id has open; a second line has the outcome",
+}
+#: What drivers and recoveries do by themselves. Of these, lines are trimmed.
+ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)
+#: The action of each move of a row that a person decides.
+ACTION_OF: Final = {
+    "accept_open": OPEN_TRANSACTION,
+    "accept_replay": ACCEPT_REPLAY,
+    "drop_batch": DROP,
+    "accept_loss": ACCEPT_LOSS,
+}
+#: The key of a claim's detail that has the layout of its sink.
+LAYOUT: Final = "layout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who acts through a store; the database adds its role and the time.
+
+    Args:
+        os_user: of the process.
+        host: that it runs on.
+        program: its name.
+        reason: why, in the words of the person; None where nobody was asked.
+    """
+
+    os_user: str
+    host: str
+    program: str
+    reason: str | None = None
+
+    @classmethod
+    def of_this_process(cls, program: str | None = None, reason: str | None = None) -> Actor:
+        """Whoever runs this process, on this host; the program by the name of its script or module."""
+        try:
+            os_user = getpass.getuser()
+        except (KeyError, OSError):
+            # A container may run under a number that has no name.
+            os_user = str(os.getuid())
+        return cls(os_user=os_user, host=socket.gethostname(), program=program or _program(), reason=reason)
+
+
+def _program() -> str:
+    """The module of ``python -m``, without the part that every one has; else the name of the script."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(sys.argv[0]).name or "python"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionLine:
+    """One line.
+
+    Attributes:
+        number: tells lines of one instant apart.
+        transactional_id: of the sink; for `FORCE_TERMINATE` any id.
+        at: by the database's clock.
+        action: one of `ACTIONS`.
+        batch_id: of the row afterwards; None where it has none, or there is no row.
+        generation: of the claim; None for what needs no claim.
+        role: the database role that logged in (session_user).
+        os_user, host, program, reason: see `Actor`.
+        detail: more of it, for people and programs: ``did`` is a sentence, ``layout`` that of a claim.
+    """
+
+    number: int
+    transactional_id: str
+    at: datetime
+    action: str
+    batch_id: int | None
+    generation: int | None
+    role: str
+    os_user: str
+    host: str
+    program: str
+    reason: str | None
+    detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class ActionLines:
+    """The statements about actions of one store, whose lines all have the same actor.
+
+    Args:
+        tables: of the store.
+        actor: who acts.
+    """
+
+    def __init__(self, tables: StateTables, actor: Actor) -> None:
+        self._table = tables.actions
+        self._state = tables.state
+        self._actor = actor
+
+    def line(
+        self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
+    ) -> ReturningInsert[Any]:
+        """The line of a row that was changed or is there; none where there is no row.
+
+        Args:
+            row: what a statement returns of the row; or the state table, with a condition on it.
+            action: what was done to it.
+            detail: as jsonb.
+        """
+        named = literal(action) if isinstance(action, str) else action
+        return self._insert(
+            {
+                "transactional_id": row.c.transactional_id,
+                "action": cast(named, Text),
+                "batch_id": row.c.batch_id,
+                "generation": row.c.generation,
+                "detail": cast(detail, JSONB),
+            },
+            true(),
+        )
+
+    def line_under_claim(
+        self, transactional_id: str, generation: int, action: str, detail: Mapping[str, Any]
+    ) -> ReturningInsert[Any]:
+        """The line of what changes no row, while ``generation`` is the newest claim; none otherwise."""
+        state = self._state
+        mine = and_(state.c.transactional_id == transactional_id, state.c.generation == generation)
+        values = {"transactional_id": state.c.transactional_id, "action": cast(literal(action), Text)}
+        values |= {"batch_id": state.c.batch_id, "generation": state.c.generation}
+        return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, mine)
+
+    def line_alone(self, transactional_id: str, action: str, detail: Mapping[str, Any]) -> ReturningInsert[Any]:
+        """The line of what needs no row."""
+        values = {"transactional_id": cast(literal(transactional_id), Text), "action": cast(literal(action), Text)}
+        return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, true())
+
+    def trim(self, row: FromClause, *, keep: int) -> Delete:
+        """Remove what drivers did too long ago, where ``row`` has a row.
+
+        Claims with a layout are counted by themselves: however often a command recovers the sink, the layout of its
+        last job stays.
+
+        Args:
+            row: what the claim returns.
+            keep: so many lines stay, of those with a layout and of the others, beside the one that is being written.
+        """
+        table = self._table
+        mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
+        newest_first = func.row_number().over(
+            partition_by=table.c.detail.has_key(LAYOUT), order_by=[table.c.at.desc(), table.c.number.desc()]
+        )
+        counted = select(table.c.number, newest_first.label("nth")).where(mine, table.c.action.in_(ROUTINE)).subquery()
+        return delete(table).where(mine, table.c.number.in_(select(counted.c.number).where(counted.c.nth > keep)))
+
+    def newest(self, transactional_id: str | None, *, last: int, since: datetime | None = None) -> Select[Any]:
+        """The newest lines of one sink, or of all, the newest first.
+
+        Args:
+            transactional_id: None for all.
+            last: at most so many.
+            since: none before this.
+        """
+        table = self._table
+        found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)
+        if transactional_id is not None:
+            found = found.where(table.c.transactional_id == transactional_id)
+        return found if since is None else found.where(table.c.at >= since)
+
+    def newest_layout(self, transactional_id: str) -> Select[Any]:
+        """The layout in the newest claim that has one."""
+        table = self._table
+        return (
+            select(table.c.detail[LAYOUT].label(LAYOUT))
+            .where(table.c.transactional_id == transactional_id, table.c.detail.has_key(LAYOUT))
+            .order_by(table.c.at.desc(), table.c.number.desc())
+            .limit(1)
+        )
+
+    def _insert(self, values: Mapping[str, ColumnElement[Any]], condition: ColumnElement[bool]) -> ReturningInsert[Any]:
+        table, actor = self._table, self._actor
+        who = {name: cast(literal(getattr(actor, name)), Text) for name in ("os_user", "host", "program", "reason")}
+        written = {**values, "at": func.clock_timestamp(), "role": cast(func.session_user(), Text), **who}
+        line = select(*written.values()).where(condition)
+        return insert(table).from_select(list(written), line).returning(table.c.number)
+
+
+def action_line_of(answer: Any) -> ActionLine:
+    """An ActionLine from SQLAlchemy's row."""
+    return ActionLine(**{each.name: getattr(answer, each.name) for each in fields(ActionLine)})

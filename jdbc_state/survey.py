@@ -1,0 +1,179 @@
+"""Survey: every sink's state row, the rows that are lost, and which drivers live, read over one connection.
+
+A row that cannot be understood is named, and hides no other: somebody may have written it by hand, or a later version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, func, select, text
+
+from jdbc_state.claim import row_columns, row_of
+from jdbc_state.connections import driver_connection
+from jdbc_state.history import lost_lines
+from jdbc_state.model import StateRow
+from jdbc_state.pooler import behind_pooler
+from jdbc_state.schema import StateTables, quoted
+from jdbc_state.sessions import DriverSession, Liveness, NamedSession, driver_sessions, sessions_of
+
+_THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS NOT NULL")
+
+
+@dataclass(frozen=True)
+class UnreadableRow:
+    """A row, or the newest line of a row that is lost, that cannot be understood.
+
+    Attributes:
+        transactional_id: whose.
+        problem: what is wrong with it.
+    """
+
+    transactional_id: str
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a database shows of its sinks.
+
+    Attributes:
+        table_there: whether there is a state table of this name.
+        rows: the state rows, by transactional id.
+        lost: the newest line of each sink that has lines in the history and no row, in the same order.
+        unreadable: of both, those that cannot be understood.
+        drivers: whether the driver of each row lives, by transactional id.
+    """
+
+    table_there: bool
+    rows: tuple[StateRow, ...] = ()
+    lost: tuple[StateRow, ...] = ()
+    unreadable: tuple[UnreadableRow, ...] = ()
+    drivers: Mapping[str, Liveness] = field(default_factory=dict)
+
+
+def survey(connection: Connection, tables: StateTables, transactional_id: str | None) -> Survey:
+    """Read it, with a number of queries that does not depend on that of the sinks.
+
+    Args:
+        connection: in autocommit mode.
+        tables: of both.
+        transactional_id: of one sink; None for all.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: the database refused.
+    """
+    names = {"state": quoted(tables.state), "history": quoted(tables.history)}
+    state_there, history_there = connection.execute(_THERE, names).one()
+    rows = _read(connection, _of(select(tables.state), transactional_id)) if state_there else []
+    lost = []
+    if history_there:
+        lines = lost_lines(tables) if state_there else _newest_lines(tables.history)
+        lost = _read(connection, _of(lines, transactional_id))
+    good = tuple(row for row in rows if isinstance(row, StateRow))
+    return Survey(
+        table_there=state_there,
+        rows=good,
+        lost=tuple(line for line in lost if isinstance(line, StateRow)),
+        unreadable=tuple(each for each in [*rows, *lost] if isinstance(each, UnreadableRow)),
+        drivers=look_for_drivers(connection, tables.state, good),
+    )
+
+
+def look_for_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
+    """Whether the driver with the claim of each row, or with a newer one, lives; by transactional id.
+
+    Args:
+        connection: in autocommit mode.
+        state: the table of the rows.
+        rows: as they were read.
+    """
+    table = quoted(state)
+    claimed = list(rows)
+    found: dict[str, Liveness] = {}
+    # The command line holds its claim for as long as it runs, and has no session.
+    sessions = driver_sessions(connection, table=table) if any(row.run_id is not None for row in claimed) else []
+    hidden: Callable[[], str] = _Once(lambda: _why_hidden(connection))
+    for row in claimed:
+        found[row.transactional_id] = _liveness(row, sessions, table, hidden)
+    return found
+
+
+def _liveness(row: StateRow, sessions: list[NamedSession], table: str, hidden: Callable[[], str]) -> Liveness:
+    if row.run_id is None:
+        return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
+    seen: list[DriverSession] = sessions_of(sessions, table, row.transactional_id, row.generation)
+    if seen:
+        detail = f"{seen[0]}; claim {row.generation} is of {row.claimed_at}"
+        return Liveness(alive=True, detail=detail, session=seen[0])
+    why = hidden()
+    if why:
+        return Liveness(alive=None, detail=why)
+    return Liveness(alive=False, detail=f"the database has no session of claim {row.generation}")
+
+
+class _Once:
+    """A question that is asked when the first one needs the answer, and once."""
+
+    def __init__(self, ask: Callable[[], str]) -> None:
+        self._ask = ask
+        self._answer: str | None = None
+
+    def __call__(self) -> str:
+        if self._answer is None:
+            self._answer = self._ask()
+        return self._answer
+
+
+def _why_hidden(connection: Connection) -> str:
+    """Why a driver that lives may not be seen; '' where it would be."""
+    if connection.scalar(text("SELECT pg_is_in_recovery()")):
+        return "this is a standby, and its sessions are at the primary"
+    if behind_pooler(driver_connection(connection)):
+        return "by a pooler, a driver can be seen in its transactions only"
+    return ""
+
+
+def _of(found: Select[Any], transactional_id: str | None) -> Select[Any]:
+    """The columns of a row, of one sink or of all."""
+    rows = found.subquery()
+    every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
+    return every if transactional_id is None else every.where(rows.c.transactional_id == transactional_id)
+
+
+def _newest_lines(history: Table) -> Select[Any]:
+    """The newest line of each sink, where the state table itself is lost."""
+    others = history.alias()
+    newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
+    return select(history).where(history.c.decision == newest.scalar_subquery())
+
+
+def _read(connection: Connection, statement: Select[Any]) -> list[StateRow | UnreadableRow]:
+    return [read_row(answer) for answer in connection.execute(statement)]
+
+
+def read_row(answer: Any) -> StateRow | UnreadableRow:
+    """A StateRow from SQLAlchemy's row with `row_columns`, or what is wrong with it."""
+    found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
+    problem = problem_of(found["kafka_offsets"], found["topic_ids"])
+    return UnreadableRow(found["transactional_id"], problem) if problem else row_of(answer)
+
+
+def problem_of(kafka_offsets: object, topic_ids: object) -> str:
+    """What is wrong with the two columns whose content no type of the database checks; '' for nothing."""
+    if not isinstance(kafka_offsets, dict) or not all(map(_is_range, kafka_offsets.values())):
+        return f'kafka_offsets {_short(kafka_offsets)} is no object of "topic-partition": [first, last]'
+    if not isinstance(topic_ids, dict) or not all(isinstance(value, str) for value in topic_ids.values()):
+        return f'topic_ids {_short(topic_ids)} is no object of "topic": "id"'
+    return ""
+
+
+def _is_range(found: object) -> bool:
+    return isinstance(found, list) and [type(offset) for offset in found] == [int, int]
+
+
+def _short(value: object, *, characters_max: int = 80) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= characters_max else f"{shown[:characters_max]}…"

@@ -1,0 +1,87 @@
+"""The output of every command: text for people, or with ``--json`` one JSON object of a documented form.
+
+A command returns a `CommandResult`, and nothing else writes to standard output. The form of the object is described in
+``schema.json`` beside this module, with an entry for each command under ``$defs``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.resources import files
+from typing import Any, Final
+
+#: Name and version of the form. The number grows when a field goes or changes its meaning; fields may be added to it.
+FORMAT: Final = "spark-2pc/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """What a command found or did, in both forms of output.
+
+    Attributes:
+        exit_code: one of `spark_2pc_sink.cli.exits`.
+        fields: for programs; plain values that JSON has, by the names in ``schema.json``.
+        text: for people, on standard output; whole lines, or nothing.
+        notes: for people, on standard error, whatever form the output has: one line each.
+        error: why the command ended with this code, where an error ended it.
+    """
+
+    exit_code: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    notes: tuple[str, ...] = ()
+    error: BaseException | None = None
+
+
+def write_result(result: CommandResult, *, command: str | None, as_json: bool) -> int:
+    """Print a result.
+
+    Args:
+        result: of the command.
+        command: its words, such as ``transactions list``; None where the command line names none.
+        as_json: the form.
+
+    Returns:
+        The exit code.
+    """
+    if as_json:
+        sys.stdout.write(json.dumps(envelope(result, command), indent=2) + "\n")
+    else:
+        sys.stdout.write(result.text)
+    for note in result.notes:
+        sys.stderr.write(f"spark-2pc: {note}\n")
+    if result.error is not None:
+        sys.stderr.write(f"spark-2pc: {result.error}\n")
+    return result.exit_code
+
+
+def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:
+    """The object that ``--json`` prints: the same four fields of every command, and those of this one."""
+    return {
+        "format": FORMAT,
+        "command": command,
+        "exit_code": result.exit_code,
+        "error": None if result.error is None else error_fields(result.error),
+        **result.fields,
+    }
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """An error as JSON has it: its class, its sentence, why a person has to decide, and what can be done."""
+    cause = getattr(error, "cause", None)
+    remedy = getattr(error, "remedy", None)
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "cause": cause.value if isinstance(cause, Enum) else None,
+        "remedies": list(getattr(error, "remedies", [remedy] if remedy else [])),
+    }
+
+
+def json_schema() -> str:
+    """The JSON Schema (2020-12) of all that ``--json`` prints."""
+    return files(__package__).joinpath("schema.json").read_text(encoding="utf-8")

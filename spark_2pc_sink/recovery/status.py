@@ -1,0 +1,119 @@
+"""Status report: what both sides show of many sinks, with what could not be read, and one line that sums it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.recovery.report import Condition, RecoveryReport
+
+#: In the order of a summary: what is well comes first, as most sinks are.
+_SUMMED_UP: Final[tuple[Condition, ...]] = (
+    "fine",
+    "at_work",
+    "in_doubt",
+    "owed",
+    "unclear",
+    "not_known",
+    "elsewhere",
+)
+#: What a person has to look after, and exit code 3 is about.
+IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
+
+
+@dataclass(frozen=True)
+class UnreadableSink:
+    """A sink of which one side cannot be understood.
+
+    Attributes:
+        transactional_id: its id.
+        side: which side.
+        problem: what is wrong there, for people.
+    """
+
+    transactional_id: str
+    side: Literal["database", "kafka"]
+    problem: str
+
+    def as_json(self) -> dict[str, str]:
+        """The fields."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport:
+    """What `status` found. Programs read the fields; `summary` is for people.
+
+    Attributes:
+        sinks: one report for each sink, by transactional id.
+        unreadable: sinks that cannot be understood. They are not among ``sinks``.
+        kafka_problem: why Kafka could not be read; then the reports say what the database alone knows. '' if it could.
+        database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
+            if it could.
+        note: where there are no sinks, what there is in their place. '' where there are.
+    """
+
+    sinks: tuple[RecoveryReport, ...] = ()
+    unreadable: tuple[UnreadableSink, ...] = ()
+    kafka_problem: str = ""
+    database_problem: str = ""
+    note: str = ""
+
+    @property
+    def in_doubt(self) -> tuple[RecoveryReport, ...]:
+        """The sinks that a person has to look after: in doubt for some other reason than a batch at work, or owed.
+
+        Those of other clusters are not among them.
+        """
+        return tuple(report for report in self.sinks if report.condition in IN_DOUBT)
+
+    @property
+    def complete(self) -> bool:
+        """True where both sides were read, and all was understood."""
+        return not (self.unreadable or self.kafka_problem or self.database_problem)
+
+    @property
+    def summary(self) -> str:
+        """One line: how many sinks there are, how many of them are how, and for how long the oldest is."""
+        number = len(self.sinks) + len(self.unreadable)
+        counted = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
+        counted += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
+        return f"{number} sink{'' if number == 1 else 's'}{': ' if counted else ''}{', '.join(counted)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON has them.
+
+        =================== ==========================================================================================
+        summary             text, for people
+        sinks               a list of what `RecoveryReport.as_json` answers
+        in_doubt            the transactional ids of those that a person has to look after
+        unreadable          a list of transactional_id, side ('database' or 'kafka') and problem
+        kafka_problem       text, or null where Kafka was read
+        database_problem    text, or null where the database was read
+        note                text, for people, or null
+        =================== ==========================================================================================
+        """
+        return {
+            "summary": self.summary,
+            "sinks": [report.as_json() for report in self.sinks],
+            "in_doubt": [report.transactional_id for report in self.in_doubt],
+            "unreadable": [each.as_json() for each in self.unreadable],
+            "kafka_problem": self.kafka_problem or None,
+            "database_problem": self.database_problem or None,
+            "note": self.note or None,
+        }
+
+    def _counted(self, condition: Condition) -> str:
+        """How many are so; for how long, of those that a person has to look after; '' for none."""
+        those = [report for report in self.sinks if report.condition == condition]
+        ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
+        oldest = f" (for {duration(max(ages))})" if ages else ""
+        return f"{len(those)} {condition.replace('_', ' ')}{oldest}" if those else ""
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``h:mm:ss``, with days in front where there are any."""
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    return f"{f'{days}d ' if days else ''}{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,0 +1,269 @@
+"""What drivers and people did: in step with the row in both stores, and kept as long as it should be."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from jdbc_state import ActionLine, Actor, SqlStateStore, StateStore
+from jdbc_state.actions import ACTION_OF, ACTIONS, FORCE_TERMINATE, ROUTINE
+from jdbc_state.model import legal_before
+from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError, SupersededError
+from tests.harness.providers import Database
+from tests.integration.state.state_stores import (
+    CLUSTER,
+    ID,
+    QUERY,
+    RUN,
+    call,
+    claim,
+    decide,
+    execute,
+    reach,
+    settings,
+    sql_store,
+)
+from tests.unit.fakes.memory_store import MemoryStateStore
+
+BOTH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
+ALICE = Actor(os_user="alice", host="desk", program="spark-2pc recover", reason="the disk of broker 2 is gone")
+LAYOUT = {"topic": "orders", "table": "public.orders", "mode": "append", "columns": {"id": "order_id"}, "key": None}
+
+Make = Callable[..., StateStore]
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: Database) -> Iterator[str]:
+    """One database for the module; each test has a schema of its own."""
+    name = f"actions_{secrets.token_hex(4)}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=BOTH)
+def make(request: pytest.FixtureRequest) -> Make:
+    """A function that makes an empty store, whose tables exist."""
+
+    def made(keep: int = 1_000, actor: Actor = ALICE) -> StateStore:
+        if request.param == "memory":
+            store: StateStore = MemoryStateStore(history_batches=keep, actor=actor)
+        else:
+            names = settings(state_schema=f"test_{secrets.token_hex(4)}", history_batches=keep)
+            store = SqlStateStore(request.getfixturevalue("shared_database"), names, actor=actor)
+        store.prepare_schema()
+        request.addfinalizer(store.close)
+        return store
+
+    return made
+
+
+def told(store: StateStore, transactional_id: str | None = ID) -> list[ActionLine]:
+    """Every line, the oldest first."""
+    return store.read_actions(transactional_id, last=10_000)[::-1]
+
+
+def names(store: StateStore) -> list[str]:
+    return [line.action for line in told(store)]
+
+
+def test_a_claim_says_who_when_and_how_the_data_lies(make: Make) -> None:
+    """D2: a reader needs no arguments to compare both sides."""
+    store = make()
+    row = claim(store, layout=LAYOUT)
+    [line] = told(store)
+    assert (line.transactional_id, line.action, line.batch_id, line.generation) == (ID, "claim", None, 1)
+    assert (line.os_user, line.host, line.program, line.reason) == tuple(vars(ALICE).values())
+    assert line.role != ""
+    assert abs(line.at - row.claimed_at) < timedelta(seconds=5)
+    assert line.at.tzinfo is not None
+    assert line.detail == {"query_id": QUERY, "run_id": RUN, "cluster_id": CLUSTER, "layout": LAYOUT}
+    assert store.read_layout(ID) == LAYOUT
+    claim(store, query_id=None, run_id=None)
+    assert told(store)[1].detail == {"cluster_id": CLUSTER}
+    assert store.read_layout(ID) == LAYOUT
+    claim(store, layout={"topic": "later"})
+    assert store.read_layout(ID) == {"topic": "later"}
+    assert store.read_layout("another") is None
+
+
+def test_who_adopts_is_told(make: Make) -> None:
+    """A10: and a claim that was refused leaves no line."""
+    store = make()
+    reach(store, "done")
+    with pytest.raises(ClaimRefusedError):
+        claim(store, query_id="query-2")
+    assert names(store) == ["claim"]
+    claim(store, query_id="query-2", adopt=True)
+    assert [(line.action, line.batch_id, line.detail["query_id"]) for line in told(store)[1:]] == [
+        ("adopt", None, "query-2")
+    ]
+
+
+def test_a_row_that_was_made_again_is_told(make: Make) -> None:
+    """C13: a claim says from which line of the history."""
+    store = make()
+    reach(store, "done")
+    if isinstance(store, SqlStateStore):
+        with store.database.requests("test", lock_timeout_ms=1_000) as connection:
+            connection.execute(store._state.delete())
+    else:
+        store._rows.clear()  # type: ignore[attr-defined]
+    claim(store)
+    assert [line.detail.get("rebuilt_from") for line in told(store)] == [None, 1]
+
+
+def test_a_batch_that_goes_its_way_writes_no_line(make: Make) -> None:
+    """Its COMMIT must not cost one write more."""
+    store = make()
+    row = claim(store)
+    store.mark_initialized(ID, row.generation, "4:9")
+    decide(store, row)
+    row = store.mark_done(ID, row.generation, "5:1")
+    store.take_empty_batch(ID, row.generation, 1, row.prepared_transaction_state)
+    assert names(store) == ["claim"]
+
+
+@pytest.mark.parametrize("operation", ACTION_OF)
+def test_what_a_person_decides_is_told_with_the_reason(make: Make, operation: str) -> None:
+    """C5: under the claim that decides it, and by no claim that is older."""
+    store = make()
+    row = reach(store, legal_before(operation)[0])
+    after = call(store, operation, ID, row.generation)
+    assert after is not None
+    line = told(store)[-1]
+    assert (line.action, line.batch_id, line.generation) == (ACTION_OF[operation], after.batch_id, row.generation)
+    assert (line.reason, line.detail) == (ALICE.reason, {})
+    before = names(store)
+    claim(store)
+    with pytest.raises(SupersededError):
+        call(store, operation, ID, row.generation)
+    assert names(store) == [*before, "claim"]
+
+
+def test_what_a_recovery_settles_is_told(make: Make) -> None:
+    """C1: how it found the transaction, in its own words."""
+    store = make()
+    row = reach(store, "decided")
+    store.mark_owed(ID, row.generation, detail={"did": "noted"})
+    store.accept_replay(ID, row.generation, detail={"did": "accepted"})
+    store.drop_batch(ID, row.generation, "5:1", detail={"did": "gave up"})
+    decide(store, store.check_generation(ID, row.generation), batch_id=1, prepared="5:3")
+    store.mark_done(ID, row.generation, "5:4", action="commit", detail={"did": "committed"})
+    assert [(line.action, line.batch_id, line.detail) for line in told(store)[1:]] == [
+        ("note_owed", 0, {"did": "noted"}),
+        ("accept_replay", 0, {"did": "accepted"}),
+        ("drop", 0, {"did": "gave up"}),
+        ("commit", 1, {"did": "committed"}),
+    ]
+    assert set(names(store)) <= ACTIONS.keys()
+
+
+def test_what_changes_no_row_is_noted_under_the_claim_only(make: Make) -> None:
+    """D1: an abort that a driver is about to make; one that was overtaken makes none."""
+    store = make()
+    row = claim(store)
+    store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
+    claim(store)
+    with pytest.raises(SupersededError):
+        store.note_action(ID, row.generation, "abort", {"pair": "5:0"})
+    with pytest.raises(SupersededError, match="no row"):
+        store.note_action("another", 1, "abort", {})
+    assert [(line.action, line.generation) for line in told(store, None)] == [("claim", 1), ("abort", 1), ("claim", 2)]
+
+
+def test_what_is_done_to_any_id_is_noted(make: Make) -> None:
+    """D4: force-terminate is for ids that no sink has, too."""
+    store = make()
+    store.note_action("foreign", None, FORCE_TERMINATE, {"outcome": "asked"})
+    [line] = told(store, None)
+    assert (line.transactional_id, line.batch_id, line.generation) == ("foreign", None, None)
+    assert (line.reason, line.detail) == (ALICE.reason, {"outcome": "asked"})
+
+
+def test_lines_can_be_chosen(make: Make) -> None:
+    store = make()
+    for name in ("a", "b", "a"):
+        claim(store, name)
+    assert [line.transactional_id for line in store.read_actions(last=10)] == ["a", "b", "a"]
+    assert [line.generation for line in store.read_actions("a", last=10)] == [2, 1]
+    assert [line.generation for line in store.read_actions("a", last=1)] == [2]
+    newest = store.read_actions(last=1)[0]
+    assert store.read_actions(last=10, since=newest.at) == [newest]
+    assert store.read_actions(last=10, since=datetime.now(timezone.utc) + timedelta(hours=1)) == []
+
+
+def test_what_drivers_do_is_kept_short_and_what_people_decide_is_kept(make: Make) -> None:
+    """A11: and the layout of the last job stays, however often a command recovers the sink."""
+    store = make(3)
+    other = claim(store, "other")
+    row = reach(store, "owed")
+    store.accept_replay(ID, row.generation)
+    claim(store, layout=LAYOUT)
+    for _ in range(8):
+        row = claim(store, query_id=None, run_id=None)
+        store.note_action(ID, row.generation, "abort", {})
+    claim(store, adopt=True)
+    kept = [line for line in told(store) if line.action in ROUTINE]
+    assert len(kept) <= 2 * (3 + 1)
+    assert kept[-1].generation == row.generation
+    assert [line.action for line in told(store) if line.action not in ROUTINE] == ["accept_replay", "adopt"]
+    assert store.read_layout(ID) == LAYOUT
+    assert [line.generation for line in told(store, "other")] == [other.generation]
+    for number in range(6):
+        claim(store, layout={"number": number})
+    assert store.read_layout(ID) == {"number": 5}
+    assert sum("layout" in line.detail for line in told(store)) == 3 + 1
+
+
+def test_without_history_only_what_needs_no_claim_is_told(make: Make) -> None:
+    """A11: who keeps none wants no table for it."""
+    store = make(0)
+    row = reach(store, "decided")
+    store.drop_batch(ID, row.generation, "5:1")
+    store.note_action(ID, row.generation, "abort", {})
+    assert told(store, None) == []
+    assert store.read_layout(ID) is None
+
+
+# --- on PostgreSQL ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_the_role_is_that_which_logged_in(database: str) -> None:
+    """D2: not one that SET ROLE has put in its place."""
+    with sql_store(database) as store:
+        claim(store)
+        [(role,)] = execute(database, "SELECT session_user")
+        assert told(store)[0].role == role
+
+
+@pytest.mark.postgres
+def test_without_its_table_nothing_can_be_noted_and_reading_finds_nothing(database: str) -> None:
+    """C15: looking at a deployment of before is no error."""
+    with sql_store(database, history_batches=0) as store:
+        assert (store.read_actions(last=5), store.read_layout(ID)) == ([], None)
+        with pytest.raises(StateStoreError, match="kafka_transaction_state_actions"):
+            store.note_action("foreign", None, FORCE_TERMINATE, {})
+
+
+@pytest.mark.postgres
+def test_a_sequence_that_was_set_back_fails_no_claim(database: str) -> None:
+    """C13: a part of a backup was restored."""
+    with sql_store(database) as store:
+        for _ in range(3):
+            claim(store)
+        execute(database, "ALTER TABLE kafka_transaction_state_actions ALTER COLUMN number RESTART WITH 1")
+        assert claim(store).generation == 4
+        assert [line.generation for line in told(store)] == [1, 2, 3, 4]
+
+
+@pytest.mark.postgres
+def test_nobody_has_to_be_named(database: str) -> None:
+    with sql_store(database) as store:
+        claim(store)
+        line = told(store)[0]
+        assert line.reason is None
+        assert "" not in {line.os_user, line.host, line.program}

@@ -1,0 +1,192 @@
+"""Connection arguments from flags, a file and the environment: what goes before what, and that no secret is shown."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import sinks
+from spark_2pc_sink.cli.connection_sources import ENVIRONMENT, connection_as_given
+from spark_2pc_sink.cli.kafka_properties import read_connection
+from spark_2pc_sink.cli.options import given_options
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.recovery.recover_command import recover_command
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
+
+URL = "postgresql://app:secret@h/shop"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.properties"
+    path.write_text(
+        f"# where both sides are\ndatabase={URL}\nstate_schema=ops\nhistory_batches=5\n"
+        "bootstrap.servers=h:1\nsecurity.protocol=SASL_SSL\nsasl.password=hidden\n"
+    )
+    return path
+
+
+def said(*words: str) -> dict[str, Any]:
+    """What ``status`` with these words would pass on."""
+    given = cli.command_parser(["status"]).parse_args(["status", *words])
+    return {"kafka": read_connection(given), **given_options(given)}
+
+
+FROM_FILE = {
+    "kafka": {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.password": "hidden"},
+    "database": URL,
+    "state_schema": "ops",
+    "history_batches": 5,
+    "transactional_id": None,
+}
+
+
+def test_a_file_says_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By flag, or by the variable that stands for it."""
+    assert said("--connection", str(file)) == FROM_FILE
+    monkeypatch.setenv("SPARK_2PC_CONNECTION", str(file))
+    assert said() == FROM_FILE
+
+
+def test_the_environment_says_what_the_command_line_leaves_out(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flag or the file of one goes before it, thing by thing."""
+    monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://env/d")
+    monkeypatch.setenv("SPARK_2PC_BOOTSTRAP_SERVER", "env:1")
+    assert said() == {
+        "kafka": {"bootstrap.servers": "env:1"},
+        "database": "postgresql://env/d",
+        "transactional_id": None,
+    }
+    assert said("--connection", str(file)) == FROM_FILE
+    other = said("--kafka", "metadata.broker.list=flag:1", "--database", "postgresql://flag/d")
+    assert other["kafka"] == {"metadata.broker.list": "flag:1"}
+    assert other["database"] == "postgresql://flag/d"
+    credentials = tmp_path / "client.properties"
+    credentials.write_text("bootstrap.servers=env:1\nsasl.password=hidden\n")
+    monkeypatch.setenv("SPARK_2PC_COMMAND_CONFIG", str(credentials))
+    assert said("--bootstrap-server", "flag:1")["kafka"] == {"bootstrap.servers": "flag:1", "sasl.password": "hidden"}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--database", "postgresql://elsewhere/d"], "--connection='database'"),
+        (["--state-schema", "elsewhere"], "--connection='state_schema'"),
+        (["--bootstrap-server", "elsewhere:1"], "--connection='bootstrap.servers'"),
+    ],
+)
+def test_what_the_command_line_says_twice_must_be_the_same(file: Path, words: list[str], shown: str) -> None:
+    """Flags and the file of ``--connection``; the values, which may be secret, are not shown."""
+    with pytest.raises(ConfigurationError, match="given before with another") as raised:
+        said("--connection", str(file), *words)
+    assert shown in str(raised.value)
+    assert "elsewhere" not in str(raised.value)
+
+
+def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_2PC_CONNECTION", str(file))
+    monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://other/d")
+    with pytest.raises(ConfigurationError, match="SPARK_2PC_DATABASE='database'"):
+        said()
+    monkeypatch.delenv("SPARK_2PC_DATABASE")
+    monkeypatch.setenv("SPARK_2PC_BOOTSTRAP_SERVER", "other:1")
+    with pytest.raises(ConfigurationError, match=r"SPARK_2PC_BOOTSTRAP_SERVER='bootstrap\.servers'"):
+        said()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("state_shema=secret", "did you mean 'state_schema'?"),
+        ("transactional_id=secret", "'transactional_id'"),
+        ("history_batches=many", "history_batches is a whole number"),
+        ("database=postgresql://h/d", "given before with another"),
+        ("secret", "line 1"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(file: Path, line: str, shown: str) -> None:
+    text = file.read_text() if "=" in line else ""
+    file.write_text(f"{text.replace('history_batches=5', '')}{line}\n")
+    with pytest.raises(ConfigurationError) as raised:
+        said("--connection", str(file))
+    assert shown in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_no_database_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--bootstrap-server", "h:1"]) == 2
+    assert "neither --connection nor SPARK_2PC_DATABASE does" in capsys.readouterr().err
+
+
+def test_a_secret_on_the_command_line_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It works, as with PostgreSQL's own tools, and ps shows it."""
+    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport())
+    words = ["status", "--bootstrap-server", "h:1", "--kafka", "sasl.password=hidden", "--database", URL]
+    assert cli.main(words) == 4
+    err = capsys.readouterr().err
+    assert "WARNING spark_2pc_sink.cli.connection_sources: --database has a password, which ps shows" in err
+    assert "--kafka sasl.password=… is a secret, which ps shows" in err
+    assert "hidden" not in err
+    assert "secret@" not in err
+    monkeypatch.setenv("SPARK_2PC_DATABASE", URL)
+    assert cli.main(["status", "--bootstrap-server", "h:1"]) == 4
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--connection", "my file"], ["--connection", "my file"]),
+        (["--database", URL], ["--database", "postgresql://app@h/shop"]),
+        (["--command-config", "c", "--kafka", "client.id=a"], ["--command-config", "c", "--kafka", "client.id=a"]),
+        (["--kafka", "sasl.password=b"], ["--command-config", "FILE"]),
+        (
+            ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
+            ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
+        ),
+        ([], []),
+    ],
+    ids=["file", "password in URL", "properties", "password of Kafka", "names", "environment"],
+)
+def test_a_printed_command_names_both_sides_as_they_were_given(words: list[str], shown: list[str]) -> None:
+    """By file where a secret is in it, and with nothing that the environment says; never with a password."""
+    given = cli.command_parser(["status"]).parse_args(["status", *words])
+    found = connection_as_given(given)
+    assert found is not None
+    assert shlex.split(found) == shown
+
+
+def test_a_remedy_has_the_words_of_its_command_line(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And another call has its own."""
+
+    def recover(**options: Any) -> RecoveryReport:
+        command = recover_command(RecoveryOptions.parse(**options, settle_deadline_ms=1))
+        return RecoveryReport(transactional_id="orders", settled=False, remedies=(f"{command} --take-over: …",))
+
+    kafka = {"bootstrap.servers": "h:1"}
+    monkeypatch.setattr(sinks, "recover", recover)
+    file.write_text(f"database={URL}\nbootstrap.servers=h:1\n")
+    assert cli.main(["recover", "--connection", str(file), "--transactional-id", "orders"]) == 3
+    printed = f"to settle: spark-2pc recover --transactional-id orders --connection {file} --take-over: …\n"
+    assert printed in capsys.readouterr().out
+    options = RecoveryOptions.parse(transactional_id="orders", kafka=kafka, database=URL)
+    sides = "--bootstrap-server h:1 --database postgresql://app@h/shop"
+    assert recover_command(options) == f"spark-2pc recover --transactional-id orders {sides}"

@@ -1,0 +1,192 @@
+"""The JSON contract of ``spark-2pc``: every command and every exit code prints one object of the documented form."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from typing import get_args
+
+import pytest
+from jsonschema import ValidationError
+
+from jdbc_state.errors import ConfigurationError
+from spark_2pc_sink import __version__, cli
+from spark_2pc_sink.cli import coordinator
+from spark_2pc_sink.cli.command_parser import CommandParser
+from spark_2pc_sink.cli.output import FORMAT, CommandResult, envelope, json_schema
+from spark_2pc_sink.errors import (
+    AbortRefusedError,
+    ClaimRefusedError,
+    DatabaseUnreachableError,
+    HaltCause,
+    HaltError,
+)
+from spark_2pc_sink.ids import TransactionState
+from spark_2pc_sink.recovery.report import ActionKind
+from tests.harness.json_contract import read_output
+
+SCHEMA = json.loads(json_schema())
+HALT = HaltError(
+    transactional_id="orders",
+    cause=HaltCause.GAP,
+    database_side="batch 1, done",
+    kafka_side="nothing in doubt",
+    reason="batch 3 follows batch 1",
+    remedies=("do this", "or that"),
+)
+
+
+def leaves(parser: argparse.ArgumentParser) -> list[CommandParser]:
+    """The parsers of all commands that have none below them."""
+    below = [
+        child
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for child in dict.fromkeys(action.choices.values())
+    ]
+    if below:
+        return [leaf for child in below for leaf in leaves(child)]
+    assert isinstance(parser, CommandParser)
+    return [parser]
+
+
+COMMANDS = sorted(str(leaf.command) for leaf in leaves(cli.command_parser([])))
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, outcome: CommandResult | BaseException) -> None:
+    """Lets ``coordinator`` end as the test wants it."""
+
+    def serve(*_: object, **__: object) -> int:
+        sys.stdout.write("printed by the way\n")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome.exit_code
+
+    monkeypatch.setattr(coordinator, "serve", serve)
+
+
+WORDS = ["coordinator", "--in-memory", "--json"]
+
+
+def test_every_command_has_its_entry_in_the_schema() -> None:
+    """Under ``$defs``, and a line of ``allOf`` that leads there."""
+    assert set(COMMANDS) <= set(SCHEMA["properties"]["command"]["enum"])
+    for command in COMMANDS:
+        name = command.replace(" ", "_")
+        line = {"if": {"properties": {"command": {"const": command}}}, "then": {"$ref": f"#/$defs/{name}"}}
+        assert line in SCHEMA["allOf"]
+        assert SCHEMA["$defs"][name]["description"].startswith(f"spark-2pc {command}")
+
+
+def test_the_schema_names_all_values() -> None:
+    sink = SCHEMA["$defs"]["sink"]["properties"]
+    assert sink["actions"]["items"]["enum"] == list(get_args(ActionKind))
+    assert SCHEMA["$defs"]["cause"]["enum"] == [None, *(cause.value for cause in HaltCause)]
+    assert SCHEMA["$defs"]["transaction_state"]["properties"]["state"]["enum"] == [
+        state.value for state in TransactionState
+    ]
+    exits = import_module("spark_2pc_sink.cli.exits")
+    codes = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
+    assert codes <= set(SCHEMA["properties"]["exit_code"]["enum"])
+    assert SCHEMA["properties"]["format"]["const"] == FORMAT
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("behind", [True, False], ids=["behind", "before"])
+def test_a_wrong_word_is_json_of_every_command(command: str, behind: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, of argparse's own errors too, and wherever ``--json`` stands."""
+    words = [*command.split(), "--no-such-option"]
+    assert cli.main([*words, "--json"] if behind else ["--json", *words]) == 2
+    out, err = capsys.readouterr()
+    found = read_output(out)
+    assert (found["exit_code"], found["error"]["type"]) == (2, "CommandLineError")
+    assert found["error"]["message"] in err
+
+
+@pytest.mark.parametrize(("words", "command"), [([], None), (["nonsense"], None), (["state"], "state check")])
+def test_words_that_name_no_command(words: list[str], command: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*words, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"] == (words[0] if words == ["state"] else command)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause", "remedies"),
+    [
+        (ConfigurationError(option="o", value=1, rule="r", remedy="do it"), 2, None, ["do it"]),
+        (HALT, 3, "gap", ["do this", "or that"]),
+        (AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedy="Do that"), 3, None, ["Do that"]),
+        (DatabaseUnreachableError(operation="connect", detail="refused"), 1, None, []),
+        (
+            ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedy="adopt"),
+            *(1, None, ["adopt"]),
+        ),
+        (PermissionError(13, "Permission denied"), 1, None, []),
+    ],
+    ids=["2", "3 halt", "3 abort", "1", "1 claim", "1 system"],
+)
+def test_an_error_is_json_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    cause: str | None,
+    remedies: list[str],
+) -> None:
+    """And the sentence stands on standard error as it does without ``--json``."""
+    run_with(monkeypatch, error)
+    assert cli.main(WORDS) == code
+    out, err = capsys.readouterr()
+    assert read_output(out) == {
+        "format": FORMAT,
+        "command": "coordinator",
+        "exit_code": code,
+        "error": {"type": type(error).__name__, "message": str(error), "cause": cause, "remedies": remedies},
+    }
+    assert err == f"printed by the way\nspark-2pc: {error}\n"
+
+
+def test_what_is_printed_by_the_way_is_not_in_the_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_with(monkeypatch, CommandResult(exit_code=0))
+    assert cli.main(WORDS) == 0
+    out, err = capsys.readouterr()
+    assert (read_output(out)["exit_code"], err) == (0, "printed by the way\n")
+    cli.main(["coordinator", "--in-memory"])
+    assert capsys.readouterr() == ("printed by the way\n", "")
+
+
+def test_a_defect_is_json_too_and_has_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python ends the process with exit code 1."""
+    run_with(monkeypatch, ZeroDivisionError("a defect"))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(WORDS)
+    found = read_output(capsys.readouterr().out)
+    assert (found["exit_code"], found["error"]["type"]) == (1, "ZeroDivisionError")
+
+
+def test_ctrl_c_ends_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run_with(monkeypatch, KeyboardInterrupt())
+    assert cli.main(WORDS) == 130
+    out, err = capsys.readouterr()
+    assert (read_output(out)["error"], err) == (None, "printed by the way\nspark-2pc: interrupted\n")
+
+
+@pytest.mark.parametrize("fields", [{}, {"sinks": [], "more": 1}, {"sinks": [{}]}])
+def test_a_field_that_is_missing_or_undeclared_is_found(fields: dict[str, object]) -> None:
+    """The check that the other tests rely on can fail."""
+    printed = json.dumps(envelope(CommandResult(exit_code=0, fields=fields), "status"))
+    with pytest.raises(ValidationError):
+        read_output(printed)
+
+
+def test_version_and_schema_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, printed in ((["--version"], f"spark-2pc-sink {__version__}\n"), (["--json-schema"], json_schema())):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        assert (ended.value.code, capsys.readouterr().out) == (0, printed)

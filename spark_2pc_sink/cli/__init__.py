@@ -49,6 +49,7 @@ _HOMES: Final = {
     "coordinator": "coordinator",
     "exporter": "exporter",
     "dashboard": "dashboard",
+    "runbook": "runbook",
 }
 
 

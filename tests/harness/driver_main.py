@@ -96,10 +96,11 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
-            work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
-            times.begin()
-            report = driver.write(batch, work)
-            journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
+            if batch not in config.left_out:
+                work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
+                times.begin()
+                report = driver.write(batch, work)
+                journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
 

@@ -6,7 +6,7 @@ No Spark, and no process beside the servers: a pair of four batches is there wit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -19,19 +19,21 @@ from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.testing import read_topic
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
 
 TABLE = "target"
+PARTITIONS = 3
 #: Text that JSON, COPY and SQL have to escape, or must not change.
 _PAYLOADS = ("plain", "quote \" ' and comma,", "äö€ 漢字 🚲", "brace {} [] $1 %s", " blanks ")
 
 
-def rows_of(batch: int, count: int = 20) -> list[Row]:
+def rows_of(batch: int, count: int = 20, *, note: str = "new") -> list[Row]:
     """Rows of a batch: ids that no other batch has."""
-    return [(batch * 1_000 + number, f"b{batch} {_PAYLOADS[number % len(_PAYLOADS)]}") for number in range(count)]
+    return [(batch * 1_000 + n, f"{note} {_PAYLOADS[n % len(_PAYLOADS)]}") for n in range(count)]
 
 
 class WrittenPair:
@@ -88,16 +90,32 @@ class WrittenPair:
             self._driver.write(self.batches, _JsonWork(self._options, list(rows), upsert=self.upsert))
             self.batches += 1
 
+    def write_around(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
+        """Write a batch, and let something happen when the first half of its records is in Kafka."""
+        work = _JsonWork(self._options, list(rows), upsert=self.upsert)
+        work.between = between
+        self._driver.write(self.batches, work)
+        self.batches += 1
+
     def verify(self, **options: Any) -> VerifyReport:
         """Compare both sides, with what a command line would have to say about this pair."""
-        shape = {"mode": "upsert", "keys": ["id"]} if self.upsert else {"mode": "append"}
-        given = {"table": TABLE, **shape, **options}
-        return verify(
-            transactional_id=self.transactional_id,
-            kafka={"bootstrap.servers": self.broker.bootstrap},
-            database=self.database,
-            **given,
-        )
+        return verify(**{**self.sides(), **options})
+
+    def sides(self) -> dict[str, Any]:
+        """Keywords of `verify`."""
+        return {
+            "transactional_id": self.transactional_id,
+            "kafka": {"bootstrap.servers": self.broker.bootstrap},
+            "database": self.database,
+            "table": TABLE,
+            "mode": "upsert" if self.upsert else "append",
+            "keys": ["id"],
+        }
+
+    def place(self, row_id: int) -> dict[str, object]:
+        """Where the last record of an id is, by the names of a `Difference`."""
+        records = [record for record in read_topic(self.broker.bootstrap, self.topic) if record.key == b"%d" % row_id]
+        return {"topic": self.topic, "partition": records[-1].partition, "offset": records[-1].offset}
 
     def offsets(self, batch: int) -> dict[int, tuple[int, int]]:
         """The first and the last offset of a batch, by partition, as its line of the history has them."""
@@ -129,6 +147,8 @@ class _JsonWork(RowsWork):
     def __init__(self, options: SinkOptions, rows: list[Row], *, upsert: bool) -> None:
         super().__init__(options, rows, lambda: None)
         self._upsert = upsert
+        #: Called when the first half of the records is on its way.
+        self.between: Callable[[], None] | None = None
 
     def value(self, row: Row) -> str:
         """As Spark's to_json has it."""

@@ -223,6 +223,11 @@ class TopicReader:
         return self._deadline_ms / 1000
 
 
+def offsets_of(messages: Sequence[Message]) -> list[int]:
+    """The offsets of records; librdkafka's types allow none, and what was consumed has one."""
+    return cast("list[int]", [message.offset() for message in messages])
+
+
 def headers_of(message: Message) -> Headers | None:
     """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
     return cast("Headers | None", message.headers())

@@ -50,6 +50,8 @@ recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of `recover`, and of `status` for each sink
 StatusReport     provisional the result of `status`
+verify           provisional compares what readers of both sides see, and changes nothing
+VerifyReport     provisional the result of it
 history          provisional lists batches, and who did what to a sink, when and why
 HistoryReport    provisional its result
 OperatorDecision provisional the answer of a person to a `HaltError`
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
+    from spark_2pc_sink.verification.api import verify
+    from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
     "BatchReport",
@@ -84,10 +88,12 @@ __all__ = [
     "PreparedTxnState",
     "RecoveryReport",
     "StatusReport",
+    "VerifyReport",
     "__version__",
     "history",
     "recover",
     "status",
+    "verify",
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
@@ -108,6 +114,8 @@ _HOMES = {
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
+    "VerifyReport": "verification.report",
+    "verify": "verification.api",
 }
 
 

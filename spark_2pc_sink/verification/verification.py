@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.claims import Claim
@@ -78,7 +79,8 @@ class Verification:
         """Read, compare, and say what was found."""
         plan = self._plan()
         try:
-            tally = self._compare(plan)
+            with translated(self._evidence.database.named("verify")):
+                tally = self._compare(plan)
             self._outcome.records = tally.records
             self._outcome.batches = self._history_check().judge(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:

@@ -131,6 +131,18 @@ def test_a_loss_that_kafka_no_longer_shows_is_passed_over_from_the_command_line(
     assert recover(sides, "1..2", query_id=None).actions == ()
 
 
+def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost_to_the_database() -> None:
+    """C5, B28: the database has it, also where no log can be read: `drop` is the word for giving it up."""
+    sides = RestoredSides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=False)
+    sides.kafka.found = FoundCommits(unread=("orders",))
+    report = recover(sides, "0", query_id=None)
+    assert (report.settled, [action.kind for action in report.actions]) == (False, ["note_owed"])
+    assert (sides.row().status, sides.row().batch_id) == ("owed", 0)
+
+
 @pytest.mark.parametrize("ongoing", [False, True], ids=["empty", "ongoing"])
 def test_a_loss_that_kafka_no_longer_shows_is_found_in_the_logs(ongoing: bool) -> None:
     """C5: a recovery has taken a new pair since; else it would end green, and the job perhaps write a batch twice."""

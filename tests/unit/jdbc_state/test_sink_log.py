@@ -14,8 +14,8 @@ import jdbc_state
 import spark_2pc_sink
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 
-#: Logs that are of no sink: those of a server, of a library, of the command line, and the one that all others are.
-_OF_NO_SINK: Final = ("reference", "testing", "cli", "library_log.py", "topic_reader.py", "sink_log.py")
+#: Logs that are of no sink, or of all: those of servers, libraries and the command line, and the one of all others.
+_OF_NO_SINK: Final = ("reference", "testing", "monitoring", "cli", "library_log.py", "topic_reader.py", "sink_log.py")
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str | None]]:

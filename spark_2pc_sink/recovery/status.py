@@ -49,8 +49,8 @@ class StatusReport:
 
     Attributes:
         sinks: one report for each sink, by transactional id.
-        unreadable: sinks that cannot be understood. Where that is so in Kafka alone, they are among ``sinks`` too, as the
-            database shows them.
+        unreadable: sinks that cannot be understood. Where that is so in Kafka alone, they are among ``sinks`` too, as
+            the database shows them.
         kafka_problem: why Kafka could not be read; then the reports say what the database alone knows. '' if it could.
         database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
             if it could.

@@ -78,7 +78,7 @@ def test_of_an_id_without_a_row_it_says_what_kafka_knows() -> None:
 def test_a_row_of_another_cluster_is_elsewhere() -> None:
     sides = Sides()
     sides.start()
-    sides.kafka.cluster_id = "cluster-b"  # type: ignore[misc]
+    sides.kafka.cluster_id = "cluster-b"
     report = look(sides)
     assert (report.elsewhere, report.condition) == (True, "elsewhere")
 

@@ -50,6 +50,10 @@ recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of `recover`, and of `status` for each sink
 StatusReport     provisional the result of `status`
+verify           provisional compares what readers of both sides see, and changes nothing
+VerifyReport     provisional the result of it
+history          provisional lists batches, and who did what to a sink, when and why
+HistoryReport    provisional its result
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -65,10 +69,13 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
+    from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
+    from spark_2pc_sink.verification.api import verify
+    from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
     "BatchReport",
@@ -76,13 +83,17 @@ __all__ = [
     "DualWriteSink",
     "HaltCause",
     "HaltError",
+    "HistoryReport",
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
     "StatusReport",
+    "VerifyReport",
     "__version__",
+    "history",
     "recover",
     "status",
+    "verify",
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
@@ -98,9 +109,13 @@ _HOMES = {
     "RecoveryReport": "recovery.report",
     "StatusReport": "recovery.status",
     "recover": "recovery.api",
+    "history": "recovery.history",
+    "HistoryReport": "recovery.history",
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",
+    "VerifyReport": "verification.report",
+    "verify": "verification.api",
 }
 
 

@@ -34,6 +34,24 @@ _EXITS: Final = (
 )
 
 
+class IncompleteStatusError(Exception):
+    """A side could not be read, or a sink could not be understood. The rest of the status is printed all the same.
+
+    Attributes:
+        remedies: what a person can do.
+    """
+
+    def __init__(self, found: StatusReport) -> None:
+        problems = [
+            f"{side} could not be read: {problem}"
+            for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))
+            if problem
+        ]
+        self.remedies = ("look again when it answers, or give it longer with --timeout",) if problems else ()
+        problems += [f"{each.transactional_id} cannot be understood: {each.problem}" for each in found.unreadable]
+        super().__init__("; ".join(problems))
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to those of the program."""
     about = {item.name: setting_of(item) for item in options_of(StatusOptions)}
@@ -90,10 +108,12 @@ def _status(given: argparse.Namespace) -> CommandResult:
     width = shutil.get_terminal_size((COLUMNS, 24)).columns if sys.stdout.isatty() else COLUMNS
     shown = Shown(in_doubt=given.in_doubt, everything=given.all, details=given.details, width=width)
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
+    code = exit_code_of(found)
     return CommandResult(
-        exit_code=exit_code_of(found),
+        exit_code=code,
         fields={**fields.as_json(), "summary": found.summary},
         text=status_text(found, shown, one=given.transactional_id is not None),
+        error=IncompleteStatusError(found) if code == EXIT_FAILED else None,
     )
 
 

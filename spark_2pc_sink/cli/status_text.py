@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.recovery.status import IN_DOUBT, duration
+from spark_2pc_sink.recovery.report import duration
+from spark_2pc_sink.recovery.status import IN_DOUBT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ _LEAST_NEEDED: Final = ("records", "rows")
 #: No column that has texts becomes narrower.
 _TEXT_MIN: Final = 12
 _GAP: Final = "  "
+_SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 _WOULD: Final[dict[ActionKind, str]] = {
     "rebuild_row": "make the row again",
     "take_open": "take it as decided",
@@ -161,19 +163,14 @@ def _left_out(listed: Sequence[RecoveryReport], rows: Sequence[RecoveryReport]) 
 
 
 def _problems(found: StatusReport) -> list[str]:
-    """What could not be read, and what that means for the rest."""
+    """What could not be read, and what that means for the rest. Why that is so is the error of the command."""
     lines = [found.note] if found.note else []
     if found.kafka_problem:
-        lines += [f"KAFKA COULD NOT BE READ: {found.kafka_problem}"]
-        lines += ["what follows is what the database alone knows"] if found.sinks else []
+        lines.append("KAFKA COULD NOT BE READ (why: below). This is what the database alone knows")
     if found.database_problem:
-        lines += [f"THE DATABASE COULD NOT BE READ: {found.database_problem}"]
-        lines += ["what follows is what Kafka alone shows"] if found.sinks else []
+        lines.append("THE DATABASE COULD NOT BE READ (why: below). This is what Kafka alone shows")
     lines += [f"{each.transactional_id}: UNREADABLE in {_SIDE[each.side]}: {each.problem}" for each in found.unreadable]
     return lines
-
-
-_SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 
 def _width(columns: dict[str, list[str]]) -> int:

@@ -12,6 +12,7 @@ from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.remedies import RECOVER, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -26,8 +27,8 @@ from spark_2pc_sink.recipe.resolve import (
 from spark_2pc_sink.recovery.control_marker import ask_the_log
 from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
-from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
+from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration
 from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,16 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 #: What can be done about an owed batch.
 OWED_REMEDIES: Final = (
     "start the job: it sends the Kafka half of the batch again",
-    f"{BARE_COMMAND} --drop: give up the Kafka half (its rows stay in the table)",
+    drop(None),
+)
+#: What can be done where a recovery would settle it by itself.
+_SETTLING: Final = (
+    "start the job: it does this before its first batch",
+    remedy(RECOVER, "does it now, without the job"),
+)
+#: The same where the driver lives: both of the others would stop it.
+_DRIVER_LIVES: Final = (
+    "wait: its driver lives, and settles it by itself. If that does not happen: stop the job, and look again",
 )
 
 
@@ -176,6 +186,8 @@ class Diagnosis:
         if passed is not None:
             return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
         if isinstance(resolution, Halt):
+            if row is None:
+                report = replace(report, reason=_unnamed(kafka, resolution))
             remedies = with_command(resolution.remedies, self.options)
             return replace(report, remedies=remedies, cause=resolution.cause)
         planned = _PLANNED.get(resolution.verdict)
@@ -187,6 +199,27 @@ class Diagnosis:
 
     def _deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
+
+
+def _unnamed(kafka: KafkaView, halt: Halt) -> str:
+    """What Kafka knows of an id of which the database knows nothing."""
+    since = open_s(kafka)
+    opened = "" if since is None else f", open for {duration(since)}"
+    return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
+
+
+def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
+    """The report of a look, with what a person can do about it also where nobody has to decide anything.
+
+    Args:
+        report: with the driver.
+        options: for the commands.
+    """
+    if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
+        return report
+    if report.driver is not None and report.driver.alive:
+        return replace(report, remedies=_DRIVER_LIVES)
+    return report if report.remedies else replace(report, remedies=with_command(_SETTLING, options))
 
 
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:

@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLongError
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,7 +30,7 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.descriptions import TransactionDescription, describe_all, list_open
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
 from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.state_row import problem_of
@@ -245,7 +246,7 @@ class SinkSurvey:
             if row is not None:
                 self._reports[name] = by_the_database(row, lost=lost, driver=driver)
             return
-        self._reports[name] = replace(report, driver=driver)
+        self._reports[name] = with_ways_on(replace(report, driver=driver), diagnosis.options)
 
     def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
         """The report of a sink of another cluster, which is not asked about it here."""
@@ -300,7 +301,8 @@ def _in_thread(name: str, ask: Callable[[], _Answer]) -> Future[_Answer]:
         except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
             future.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    # What is known of the caller, such as how commands for people name both sides, holds there too.
+    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
     return future
 
 

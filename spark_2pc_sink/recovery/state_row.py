@@ -12,6 +12,8 @@ from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 if TYPE_CHECKING:
     from jdbc_state import StateRow
 
+#: Partitions that a line names; a batch may have hundreds.
+_PLACES_MAX: Final = 6
 _PARTITION: Final = re.compile(r".+-[0-9]+", re.ASCII)
 
 
@@ -29,6 +31,17 @@ def shown(row: StateRow) -> str:
     """The row in one line: its batch, its status and its pairs."""
     batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
     return f"{batch}, {view_of(row)}"
+
+
+def batch_line(row: StateRow) -> str:
+    """The row's batch: how much it is, since when, and where its records are."""
+    if row.batch_id is None:
+        return "none yet"
+    since = "" if row.decided_at is None else f", decided {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
+    places = [f"{name} {first}..{last}" for name, (first, last) in sorted(row.kafka_offsets.items())]
+    more = f" and {len(places) - _PLACES_MAX} more" if len(places) > _PLACES_MAX else ""
+    records = f"; {', '.join(places[:_PLACES_MAX])}{more}" if places else ""
+    return f"{row.batch_id}: {row.row_count} rows, {row.record_count} records{since}{records}"
 
 
 def owed_reason(row: StateRow) -> str:

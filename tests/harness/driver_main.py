@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.options import SinkOptions
@@ -87,7 +87,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     faults.batch = sum(1 for _ in checkpoint.iterdir())
     with (
         Cluster(options.kafka) as cluster,
-        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        closing(_store(options)) as store,
     ):
         times = StepTimes(SystemClock())
         driver = batch_driver(
@@ -96,12 +96,19 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
-            work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
-            times.begin()
-            report = driver.write(batch, work)
-            journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
+            if batch not in config.left_out:
+                work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
+                times.begin()
+                report = driver.write(batch, work)
+                journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
+
+
+def _store(options: SinkOptions) -> SqlStateStore:
+    """The one that `QueryRun` makes."""
+    actor = Actor.of_this_process("job", options.reason)
+    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _batches(config: DriverConfig, first: int) -> Iterator[int]:

@@ -94,11 +94,15 @@ class RowsWork:
     def discard(self) -> None:
         """Nothing is kept from one attempt to the next."""
 
+    def value(self, row: Row) -> str:
+        """The value of a row's record: the payload; another kind of work may have another."""
+        return row[1]
+
     def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, Rows]]:
         partitions = self._partitions(cluster)
         for number, partition in enumerate(partitions):
             rows = [row for row in self._rows if row[0] % len(partitions) == number]
-            keys, values = _binary(str(row[0]) for row in rows), _binary(row[1] for row in rows)
+            keys, values = _binary(str(row[0]) for row in rows), _binary(self.value(row) for row in rows)
             yield partition, Rows.of(keys, values, None)
 
     def _partitions(self, cluster: Cluster) -> list[TopicPartition]:

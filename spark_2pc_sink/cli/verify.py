@@ -1,0 +1,145 @@
+"""``spark-2pc verify``: compare what readers of both sides see, and say where they differ."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_CHECKED, EXIT_NOT_KNOWN, EXIT_SETTLED
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.verification.api import verify
+from spark_2pc_sink.verification.commands import Commands
+from spark_2pc_sink.verification.next_steps import next_steps
+from spark_2pc_sink.verification.report import Verdict
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+_EXITS: Final = (
+    "exit codes: 0 both sides are the same; 1 a side refused or could not be reached; 2 wrong command line or option; "
+    "3 they differ; 4 the state table has no row of the sink; 5 no difference was found, and too much could not be "
+    "checked"
+)
+_EXIT_OF: Final[dict[Verdict, int]] = {
+    "same": EXIT_SETTLED,
+    "different": EXIT_IN_DOUBT,
+    "not_checked": EXIT_NOT_CHECKED,
+}
+#: The form of the table, as keywords of `verify`.
+_SHAPE: Final = ("table", "mode", "keys", "order_by", "late_rows", "record_columns")
+#: What else is asked.
+_ASKED: Final = ("since", "last", "batch", "open_transaction", "write_missing")
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    about = "compare the records of the topics with the rows of the table; changes nothing"
+    command = commands.add_parser("verify", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
+    add_connection(command)
+    add_database(command)
+    command.add_argument("--transactional-id", required=True, metavar="ID", help="the sink")
+    _add_shape(command)
+    scope = command.add_mutually_exclusive_group()
+    scope.add_argument("--since", type=int, metavar="BATCH", help="only this batch and all later ones")
+    scope.add_argument("--last", type=int, metavar="N", help="only so many of the newest batches")
+    scope.add_argument("--batch", type=int, metavar="BATCH", help="only this batch")
+    command.add_argument(
+        "--open",
+        dest="open_transaction",
+        action="store_true",
+        help="also compare the records of the open transaction with the table: whether to commit or abort it",
+    )
+    command.add_argument(
+        "--write-missing",
+        metavar="DIR",
+        help="write files with what either side lacks, and the commands that put it there; DIR is empty or not there",
+    )
+    command.set_defaults(run=_verify)
+
+
+def _add_shape(command: argparse.ArgumentParser) -> None:
+    noted = "(default: as the sink has noted it)"
+    command.add_argument("--table", metavar="TABLE", help=f"'table' or 'schema.table', quoted as in SQL {noted}")
+    command.add_argument("--mode", choices=("append", "upsert"), help=f"how the sink writes the table {noted}")
+    command.add_argument(
+        "--keys",
+        type=_names,
+        metavar="COLUMN,…",
+        help="the columns that name a row (default: as the sink has noted them, else the primary key)",
+    )
+    command.add_argument(
+        "--order-by", metavar="COLUMN", help=f"with upserts: of rows with one key in a batch, the greatest wins {noted}"
+    )
+    command.add_argument(
+        "--late-rows", choices=("replace", "keep_newer"), help=f"with upserts: the sink's upsert_late_rows {noted}"
+    )
+    command.add_argument(
+        "--record-columns",
+        metavar="COLUMN=SQL,…",
+        help="how a record becomes a row where its value is not its JSON, as \"order_id = (value->>'id')::bigint\"",
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _verify(given: argparse.Namespace) -> CommandResult:
+    shape, asked = ({name: getattr(given, name) for name in names} for names in (_SHAPE, _ASKED))
+    sides = {name: value for name, value in given_options(given).items() if name not in asked}
+    kafka = read_connection(given)
+    with _ProgressBar() as bar:
+        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_without_none(shape))
+    steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
+    return CommandResult(
+        exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
+        fields={**report.as_json(), "next_steps": list(steps)},
+        text="".join(f"{line}\n" for line in [str(report), *(f"  next: {step}" for step in steps)]),
+    )
+
+
+def _without_none(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
+
+
+class _ProgressBar:
+    """A bar on standard error for each part of the work; nothing where that is no terminal. A context manager."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> _ProgressBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """See `verify`."""
+        if self._bar is None or what != self._what:
+            if self._bar is not None:
+                self._bar.close()
+            self._what = what
+            self._bar = _bar(what, total)
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+
+def _bar(what: str, total: int) -> tqdm[Any]:
+    # Only here: the help of all commands is shown without the extra.
+    with extra("verify"):
+        from tqdm import tqdm  # noqa: PLC0415
+
+    # disable=None: on a terminal only.
+    return tqdm(desc=what, total=total, file=sys.stderr, disable=None, leave=False, unit_scale=True)

@@ -1,0 +1,103 @@
+"""Verification for operators: `verify`, without Spark and without the code that writes. The command line calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from spark_2pc_sink.options import CommonOptions, checks_keywords
+from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.verification.open_records import run_open
+from spark_2pc_sink.verification.record_columns import parse_record_columns
+from spark_2pc_sink.verification.report import VerifyReport
+from spark_2pc_sink.verification.request import Request
+from spark_2pc_sink.verification.scope import Scope
+from spark_2pc_sink.verification.target import GivenTarget
+from spark_2pc_sink.verification.verification import run
+
+
+@checks_keywords
+def verify(  # noqa: D417 - the options are described where they are declared
+    *,
+    transactional_id: str,
+    kafka: Mapping[str, str | int],
+    database: str,
+    table: str | None = None,
+    mode: Literal["append", "upsert"] | None = None,
+    keys: Sequence[str] | None = None,
+    order_by: str | None = None,
+    late_rows: Literal["replace", "keep_newer"] | None = None,
+    record_columns: str | None = None,
+    since: int | None = None,
+    last: int | None = None,
+    batch: int | None = None,
+    open_transaction: bool = False,
+    write_missing: Path | str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    differences_max: int = 10,
+    wait_ms: int = 10_000,
+    state_schema: str = "public",
+    state_table: str = "kafka_transaction_state",
+    history_table: str | None = None,
+    history_batches: int = 1_000,
+    connect_timeout_s: int = 10,
+    connect_deadline_ms: int = 30_000,
+    lock_timeout_ms: int = 30_000,
+    statement_timeout_ms: int = 600_000,
+) -> VerifyReport:
+    """Compare what a reader of committed records sees with what the table holds; nothing is claimed or changed.
+
+    Args:
+        transactional_id, kafka, database: as for the sink.
+        table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim.
+        mode: as of the sink; None: as it has noted it.
+        keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
+            sink has noted them, else the primary key of the table.
+        order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
+        late_rows: as the sink's upsert_late_rows; None: as it has noted it.
+        record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
+            over value (jsonb), key (text), key_bytes (bytea), headers (jsonb), topic, partition and "offset".
+        since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
+        open_transaction: also compare the records of the open transaction with the table.
+        write_missing: a directory for files with what either side lacks.
+        progress: called with what is being done, how much of it is done, and how much there is.
+        differences_max: of each kind so many differences are named; all are counted.
+        wait_ms: how long a batch that the database has decided may take to become visible in Kafka.
+
+    Raises:
+        ConfigurationError: an option is wrong, or the table is not there.
+        DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
+    """
+    given = GivenTarget(
+        table=table,
+        mode=mode,
+        keys=None if keys is None else tuple(keys),
+        order_by=order_by,
+        late_rows=late_rows,
+        record_columns=parse_record_columns(record_columns),
+    )
+    common = {item.name for item in options_of(CommonOptions)}
+    request = Request(
+        options=CommonOptions.parse(**{name: value for name, value in locals().items() if name in common}),
+        target=given,
+        scope=Scope(since=since, last=last, batch=batch),
+        progress=progress or _unseen,
+        differences_max=differences_max,
+        wait_ms=wait_ms,
+        write_missing=None if write_missing is None else Path(write_missing),
+        shape={
+            "table": table,
+            "mode": mode,
+            "keys": keys,
+            "order_by": order_by,
+            "late_rows": late_rows,
+            "record_columns": record_columns,
+        },
+    )
+    return run_open(request) if open_transaction else run(request)
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """The progress that nobody asked for."""
+    del what, done, total

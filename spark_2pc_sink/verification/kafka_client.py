@@ -1,0 +1,84 @@
+"""librdkafka's settings for the sink's Kafka options, and its errors as this package's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options import KafkaOptions
+
+with extra("verify"):
+    from confluent_kafka import KafkaError as LibraryError
+    from confluent_kafka import KafkaException
+
+_NO_ANSWER = frozenset(
+    {
+        LibraryError._TIMED_OUT,  # noqa: SLF001 - the public name of a local error begins with an underscore
+        LibraryError._TRANSPORT,  # noqa: SLF001
+        LibraryError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        LibraryError._RESOLVE,  # noqa: SLF001
+    }
+)
+_REFUSED = frozenset(
+    {
+        LibraryError.TOPIC_AUTHORIZATION_FAILED,
+        LibraryError.GROUP_AUTHORIZATION_FAILED,
+        LibraryError.CLUSTER_AUTHORIZATION_FAILED,
+        LibraryError._AUTHENTICATION,  # noqa: SLF001
+        LibraryError.SASL_AUTHENTICATION_FAILED,
+    }
+)
+#: There is no such topic or partition.
+NO_TOPIC = frozenset(
+    {LibraryError.UNKNOWN_TOPIC_OR_PART, LibraryError._UNKNOWN_TOPIC, LibraryError._UNKNOWN_PARTITION}  # noqa: SLF001
+)
+
+
+def client_settings(options: KafkaOptions) -> dict[str, Any]:
+    """What librdkafka has to know to reach and to be let in by the same brokers."""
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(options.bootstrap_servers),
+        "client.id": f"{options.client_id}-verify",
+        "security.protocol": options.security_protocol,
+        "socket.timeout.ms": max(options.request_timeout_ms, 10),
+        "socket.connection.setup.timeout.ms": max(options.socket_connection_setup_timeout_ms, 1_000),
+        "reconnect.backoff.ms": options.reconnect_backoff_ms,
+        "reconnect.backoff.max.ms": options.reconnect_backoff_max_ms,
+        "sasl.mechanism": options.sasl_mechanism,
+        "sasl.username": options.sasl_username,
+        "sasl.password": options.sasl_password,
+        "ssl.ca.location": options.ssl_ca_location,
+        "ssl.certificate.location": options.ssl_certificate_location,
+        # Where the certificate's file holds the key too, librdkafka has to be told so.
+        "ssl.key.location": options.ssl_key_location or options.ssl_certificate_location,
+        "ssl.key.password": options.ssl_key_password,
+        "ssl.crl.location": options.ssl_crl_location,
+        "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+@contextmanager
+def translated(operation: str, *, deadline_ms: int) -> Iterator[None]:
+    """Let errors of librdkafka leave the block as errors of this package.
+
+    Args:
+        operation: for messages.
+        deadline_ms: how long the operation may take.
+    """
+    try:
+        yield
+    except KafkaException as error:
+        raise as_error(operation, error.args[0], deadline_ms=deadline_ms) from error
+
+
+def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaError | KafkaTimeoutError:
+    """An error of librdkafka as one of this package."""
+    code, text = error.code(), error.str()
+    if code in _NO_ANSWER:
+        return KafkaTimeoutError(operation=operation, deadline_ms=deadline_ms, last_error=f"{error.name()}: {text}")
+    kind = UnknownTopicError if code in NO_TOPIC else AuthorizationError if code in _REFUSED else KafkaError
+    return kind(api=operation, code=code, name=error.name(), detail=text)

@@ -1,0 +1,254 @@
+"""The verification report: whether both sides are the same, and where not, as fields for programs and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+#: same: all that was compared is equal. different: something is not. not_checked: nothing was found to differ, and so
+#: much could not be compared that nobody should rely on it.
+Verdict = Literal["same", "different", "not_checked"]
+
+#: The two sides.
+Side = Literal["kafka", "table"]
+
+#: What can differ.
+#: Of records and rows: ``missing_in_kafka`` a row that no record is of; ``missing_in_table`` a record that has no row;
+#: ``differing`` a record and a row of one key with other values; ``twice`` a record or row that one side has too often.
+#: Of the history: ``batch_count`` and ``digest`` other records in the ranges of a batch than it wrote; ``offsets`` a
+#: range that does not begin or end with a record; ``stranger`` a record inside a batch's range that is not of it;
+#: ``gap`` records between or behind the ranges of batches, or a batch that the history skips; ``topic_remade``,
+#: ``topic_deleted`` and ``truncated`` a topic, or a part of its log, that is gone.
+DifferenceKind = Literal[
+    "missing_in_kafka",
+    "missing_in_table",
+    "differing",
+    "twice",
+    "batch_count",
+    "digest",
+    "offsets",
+    "stranger",
+    "gap",
+    "topic_remade",
+    "topic_deleted",
+    "truncated",
+]
+
+#: What each kind means, for people.
+_HEADLINES: Final[Mapping[str, str]] = {
+    "missing_in_kafka": "rows of the table that Kafka has no record of",
+    "missing_in_table": "records that the table has no row of",
+    "differing": "keys whose row is not what their record says",
+    "twice": "records or rows that one side has too often",
+    "batch_count": "batches with another number of records than they wrote",
+    "digest": "batches with other records than they wrote",
+    "offsets": "ranges of offsets that do not begin and end with a record",
+    "stranger": "records inside a batch's range that are not of it",
+    "gap": "records, or batches, that the history does not know",
+    "topic_remade": "batches whose topic was deleted and made anew",
+    "topic_deleted": "batches whose topic was deleted",
+    "truncated": "batches of which the log has lost a part",
+}
+
+#: What the share of an open transaction's records that have rows speaks for.
+_ADVICE: Final[Mapping[str, str]] = {
+    "all": "the database has decided it, commit it in Kafka",
+    "none": "the database has not decided it, abort it in Kafka",
+    "some": "neither commit nor abort makes both sides equal",
+    "no_records": "commit and abort do the same",
+    "unknown": "look at its records and the table",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One place at which the two sides, or a side and the history, are not the same. None stands for "not known".
+
+    Attributes:
+        kind: for programs.
+        text: for people: what is there, and what should be.
+        key: the key of the row or record, such as ``order_id=7``.
+        batch: Spark's id of the batch.
+        topic, partition, offset: the record, or the first of several.
+        last_offset: of several records, the last.
+        side: of ``twice``, the side that has it too often.
+        record: the record's columns, as the table would show them, by their names.
+        row: the table's columns, by their names.
+    """
+
+    kind: DifferenceKind
+    text: str
+    key: str | None = None
+    batch: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    last_offset: int | None = None
+    side: Side | None = None
+    record: Mapping[str, Any] | None = None
+    row: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        place = None if self.topic is None or self.partition is None else f"{self.topic}-{self.partition}"
+        if place is not None and self.offset is not None:
+            upto = "" if self.last_offset in (None, self.offset) else f" to {self.last_offset}"
+            place = f"{place} at offset {self.offset}{upto}"
+        named = [
+            *([] if self.key is None else [self.key]),
+            *([] if self.batch is None else [f"batch {self.batch}"]),
+            *([] if place is None else [place]),
+        ]
+        return f"{', '.join(named)}: {self.text}" if named else self.text
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A part that was not compared.
+
+    Attributes:
+        what: the part.
+        why: the reason.
+    """
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """One batch of the history against the topics.
+
+    Attributes:
+        batch: Spark's id; None where the history says none.
+        decision: number of its line in the history.
+        records: how many it wrote, as the history says.
+        found: how many the topics hold in its ranges; None where they were not read.
+        digest_same: whether their digest is the history's; None where that was not compared.
+        same: everything that was compared is as the history says.
+        checked: False where nothing was compared, see `VerifyReport.not_checked`.
+    """
+
+    batch: int | None
+    decision: int
+    records: int
+    found: int | None = None
+    digest_same: bool | None = None
+    same: bool = True
+    checked: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransactionRows:
+    """The records of the open transaction against the table: what a person needs to commit or abort it.
+
+    Attributes:
+        state: of the transaction, as Kafka shows it, such as ``Ongoing``.
+        records: how many it has written.
+        in_table: how many of them the table has rows of; None where that could not be compared.
+        partitions: where they are: 'topic-partition' to the first and the last offset.
+    """
+
+    state: str
+    records: int
+    in_table: int | None
+    partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+
+    @property
+    def share(self) -> Literal["all", "none", "some", "no_records", "unknown"]:
+        """How many of the records have rows: all speaks for commit, none for abort, some for neither."""
+        if not self.records:
+            return "no_records"
+        if self.in_table is None:
+            return "unknown"
+        return "all" if self.in_table == self.records else "some" if self.in_table else "none"
+
+    def __str__(self) -> str:
+        found = "an unknown number" if self.in_table is None else str(self.in_table)
+        return f"{self.state}, {self.records} records, {found} of them with a row in the table: {_ADVICE[self.share]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What a verification compared, and what differs. Programs read the fields; ``str(report)`` is for people.
+
+    Attributes:
+        transactional_id: the sink's id.
+        verdict: see `Verdict`.
+        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
+        scope: what was to be compared, such as ``all`` or ``since batch 5``.
+        up_to: the newest batch that was compared; what came behind it is neither missing nor too much.
+        records: records of the topics that were compared.
+        rows: rows of the table that were compared; None where it was not.
+        columns: the columns that were compared, as the table spells them.
+        batches: one for each batch of the scope that the history knows, the oldest first.
+        counts: how many differences there are of each kind that there is.
+        differences: the first of each kind.
+        not_checked: the rest.
+        open_transaction: what was asked of the open transaction; None where that was not asked, or there is none.
+        written: the files that ``write_missing`` made, as text of their paths.
+        seconds: how long it took.
+    """
+
+    transactional_id: str
+    verdict: Verdict
+    known: bool = True
+    scope: str = "all"
+    up_to: int | None = None
+    records: int = 0
+    rows: int | None = None
+    columns: tuple[str, ...] = ()
+    batches: tuple[BatchResult, ...] = ()
+    counts: Mapping[DifferenceKind, int] = field(default_factory=dict, hash=False)
+    differences: tuple[Difference, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    open_transaction: OpenTransactionRows | None = None
+    written: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def same(self) -> bool:
+        """True when the verdict is that both sides are the same."""
+        return self.verdict == "same"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON has them, with ``same`` beside the verdict and ``share`` in the open transaction."""
+        found = asdict(self)
+        found["same"] = self.same
+        if self.open_transaction is not None:
+            found["open_transaction"]["share"] = self.open_transaction.share
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.transactional_id}: {self._verdict_sentence()}"
+        for kind, count in self.counts.items():
+            named = [difference for difference in self.differences if difference.kind == kind]
+            yield f"  {kind} ({count}): {_HEADLINES[kind]}"
+            yield from (f"    - {difference}" for difference in named)
+            if len(named) < count:
+                yield f"    … and {count - len(named)} more"
+        if self.open_transaction is not None:
+            yield f"  open transaction: {self.open_transaction}"
+        yield from (f"  not checked: {part}" for part in self.not_checked)
+        yield from (f"  written: {path}" for path in self.written)
+
+    def _verdict_sentence(self) -> str:
+        if not self.known:
+            return "NOT KNOWN, the state table has no row of it"
+        rows = "no table" if self.rows is None else f"{self.rows} rows"
+        compared = f"{self.records} records with {rows}, {self._batches()}"
+        if self.verdict == "same":
+            return f"both sides are the same (compared {compared})"
+        if self.verdict == "different":
+            return f"both sides are DIFFERENT (compared {compared})"
+        return f"NOT CHECKED: no difference was found, but too much could not be compared (compared {compared})"
+
+    def _batches(self) -> str:
+        upto = "" if self.up_to is None else f" up to batch {self.up_to}"
+        return f"{len(self.batches)} batches ({self.scope}{upto})"

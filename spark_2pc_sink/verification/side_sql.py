@@ -1,0 +1,246 @@
+"""SQL of the comparison: both sides as hashes of the compared columns, and their multisets held against each other.
+
+Pure: texts. A row and a record that say the same have the same 64-bit hash. First only fingerprints are compared: both
+sides fall into buckets, and of each bucket the number of hashes and their sum are the fingerprint. Only of buckets that
+differ the hashes themselves are looked at. In an append table hashes fall into buckets by themselves; with upserts by
+the hash of the key, so that all records of a key are in one bucket.
+
+Everything is kept in temporary tables, which end with their transaction: nothing is left, and no privilege is needed
+but TEMPORARY on the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from spark_2pc_sink.options.names import TableName, quote_identifier
+from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
+
+#: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
+BUCKETS: Final = 16_384
+#: What a user's expressions see of a record.
+RECORD_PARTS: Final = {
+    "value": "jsonb",
+    "key": "text",
+    "key_bytes": "bytea",
+    "headers": "jsonb",
+    "topic": "text",
+    "partition": "integer",
+    "offset": "bigint",
+}
+_PLACE, _OFFSET = '"#place"', '"#offset"'
+
+
+@dataclass(frozen=True)
+class SideSql:
+    """The statements of one comparison.
+
+    Attributes:
+        table: the target.
+        compared: its columns.
+        key: the columns that name a row; () where none do.
+        upsert: the last record of each key counts, else all records.
+        order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
+        order_first: that order counts more than the order of batches.
+        places: how many numbers of places one batch has; see `staged_winners`.
+    """
+
+    table: TableName
+    compared: ComparedColumns
+    key: tuple[str, ...] = ()
+    upsert: bool = False
+    order_by: str | None = None
+    order_first: bool = False
+    places: int = 1
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def make_record_type(self) -> str:
+        """The type into which PostgreSQL reads the JSON of a record."""
+        if self.compared.given:
+            fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in RECORD_PARTS.items())
+        else:
+            fields = _fields(self.compared.columns)
+        return f"CREATE TEMPORARY TABLE verify_record ({fields}) ON COMMIT DROP"
+
+    def make_staged(self) -> str:
+        """An empty table for the hashes of records, with the place and offset of each."""
+        nothing = self._staged_from("'[]'", "'{}'", "'{}'")
+        return f"CREATE TEMPORARY TABLE verify_staged ON COMMIT DROP AS {nothing} WITH NO DATA"
+
+    def stage(self, records: str, places: str, offsets: str) -> str:
+        """Add records.
+
+        Args:
+            records: SQL literal of a JSON array of objects.
+            places: SQL literal of an array, the number of each record's place.
+            offsets: the same of offsets.
+        """
+        return f"INSERT INTO pg_temp.verify_staged {self._staged_from(records, places, offsets)}"
+
+    def stage_unreadable(self, place: int, offset: int) -> str:
+        """Add a record that is no row: its hash is that of its place, which no row has."""
+        order = ", NULL" if self.order_by else ""
+        own = f"hash_record_extended(ROW('unreadable'::text, {place}::bigint, {offset}::bigint), 0)"
+        return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}{order}"
+
+    def typed_records(self, records: str) -> str:
+        """Records as rows of the compared columns, each as text in the form that COPY takes."""
+        columns = ", ".join(f"({column.record_sql('s.')})::text" for column in self.compared.columns)
+        return f"SELECT {columns} FROM ({self._read(records, _empty('bigint'), _empty('bigint'))}) AS s"
+
+    def _staged_from(self, records: str, places: str, offsets: str) -> str:
+        columns = self.compared.columns
+        order = f", ({self.order_by}) AS o" if self.order_by else ""
+        return (
+            f"SELECT {_hash([column.record_sql() for column in columns])} AS h, "
+            f"{self._key_hash([column.record_sql() for column in self.compared.named(self.key)])} AS k, "
+            f"{_PLACE} AS place, {_OFFSET} AS at{order} FROM ({self._read(records, places, offsets)}) AS s"
+        )
+
+    def _read(self, records: str, places: str, offsets: str) -> str:
+        parts = list(RECORD_PARTS) if self.compared.given else list(self.compared.names)
+        names = ", ".join(map(quote_identifier, parts))
+        rows = (
+            f"ROWS FROM (json_populate_recordset(NULL::pg_temp.verify_record, {records}), "
+            f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
+        )
+        if not self.compared.given:
+            return f"SELECT * FROM {rows}"
+        made = ", ".join(
+            f"({self.compared.given[column.name]})::{column.field_type} AS {quote_identifier(column.name)}"
+            for column in self.compared.columns
+        )
+        return f"SELECT {made}, {_PLACE}, {_OFFSET} FROM {rows}"
+
+    # --- upserts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def winners_order(self) -> str:
+        """The order in which the first record of a key is the one that the table keeps.
+
+        A place's number is that of its batch, times `places`, and then that of its partition.
+        """
+        order = ["o DESC NULLS LAST"] if self.order_by else []
+        batch = [f"place / {self.places} DESC"]
+        return ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
+
+    def keep_winners(self, table: str) -> tuple[str, ...]:
+        """Leave the winner of each key in a table of staged records."""
+        return (
+            f"CREATE TEMPORARY TABLE verify_winners ON COMMIT DROP AS SELECT DISTINCT ON (k) * FROM pg_temp.{table} "
+            f"ORDER BY k, {self.winners_order}",
+            f"DROP TABLE pg_temp.{table}",
+            f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}",
+        )
+
+    def keep_batch(self, table: str, order: int) -> str:
+        """Remove what is of another batch than the one whose places have these numbers."""
+        return f"DELETE FROM pg_temp.{table} WHERE place / {self.places} <> {order}"
+
+    # --- fingerprints ----------------------------------------------------------------------------------------------
+
+    @property
+    def bucket(self) -> str:
+        """The bucket of a hash."""
+        return f"({'k' if self.upsert else 'h'} & {BUCKETS - 1})"
+
+    def staged_fingerprints(self) -> str:
+        """Bucket, number of hashes and their sum."""
+        return f"SELECT {self.bucket} AS b, count(*), sum(h)::text FROM pg_temp.verify_staged GROUP BY 1"
+
+    def table_fingerprints(self) -> str:
+        """The same of the table."""
+        return f"SELECT {self.bucket} AS b, count(*), sum(h)::text FROM ({self._hashed_table()}) AS t GROUP BY 1"
+
+    def in_buckets(self, buckets: Sequence[int] | None) -> str:
+        """A condition on hashes; None for all."""
+        return "true" if buckets is None else f"{self.bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
+
+    # --- hashes ----------------------------------------------------------------------------------------------------
+
+    def copy_staged(self, condition: str) -> str:
+        """Write the staged records of some buckets to COPY's standard output."""
+        return f"COPY (SELECT * FROM pg_temp.verify_staged WHERE {condition}) TO STDOUT"
+
+    def make_records(self) -> str:
+        """The table that takes the staged records of all sessions."""
+        return self.make_staged().replace("verify_staged", "verify_records", 1)
+
+    def make_rows(self, condition: str) -> str:
+        """The hashes of the table's rows, and where each row is."""
+        return (
+            "CREATE TEMPORARY TABLE verify_rows ON COMMIT DROP AS "
+            f"SELECT h, k, part, at FROM ({self._hashed_table(', tableoid AS part, ctid AS at')}) AS t WHERE {condition}"
+        )
+
+    def of_records(self) -> str:
+        """A condition on the table's rows: a record has the same hash, or the same key."""
+        same = "h IN (SELECT h FROM verify_records)"
+        by_key = "k IN (SELECT k FROM verify_records)"
+        return by_key if self.upsert else f"({same} OR {by_key})" if self.key else same
+
+    def make_surplus(self) -> tuple[str, ...]:
+        """Records without a row, and rows without a record, as multisets; ``twice`` where the other side has one."""
+        return (
+            "CREATE TEMPORARY TABLE verify_counts ON COMMIT DROP AS "
+            "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
+            "FROM (SELECT h, count(*) AS n FROM verify_records GROUP BY h) AS r "
+            "FULL JOIN (SELECT h, count(*) AS n FROM verify_rows GROUP BY h) AS t USING (h) "
+            "WHERE r.n IS DISTINCT FROM t.n",
+            "CREATE TEMPORARY TABLE verify_lone_records ON COMMIT DROP AS "
+            "SELECT h, k, place, at, rows > 0 AS twice FROM (SELECT r.*, c.rows, "
+            "row_number() OVER (PARTITION BY h ORDER BY place, at) AS n "
+            "FROM verify_records AS r JOIN verify_counts AS c USING (h)) AS s WHERE n > rows",
+            "CREATE TEMPORARY TABLE verify_lone_rows ON COMMIT DROP AS "
+            "SELECT h, k, part, at, records > 0 AS twice FROM (SELECT t.*, c.records, "
+            "row_number() OVER (PARTITION BY h ORDER BY at) AS n "
+            "FROM verify_rows AS t JOIN verify_counts AS c USING (h)) AS s WHERE n > records",
+        )
+
+    def make_pairs(self) -> str:
+        """Records and rows of one key that say other things: one of each, in the order in which they are."""
+        numbered = "row_number() OVER (PARTITION BY k ORDER BY {}) AS n"
+        records = f"SELECT *, {numbered.format('place, at')} FROM verify_lone_records WHERE NOT twice"
+        rows = f"SELECT *, {numbered.format('at')} FROM verify_lone_rows WHERE NOT twice"
+        return (
+            "CREATE TEMPORARY TABLE verify_pairs ON COMMIT DROP AS SELECT r.place, r.at AS record_at, t.part, "
+            f"t.at AS row_at FROM ({records}) AS r JOIN ({rows}) AS t USING (k, n) "
+            f"WHERE {'true' if self.key else 'false'}"
+        )
+
+    # --- rows ------------------------------------------------------------------------------------------------------
+
+    def rows_at(self, places: str) -> str:
+        """Rows as JSON and as COPY's texts, from a query of (part, at)."""
+        names = [f"t.{quote_identifier(name)}" for name in self.compared.names]
+        texts = ", ".join(f"{name}::text" for name in names)
+        return (
+            f"SELECT (SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text, {texts} FROM ({places}) AS p (part, at) "
+            f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"
+        )
+
+    def _hashed_table(self, more: str = "") -> str:
+        columns = self.compared.columns
+        return (
+            f"SELECT {_hash([column.table_sql() for column in columns])} AS h, "
+            f"{self._key_hash([column.table_sql() for column in self.compared.named(self.key)])} AS k{more} "
+            f"FROM {self.table}"
+        )
+
+    def _key_hash(self, parts: Sequence[str]) -> str:
+        return _hash(parts) if self.key else "0::bigint"
+
+
+def _hash(parts: Sequence[str]) -> str:
+    return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
+
+
+def _fields(columns: Sequence[ComparedColumn]) -> str:
+    return ", ".join(f"{quote_identifier(column.name)} {column.field_type}" for column in columns)
+
+
+def _empty(kind: Literal["bigint"]) -> str:
+    return f"'{{}}'::{kind}[]"

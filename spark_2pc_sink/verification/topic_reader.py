@@ -1,0 +1,260 @@
+"""The reader of topics: by confluent-kafka, as any consumer of the sink's records would."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, cast
+
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.verification.history_check import Logs
+from spark_2pc_sink.verification.kafka_client import NO_TOPIC, as_error, client_settings, translated
+from spark_2pc_sink.verification.record_digest import Headers
+
+with extra("verify"):
+    from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection
+    from confluent_kafka import KafkaError as LibraryError
+    from confluent_kafka import TopicPartition as LibraryPartition
+    from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+_log = logging.getLogger(__name__)
+
+#: What librdkafka holds of records that were not asked for yet; what is fetched at once is a quarter of it.
+QUEUED_KBYTES_MAX: Final = 32_768
+_FETCH_BYTES: Final = 8 * 1024 * 1024
+_MESSAGES_MAX: Final = 20_000
+_POLL_S: Final = 0.2
+#: A record so few offsets further on is read up to; for one that is farther the reader moves.
+_LEAP: Final = 1_000
+_EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class TopicReader:
+    """Describes topics and reads records. Use it as a context manager.
+
+    Args:
+        options: how to reach the brokers. A request may take ``max_block_ms``; so long may nothing arrive, too.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._settings = client_settings(options)
+        self._deadline_ms = options.max_block_ms
+        self._admin = AdminClient(self._settings, logger=_log)
+
+    def cluster_id(self) -> str:
+        """Of the cluster."""
+        with translated("DescribeCluster", deadline_ms=self._deadline_ms):
+            return str(self._admin.describe_cluster(request_timeout=self._timeout_s).result().cluster_id)
+
+    def describe(self, topics: Collection[str]) -> Logs:
+        """Ids, bounds and clean-up policy of topics; of those that do not exist, nothing."""
+        if not topics:
+            return Logs()
+        ids: dict[str, str] = {}
+        partitions: list[TopicPartition] = []
+        with translated("DescribeTopicPartitions", deadline_ms=self._deadline_ms):
+            asked = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=self._timeout_s)
+            for topic, answer in asked.items():
+                try:
+                    described = answer.result()
+                except KafkaException as error:
+                    if error.args[0].code() not in NO_TOPIC:
+                        raise
+                    continue
+                ids[topic] = _shown_id(described.topic_id)
+                partitions += [TopicPartition(topic, each.id) for each in described.partitions]
+        return Logs(
+            topic_ids=ids,
+            starts=self._offsets(partitions, _EARLIEST),
+            ends=self._offsets(partitions, _LATEST),
+            written=self._offsets(partitions, _LATEST, committed=False),
+            compacted=self._compacted(sorted(ids)),
+        )
+
+    def committed_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last offset that a reader of committed records sees."""
+        return self._offsets(partitions, _LATEST)
+
+    def read(
+        self, bounds: Mapping[TopicPartition, tuple[int, int]], *, committed: bool = True
+    ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+        """Records from the first offset of each partition up to the second, without it.
+
+        Args:
+            bounds: by partition. The end is one that such a reader can reach.
+            committed: without records of transactions that are open or aborted.
+
+        Yields:
+            records of one partition, at least one, in the order of their offsets.
+
+        Raises:
+            KafkaError, KafkaTimeoutError: the brokers refused, or nothing came for ``max_block_ms``.
+        """
+        wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
+        ends = {(at.topic, at.partition): end for at, (_, end) in wanted.items()}
+        consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
+        try:
+            with translated("Fetch", deadline_ms=self._deadline_ms):
+                consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in wanted.items()])
+                yield from self._records(consumer, ends)
+        finally:
+            consumer.close()
+
+    def pick(
+        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = True
+    ) -> Iterator[tuple[TopicPartition, Message]]:
+        """Single records; one that is not there (any more) is passed over.
+
+        Args:
+            wanted: partition and offset of each, those of one partition together and ascending.
+            committed: as for `read`.
+        """
+        consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
+        place: TopicPartition | None = None
+        position = 0
+        ready: deque[Message] = deque()
+        try:
+            with translated("Fetch", deadline_ms=self._deadline_ms):
+                for partition, offset in wanted:
+                    if partition != place or not position <= offset <= position + _LEAP:
+                        consumer.assign([LibraryPartition(partition.topic, partition.partition, offset)])
+                        place, position = partition, offset
+                        ready.clear()
+                    found = self._next_at(consumer, partition, offset, ready)
+                    position = offset + 1
+                    if found is not None:
+                        yield partition, found
+        finally:
+            consumer.close()
+
+    def _next_at(
+        self, consumer: Consumer, partition: TopicPartition, offset: int, ready: deque[Message]
+    ) -> Message | None:
+        """The record at an offset, read up to it; None where the next one, or the end, is behind it."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            while ready:
+                message = ready[0]
+                error = message.error()
+                if error is not None and error.code() != LibraryError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                    raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
+                at = message.offset() or 0
+                if _place(message) == (partition.topic, partition.partition) and at >= offset:
+                    return ready.popleft() if error is None and at == offset else None
+                ready.popleft()
+            ready.extend(consumer.consume(_LEAP, timeout=_POLL_S))
+            if not ready and time.monotonic() > deadline:
+                raise KafkaTimeoutError(
+                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"nothing came of {partition}"
+                )
+
+    def _records(
+        self, consumer: Consumer, ends: dict[tuple[str, int], int]
+    ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+        heard_at = time.monotonic()
+        while ends:
+            messages = consumer.consume(_MESSAGES_MAX, timeout=_POLL_S)
+            if not messages:
+                if time.monotonic() - heard_at > self._timeout_s:
+                    left = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(ends))
+                    raise KafkaTimeoutError(
+                        operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
+                    )
+                continue
+            heard_at = time.monotonic()
+            for place, together in groupby(messages, _place):
+                run = self._run(list(together), place, ends)
+                if run:
+                    yield TopicPartition(*place), run
+
+    def _run(self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int]) -> list[Message]:
+        """The records among messages of one partition; notes where its end is reached."""
+        errors = [error for message in messages if (error := message.error()) is not None]
+        for error in errors:
+            if error.code() != LibraryError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
+        end = ends.get(place)
+        if end is None:
+            return []
+        # At the end of a log a reader is told its position: the last offsets may be no records, but markers.
+        if (messages[-1].offset() or 0) >= end - (not errors):
+            del ends[place]
+        if errors:
+            messages = [message for message in messages if message.error() is None]
+        if messages and (messages[-1].offset() or 0) >= end:
+            messages = [message for message in messages if (message.offset() or 0) < end]
+        return messages
+
+    def _offsets(
+        self, partitions: Collection[TopicPartition], spec: Any, *, committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        with translated("ListOffsets", deadline_ms=self._deadline_ms):
+            asked = self._admin.list_offsets(
+                {LibraryPartition(each.topic, each.partition): spec for each in partitions},
+                isolation_level=level,
+                request_timeout=self._timeout_s,
+            )
+            return {
+                TopicPartition(each.topic, each.partition): answer.result().offset for each, answer in asked.items()
+            }
+
+    def _compacted(self, topics: Sequence[str]) -> frozenset[str]:
+        with translated("DescribeConfigs", deadline_ms=self._deadline_ms):
+            asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+            answers = self._admin.describe_configs(asked, request_timeout=self._timeout_s) if asked else {}
+            return frozenset(
+                resource.name
+                for resource, answer in answers.items()
+                if "compact" in str(answer.result()["cleanup.policy"].value)
+            )
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._deadline_ms / 1000
+
+
+def offsets_of(messages: Sequence[Message]) -> list[int]:
+    """The offsets of records; librdkafka's types allow none, and what was consumed has one."""
+    return cast("list[int]", [message.offset() for message in messages])
+
+
+def headers_of(message: Message) -> Headers | None:
+    """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
+    return cast("Headers | None", message.headers())
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic() or "", message.partition() or 0
+
+
+def _shown_id(topic_id: Any) -> str:
+    """The id as Kafka's tools print it; '' where the broker has none."""
+    empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
+    return "" if empty else str(topic_id)
+
+
+def _reading(*, committed: bool) -> dict[str, Any]:
+    return {
+        "group.id": "spark-2pc-verify",  # never joined: partitions are assigned by hand
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        # Records that retention removes while they are read are an error, not a leap.
+        "auto.offset.reset": "error",
+        "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
+        "queued.min.messages": 200_000,
+        "fetch.message.max.bytes": _FETCH_BYTES,
+        "fetch.max.bytes": 2 * _FETCH_BYTES,
+        "fetch.wait.max.ms": 100,
+    }

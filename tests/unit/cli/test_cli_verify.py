@@ -1,0 +1,170 @@
+"""``spark-2pc verify`` without servers: words, exit codes, what is printed for people and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from spark_2pc_sink import VerifyReport, cli
+from spark_2pc_sink.cli import verify as command
+from spark_2pc_sink.cli.output import json_schema
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind, NotChecked, OpenTransactionRows
+from tests.harness.json_contract import read_output
+
+SIDES = ["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
+SAME = VerifyReport(
+    transactional_id="orders",
+    verdict="same",
+    up_to=1,
+    records=40,
+    rows=40,
+    columns=("id", "payload"),
+    batches=(BatchResult(batch=0, decision=1, records=20, found=20, digest_same=True),),
+)
+DIFFERENT = replace(
+    SAME,
+    verdict="different",
+    counts={"missing_in_table": 3, "stranger": 1},
+    differences=(
+        Difference(
+            kind="missing_in_table",
+            text="no row",
+            key="id=7",
+            batch=1,
+            topic="t",
+            partition=2,
+            offset=9,
+            record={"id": 7},
+        ),
+        Difference(kind="stranger", text="of another producer", topic="t", partition=0, offset=4, last_offset=5),
+    ),
+    not_checked=(NotChecked("the headers", "the table has none"),),
+)
+NOT_CHECKED = replace(SAME, verdict="not_checked", not_checked=(NotChecked("the table", "it is not readable"),))
+
+
+class Run:
+    """Answers `verify` as the test wants it, and keeps what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answer = SAME
+        self.asked: dict[str, Any] = {}
+        monkeypatch.setattr(command, "verify", self)
+
+    def __call__(self, **asked: Any) -> VerifyReport:
+        self.asked = asked
+        asked.pop("progress")("reading", 5, 10)
+        return self.answer
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_it_asks_for_what_was_said(run: Run) -> None:
+    words = ["--table", "public.t", "--mode", "upsert", "--keys", "id, line", "--order-by", "at", "--since", "3"]
+    words += ["--record-columns", "id = key::bigint", "--open", "--write-missing", "dir", "--state-schema", "ops"]
+    assert cli.main(["verify", *SIDES, *words]) == 0
+    assert run.asked == {
+        "transactional_id": "orders",
+        "kafka": {"bootstrap.servers": "h:1"},
+        "database": "postgresql://h/d",
+        "state_schema": "ops",
+        "table": "public.t",
+        "mode": "upsert",
+        "keys": ["id", "line"],
+        "order_by": "at",
+        "record_columns": "id = key::bigint",
+        "since": 3,
+        "last": None,
+        "batch": None,
+        "open_transaction": True,
+        "write_missing": "dir",
+    }
+
+
+def test_what_was_not_said_is_left_to_what_the_sink_has_noted(run: Run) -> None:
+    cli.main(["verify", *SIDES])
+    assert not {"table", "mode", "keys", "order_by", "late_rows", "record_columns"} & run.asked.keys()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (SAME, 0),
+        (DIFFERENT, 3),
+        (NOT_CHECKED, 5),
+        (replace(NOT_CHECKED, known=False), 4),
+    ],
+    ids=["same", "different", "not checked", "not known"],
+)
+def test_exit_codes(run: Run, answer: VerifyReport, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the JSON is of the documented form with each."""
+    run.answer = answer
+    assert cli.main(["verify", *SIDES]) == code
+    capsys.readouterr()
+    assert cli.main(["verify", *SIDES, "--json"]) == code
+    found = read_output(capsys.readouterr().out)
+    assert (found["exit_code"], found["verdict"], found["same"]) == (code, answer.verdict, code == 0)
+
+
+def test_the_schema_names_every_kind_of_difference() -> None:
+    kinds = json.loads(json_schema())["$defs"]["difference_kind"]["enum"]
+    assert kinds == list(get_args(DifferenceKind))
+
+
+def test_a_side_out_of_reach_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: Any) -> VerifyReport:
+        raise KafkaTimeoutError(operation="reading", deadline_ms=1, last_error="none")
+
+    monkeypatch.setattr(command, "verify", fail)
+    assert cli.main(["verify", *SIDES, "--json"]) == 1
+    assert read_output(capsys.readouterr().out)["error"]["type"] == "KafkaTimeoutError"
+
+
+def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.answer = DIFFERENT
+    cli.main(["verify", *SIDES])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:7] == [
+        "orders: both sides are DIFFERENT (compared 40 records with 40 rows, 1 batches (all up to batch 1))",
+        "  missing_in_table (3): records that the table has no row of",
+        "    - id=7, batch 1, t-2 at offset 9: no row",
+        "    … and 2 more",
+        "  stranger (1): records inside a batch's range that are not of it",
+        "    - t-0 at offset 4 to 5: of another producer",
+        "  not checked: the headers: the table has none",
+    ]
+    assert [line.startswith("  next: ") for line in lines[7:]] == [True, True]
+    assert "--write-missing DIR" in lines[-1]
+
+
+def test_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.answer = replace(SAME, open_transaction=OpenTransactionRows(state="Ongoing", records=20, in_table=20))
+    cli.main(["verify", *SIDES, "--open"])
+    assert (
+        "  open transaction: Ongoing, 20 records, 20 of them with a row in the table: the database has decided it"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_bar_is_shown_on_a_terminal_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, shown in ((io.StringIO(), False), (Terminal(), True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        cli.main(["verify", *SIDES])
+        assert ("reading" in stream.getvalue()) is shown

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.options import SinkOptions
@@ -38,6 +38,8 @@ from tests.harness.driver_rows import RowsWork
 
 #: How long a driver that follows a growing input waits for its next file.
 FOLLOW_DEADLINE_S = 600.0
+#: By which the table of actions knows a driver.
+_PROGRAM = "driver_main"
 
 
 def main(arguments: list[str]) -> int:
@@ -87,7 +89,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     faults.batch = sum(1 for _ in checkpoint.iterdir())
     with (
         Cluster(options.kafka) as cluster,
-        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        closing(_open_store(options)) as store,
     ):
         driver = batch_driver(
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
@@ -101,6 +103,11 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
                 journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
+
+
+def _open_store(options: SinkOptions) -> SqlStateStore:
+    actor = Actor.of_this_process(_PROGRAM, options.reason)
+    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _batches(config: DriverConfig, first: int) -> Iterator[int]:

@@ -25,6 +25,8 @@ with extra("verify"):
 
 _log = logging.getLogger(__name__)
 
+#: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
+_BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 #: What librdkafka holds of records that were not asked for yet.
 QUEUED_KBYTES_MAX: Final = 8_192
 #: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
@@ -241,7 +243,7 @@ def _place(message: Message) -> tuple[str, int]:
 def _shown_id(topic_id: Any) -> str:
     """The id as Kafka's tools print it; '' where the broker has none."""
     empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
-    return "" if empty else str(topic_id)
+    return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
 
 def _reading(*, committed: bool) -> dict[str, Any]:

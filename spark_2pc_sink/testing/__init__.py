@@ -8,21 +8,24 @@ Install them with ``pip install 'spark-2pc-sink[testing]'``::
         sink = DualWriteSink(transactional_id="orders", kafka={"bootstrap.servers": kafka.bootstrap}, database=url, …)
         ...
         sent = [record.value for record in read_topic(kafka.bootstrap, "orders")]
-        assert_same_multiset(sent, expected)
+        assert_same_multiset(sent, expected, what="values in orders")
+        assert_same_on_both_sides(transactional_id="orders", kafka={"bootstrap.servers": kafka.bootstrap}, database=url)
 
 `KafkaBroker` in place of `ReferenceCoordinator` is Apache Kafka, in Java. All servers can be killed, restarted and
 paused, and a :class:`TcpProxy` between them and a client loses, holds or delays answers. The sink does not import
-``testing``, and ``testing`` imports nothing of the sink: what it says about both sides does not depend on the code
-under test. Linux only.
+``testing``, and ``testing`` imports nothing of the sink but `spark_2pc_sink.verify`, which shares nothing with the code
+that writes: what it says about both sides does not depend on the code under test. Linux only.
 
 Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers), ``tcp_proxy``
-(the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``spark`` (a session), then
-the small parts: ``lifetime``, ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
+(the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``both_sides`` (the assertion
+made of verify), ``spark`` (a session), then the small parts: ``lifetime``, ``wait``, ``ports``, ``processes``,
+``reaper``, ``java``.
 """
 
 from spark_2pc_sink.extras import extra
 
 with extra("testing"):
+    from spark_2pc_sink.testing.both_sides import assert_same_on_both_sides
     from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference
     from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, ServerError
     from spark_2pc_sink.testing.kafka_broker import KafkaBroker
@@ -44,6 +47,7 @@ __all__ = [
     "TcpProxy",
     "TopicRecord",
     "assert_same_multiset",
+    "assert_same_on_both_sides",
     "free_port",
     "kafka_request",
     "multiset_difference",

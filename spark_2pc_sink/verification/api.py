@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from spark_2pc_sink.options import checks_keywords
+from spark_2pc_sink.options import CommonOptions, checks_keywords
+from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.verification.record_columns import parse_record_columns
 from spark_2pc_sink.verification.report import VerifyReport
+from spark_2pc_sink.verification.request import Request
+from spark_2pc_sink.verification.scope import Scope
+from spark_2pc_sink.verification.target import GivenTarget
+from spark_2pc_sink.verification.verification import run
 
 
 @checks_keywords
-def verify(
+def verify(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
     kafka: Mapping[str, str | int],
@@ -20,7 +26,7 @@ def verify(
     mode: Literal["append", "upsert"] | None = None,
     keys: Sequence[str] | None = None,
     order_by: str | None = None,
-    late_rows: Literal["replace", "keep_newer"] = "replace",
+    late_rows: Literal["replace", "keep_newer"] | None = None,
     record_columns: str | None = None,
     since: int | None = None,
     last: int | None = None,
@@ -48,7 +54,7 @@ def verify(
         keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
             sink has noted them, else the primary key of the table.
         order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
-        late_rows: as the sink's upsert_late_rows.
+        late_rows: as the sink's upsert_late_rows; None: as it has noted it.
         record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
             over value (jsonb), key (text), key_bytes (bytea), headers (jsonb), topic, partition and "offset".
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
@@ -62,4 +68,40 @@ def verify(
         ConfigurationError: an option is wrong, or the table is not there.
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
-    raise NotImplementedError
+    given = GivenTarget(
+        table=table,
+        mode=mode,
+        keys=None if keys is None else tuple(keys),
+        order_by=order_by,
+        late_rows=late_rows,
+        record_columns=parse_record_columns(record_columns),
+    )
+    common = {item.name for item in options_of(CommonOptions)}
+    request = Request(
+        options=CommonOptions.parse(**{name: value for name, value in locals().items() if name in common}),
+        target=given,
+        scope=Scope(since=since, last=last, batch=batch),
+        progress=progress or _unseen,
+        differences_max=differences_max,
+        wait_ms=wait_ms,
+        write_missing=None if write_missing is None else Path(write_missing),
+        shape={
+            "table": table,
+            "mode": mode,
+            "keys": keys,
+            "order_by": order_by,
+            "late_rows": late_rows,
+            "record_columns": record_columns,
+        },
+    )
+    if not open_transaction:
+        return run(request)
+    # Only here: the client that asks the coordinator takes as much memory as all the rest.
+    from spark_2pc_sink.verification.open_records import run_open  # noqa: PLC0415
+
+    return run_open(request)
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """The progress that nobody asked for."""
+    del what, done, total

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.engine import URL, make_url
-
 from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.database import without_secrets
 from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command
 
 
@@ -46,16 +45,10 @@ class Commands:
             if value is not None
             for word in (f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(value))
         ]
-        url = make_url(options.database)
-        # A password may be in the query too; of that only the place of the server is kept.
-        place = {key: value for key, value in url.query.items() if key in ("host", "port")}
-        server = URL.create(
-            "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=place
-        )
         return cls(
             verify=" ".join(["spark-2pc verify", sides, *([shlex.join(words)] if words else [])]),
             status=f"spark-2pc status {sides}",
-            psql=shlex.join(["psql", server.render_as_string(), "-v", "ON_ERROR_STOP=1"]),
+            psql=shlex.join(["psql", without_secrets(options.database), "-v", "ON_ERROR_STOP=1"]),
             bootstrap_servers=",".join(options.kafka.bootstrap_servers),
             secured=options.kafka.security_protocol != "PLAINTEXT",
         )

@@ -1,6 +1,7 @@
 """The comparison of records and rows as multisets: by fingerprints first, by hashes where those differ.
 
-What differs is left in temporary tables of the snapshot's session, from which `spark_2pc_sink.verification.lone` names it.
+What differs is left in temporary tables of the snapshot's session, from which `spark_2pc_sink.verification.lone` names
+it.
 """
 
 from __future__ import annotations

@@ -34,6 +34,10 @@ class Logs:
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
 
+    def holds_back(self, partition: TopicPartition, last: int) -> bool:
+        """Whether the log has an offset that readers of committed records are not shown yet."""
+        return self.ends.get(partition, 0) <= last < self.written.get(partition, 0)
+
     def replaced(self, claim: Claim) -> list[str]:
         """The claim's topics that do not exist any more, or are others of the same name."""
         return [

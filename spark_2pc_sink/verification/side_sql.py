@@ -83,7 +83,7 @@ class SideSql:
     def stage_unreadable(self, place: int, offset: int) -> str:
         """Add a record that is no row: its hash is that of its place, which no row has."""
         order = ", NULL" if self.order_by else ""
-        own = f"hash_record_extended(ROW('unreadable', {place}, {offset}), 0)"
+        own = f"hash_record_extended(ROW('unreadable'::text, {place}::bigint, {offset}::bigint), 0)"
         return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}{order}"
 
     def typed_records(self, records: str) -> str:
@@ -218,7 +218,7 @@ class SideSql:
         names = [f"t.{quote_identifier(name)}" for name in self.compared.names]
         texts = ", ".join(f"{name}::text" for name in names)
         return (
-            f"SELECT (SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text, {texts} FROM ({places}) AS p "
+            f"SELECT (SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text, {texts} FROM ({places}) AS p (part, at) "
             f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"
         )
 

@@ -73,10 +73,9 @@ class PartitionClaims:
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         ordered = sorted(ranges)
         self.firsts = [first for first, _, _ in ordered]
-        nexts = [*self.firsts[1:], None]
-        self.lasts = [
-            last if after is None else min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=True)
-        ]
+        nexts = self.firsts[1:]
+        self.lasts = [min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=False)]
+        self.lasts += [last for _, last, _ in ordered[-1:]]
         self.claims = [claim for _, _, claim in ordered]
 
     def claim_at(self, offset: int) -> int:

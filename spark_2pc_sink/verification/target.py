@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.table_shape import TableShape
 
@@ -73,6 +74,50 @@ class Target:
         return self.keys or shape.key_among(compared)
 
 
-def as_noted(layout: SinkLayout | None, given: Target, *, mode_given: bool) -> Target:
-    """What was given, and the rest as the sink has noted it."""
-    raise NotImplementedError
+@dataclass(frozen=True, kw_only=True)
+class GivenTarget:
+    """What the caller says of the target; None for what the sink has noted. See `Target`."""
+
+    table: str | None = None
+    mode: Literal["append", "upsert"] | None = None
+    keys: tuple[str, ...] | None = None
+    order_by: str | None = None
+    late_rows: Literal["replace", "keep_newer"] | None = None
+    record_columns: tuple[RecordColumn, ...] = ()
+
+    def completed(self, layout: SinkLayout | None) -> Target:
+        """With what the sink has noted where nothing is given.
+
+        Args:
+            layout: of the sink's newest claim; None where none is known.
+        """
+        if layout is None:
+            return self._target(self.mode or ("upsert" if self.keys and self.order_by else "append"), None, None, None)
+        mode: Literal["append", "upsert"] = "upsert" if layout.mode == "upsert" else "append"
+        return self._target(self.mode or mode, layout.upsert_keys, _order_by(layout), layout)
+
+    def _target(
+        self,
+        mode: Literal["append", "upsert"],
+        keys: Sequence[str] | None,
+        order_by: str | None,
+        layout: SinkLayout | None,
+    ) -> Target:
+        noted_late = "keep_newer" if layout is not None and layout.upsert_late_rows == "keep_newer" else "replace"
+        return Target(
+            table=self.table or (None if layout is None else layout.table),
+            mode=mode,
+            keys=tuple((keys or ()) if self.keys is None else self.keys),
+            order_by=(self.order_by or order_by) if mode == "upsert" else self.order_by,
+            late_rows="keep_newer" if (self.late_rows or noted_late) == "keep_newer" else "replace",
+            record_columns=self.record_columns,
+            topic=None if layout is None else layout.topic,
+        )
+
+
+def _order_by(layout: SinkLayout) -> str | None:
+    """The sink's order where rows of several batches compete; else the last record of a key is the table's row."""
+    if layout.upsert_late_rows != "keep_newer" or layout.upsert_order_by is None:
+        return None
+    # It is a column of the table then, in Spark's quotes where it has any.
+    return quote_identifier(layout.upsert_order_by.strip().strip("`"))

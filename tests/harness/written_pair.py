@@ -6,7 +6,7 @@ No Spark, and no process beside the servers: a pair of four batches is there wit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -16,22 +16,27 @@ from sqlalchemy import Connection, make_url
 from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink import VerifyReport, verify
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.testing import read_topic, wait_until
+from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
 
 TABLE = "target"
+PARTITIONS = 3
+DEADLINE_S = 60
 #: Text that JSON, COPY and SQL have to escape, or must not change.
 _PAYLOADS = ("plain", "quote \" ' and comma,", "äö€ 漢字 🚲", "brace {} [] $1 %s", " blanks ")
 
 
-def rows_of(batch: int, count: int = 20) -> list[Row]:
+def rows_of(batch: int, count: int = 20, *, note: str = "new") -> list[Row]:
     """Rows of a batch: ids that no other batch has."""
-    return [(batch * 1_000 + number, f"b{batch} {_PAYLOADS[number % len(_PAYLOADS)]}") for number in range(count)]
+    return [(batch * 1_000 + n, f"{note} {_PAYLOADS[n % len(_PAYLOADS)]}") for n in range(count)]
 
 
 class WrittenPair:
@@ -59,16 +64,16 @@ class WrittenPair:
         self.sql(f"CREATE TABLE {TABLE} (id bigint{key}, payload text)")
         self._options = SinkOptions.parse(
             transactional_id=self.transactional_id,
-            kafka={"bootstrap.servers": self.broker.bootstrap},
+            # Small record batches are sent while a batch is still encoded.
+            kafka={"bootstrap.servers": self.broker.bootstrap, "batch.size": 100},
             database=self.database,
             topic=self.topic,
             key="cast(id AS string)",
             table=TABLE,
             **({"mode": "upsert", "upsert_keys": ["id"]} if self.upsert else {}),
         )
-        config = DriverConfig(
-            journal="", input="", checkpoint="", query_id="query-1", batches=0, sink={}
-        )  # the driver is told of the query alone
+        # Of this the driver is told the query alone.
+        config = DriverConfig(journal="", input="", checkpoint="", query_id="query-1", batches=0, sink={})
         with ExitStack() as opened:
             cluster = opened.enter_context(Cluster(self._options.kafka))
             settings = StoreSettings(**self._options.store_settings())
@@ -88,16 +93,34 @@ class WrittenPair:
             self._driver.write(self.batches, _JsonWork(self._options, list(rows), upsert=self.upsert))
             self.batches += 1
 
+    def write_around(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
+        """Write a batch, and let something happen when the first half of its records is in Kafka."""
+        self._driver.write(self.batches, _HalvedWork(self, self._options, list(rows), between))
+        self.batches += 1
+
     def verify(self, **options: Any) -> VerifyReport:
         """Compare both sides, with what a command line would have to say about this pair."""
-        shape = {"mode": "upsert", "keys": ["id"]} if self.upsert else {"mode": "append"}
-        given = {"table": TABLE, **shape, **options}
-        return verify(
-            transactional_id=self.transactional_id,
-            kafka={"bootstrap.servers": self.broker.bootstrap},
-            database=self.database,
-            **given,
-        )
+        return verify(**{**self.sides(), **options})
+
+    def sides(self) -> dict[str, Any]:
+        """Keywords of `verify`."""
+        return {
+            "transactional_id": self.transactional_id,
+            "kafka": {"bootstrap.servers": self.broker.bootstrap},
+            "database": self.database,
+            "table": TABLE,
+            "mode": "upsert" if self.upsert else "append",
+            "keys": ["id"],
+        }
+
+    def written(self) -> int:
+        """How many records are in Kafka, whether their transaction is decided or not."""
+        return len(read_topic(self.broker.bootstrap, self.topic, isolation="read_uncommitted"))
+
+    def place(self, row_id: int) -> dict[str, object]:
+        """Where the last record of an id is, by the names of a `Difference`."""
+        records = [record for record in read_topic(self.broker.bootstrap, self.topic) if record.key == b"%d" % row_id]
+        return {"topic": self.topic, "partition": records[-1].partition, "offset": records[-1].offset}
 
     def offsets(self, batch: int) -> dict[int, tuple[int, int]]:
         """The first and the last offset of a batch, by partition, as its line of the history has them."""
@@ -145,3 +168,23 @@ class _JsonWork(RowsWork):
                     row,
                 )
         return len(rows)
+
+
+class _HalvedWork(_JsonWork):
+    """The same, and something happens when a part of the batch's records is in Kafka."""
+
+    def __init__(self, pair: WrittenPair, options: SinkOptions, rows: list[Row], between: Callable[[], None]) -> None:
+        super().__init__(options, rows, upsert=pair.upsert)
+        self._pair = pair
+        self._between = between
+
+    def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, Rows]]:
+        rows, before = self._rows, self._pair.written()
+        middle = len(rows) // 2
+        self._rows = rows[:middle]
+        yield from super()._records(cluster)
+        wait_until(lambda: self._pair.written() > before, deadline_s=DEADLINE_S, what="a part of the batch in Kafka")
+        self._between()
+        self._rows = rows[middle:]
+        yield from super()._records(cluster)
+        self._rows = rows

@@ -1,0 +1,37 @@
+"""The assertion that both sides of a sink are the same, made of `spark_2pc_sink.verify`.
+
+What it compares with is not the code under test: the topics are read by confluent-kafka, the table by SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spark_2pc_sink.verification.api import verify
+from spark_2pc_sink.verification.report import VerifyReport
+
+
+def assert_same_on_both_sides(
+    *, transactional_id: str, kafka: Mapping[str, str | int], database: str, **options: Any
+) -> VerifyReport:
+    """Check that what readers of committed records see is what the table holds, and what the sink's history says.
+
+    Args:
+        transactional_id: of the sink.
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL.
+        **options: more keywords of `spark_2pc_sink.verify`, such as ``table`` or ``since``.
+
+    Returns:
+        The report, for more assertions: how many records there were, and what was not checked.
+
+    Raises:
+        AssertionError: the sides differ, or too much could not be compared, or no such sink has run; the text is the
+            report.
+        ConfigurationError, DatabaseUnreachableError, KafkaError, KafkaTimeoutError: see `spark_2pc_sink.verify`.
+    """
+    report = verify(transactional_id=transactional_id, kafka=kafka, database=database, **options)
+    if not (report.known and report.same):
+        raise AssertionError(str(report))
+    return report

@@ -1,0 +1,82 @@
+"""The plan of comparing the table: its shape, the columns, and which records are held against which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_2pc_sink.verification.column_rules import ComparedColumns, compared_columns
+from spark_2pc_sink.verification.differences import Differences
+from spark_2pc_sink.verification.places import Places
+from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
+from spark_2pc_sink.verification.side_sql import SideSql
+from spark_2pc_sink.verification.table_shape import TableShape
+from spark_2pc_sink.verification.target import Target
+
+
+@dataclass
+class TablePlan:
+    """How the table is compared; it learns when records turn up that have more fields than the sample had.
+
+    Attributes:
+        target: table, mode and key.
+        shape: of the table.
+        facts: of the records.
+        places: of the records.
+        whole: every row must have a record. Else only records are looked for among the rows.
+    """
+
+    target: Target
+    shape: TableShape
+    facts: RecordFacts
+    places: Places
+    whole: bool
+
+    @property
+    def compared(self) -> ComparedColumns:
+        """The columns that are compared."""
+        facts = self.facts
+        if not facts.records and not facts.others:
+            # Without any record every row is one too much, whatever it says.
+            facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
+        return compared_columns(self.shape, facts, self.target.record_columns)
+
+    def learn(self, values: Iterable[bytes]) -> None:
+        """Take more records into account."""
+        self.facts.note(values)
+
+    def refusal(self) -> str:
+        """Why nothing can be compared; '' where something can."""
+        if self.target.record_columns:
+            return ""
+        if self.facts.others and not self.facts.records:
+            return (
+                "the values of the records are no JSON objects; say how they become rows with record_columns "
+                "(--record-columns)"
+            )
+        if not self.compared.columns:
+            fields = ", ".join(self.facts.fields) or "none"
+            return f"no column can be compared: the records have the fields {fields}"
+        return ""
+
+    def sql(self) -> SideSql:
+        """The statements.
+
+        Raises:
+            ConfigurationError: a key is not among the columns that are compared.
+        """
+        compared = self.compared
+        return SideSql(
+            table=self.shape.table,
+            compared=compared,
+            key=self.target.key_of(self.shape, compared.names),
+            upsert=self.target.mode == "upsert",
+            order_by=self.target.order_by,
+            order_first=self.target.late_rows == "keep_newer",
+            places=len(self.places),
+        )
+
+    def explain(self, differences: Differences) -> None:
+        """Say what of the table is not compared."""
+        for part in self.compared.not_checked:
+            differences.skip(part.what, part.why)

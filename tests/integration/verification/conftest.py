@@ -1,0 +1,46 @@
+"""Pairs of a topic and a table for the tests of `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Protocol
+
+import pytest
+
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
+from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
+
+#: The tests below know these batches. The third and the fourth change rows of the first: only an upsert finds them.
+BATCHES = (rows_of(0), rows_of(1), [*rows_of(2), *rows_of(0, 5, note="changed")], rows_of(3))
+
+
+class MakePair(Protocol):
+    """The type of the fixture make_pair."""
+
+    def __call__(self, *, upsert: bool, broker: Broker | None = None) -> WrittenPair:
+        """A pair without batches, on the shared broker unless another is given."""
+
+
+@pytest.fixture
+def make_pair(
+    request: pytest.FixtureRequest, database: str, topic: MakeTopic, transactional_id: str
+) -> Iterator[MakePair]:
+    """Makes pairs that are closed with the test."""
+    with ExitStack() as opened:
+
+        def make(*, upsert: bool, broker: Broker | None = None) -> WrittenPair:
+            on: Broker = request.getfixturevalue("kafka") if broker is None else broker
+            name = topic(partitions=PARTITIONS, broker=on)
+            return opened.enter_context(WrittenPair(on, database, name, transactional_id, upsert=upsert))
+
+        yield make
+
+
+@pytest.fixture(params=["append", "upsert"])
+def pair(request: pytest.FixtureRequest, make_pair: MakePair) -> WrittenPair:
+    """A pair with `BATCHES`, appended or upserted."""
+    made = make_pair(upsert=request.param == "upsert")
+    made.write(*BATCHES)
+    return made

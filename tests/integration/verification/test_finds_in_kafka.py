@@ -1,0 +1,78 @@
+"""Differences that somebody made in Kafka: verify names each with its batch, topic, partition and offset."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_2pc_sink.verification.report import Difference, VerifyReport
+from tests.harness.differences import delete_records, produce, remake_topic
+from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
+from tests.integration.verification.conftest import BATCHES, MakePair
+
+FOREIGN = (b"900000", json.dumps({"id": 900_000, "payload": "of another application"}).encode())
+
+
+def of_kind(report: VerifyReport, kind: str) -> list[Difference]:
+    return [difference for difference in report.differences if difference.kind == kind]
+
+
+def end_of(pair: WrittenPair, batch: int, partition: int = 0) -> int:
+    """The offset after the batch's last record; a commit marker is there."""
+    return pair.offsets(batch)[partition][1] + 1
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+def test_a_record_of_another_producer_behind_the_last_batch(pair: WrittenPair, transactional: bool) -> None:
+    end = end_of(pair, 3)
+    own = f"{pair.transactional_id}-another" if transactional else None
+    produce(pair.broker, pair.topic, [FOREIGN], transactional_id=own)
+    report = pair.verify()
+    assert report.verdict == "different"
+    (gap,) = of_kind(report, "gap")
+    # Behind the batch's last record stands its commit marker.
+    assert (gap.topic, gap.partition, gap.offset) == (pair.topic, 0, end + 1)
+    assert set(report.counts) <= {"gap", "missing_in_table"}
+
+
+def test_a_record_of_another_producer_between_two_batches(make_pair: MakePair) -> None:
+    pair = make_pair(upsert=False)
+    pair.write(*BATCHES[:2])
+    produce(pair.broker, pair.topic, [FOREIGN, FOREIGN], partition=2)
+    place = end_of(pair, 1, 2) + 1
+    pair.write(*BATCHES[2:])
+    (gap,) = of_kind(pair.verify(), "gap")
+    assert (gap.partition, gap.offset, gap.last_offset) == (2, place, place + 1)
+
+
+def test_a_record_of_another_producer_inside_a_batch(make_pair: MakePair) -> None:
+    """It stands in the range that the batch claims."""
+    pair = make_pair(upsert=False)
+    pair.write(rows_of(0))
+    pair.write_around(rows_of(1), lambda: produce(pair.broker, pair.topic, [FOREIGN]))
+    report = pair.verify()
+    first, last = pair.offsets(1)[0]
+    (count,) = of_kind(report, "batch_count")
+    assert count.batch == 1
+    for stranger in of_kind(report, "stranger"):
+        assert first < (stranger.offset or 0) < last
+
+
+def test_a_topic_that_was_made_anew(pair: WrittenPair) -> None:
+    remake_topic(pair.broker, pair.topic, partitions=PARTITIONS)
+    report = pair.verify()
+    assert report.verdict == "different"
+    assert report.counts["topic_remade"] == len(BATCHES)
+    assert {difference.batch for difference in of_kind(report, "topic_remade")} == {0, 1, 2, 3}
+    assert {difference.topic for difference in of_kind(report, "topic_remade")} == {pair.topic}
+
+
+def test_a_log_that_lost_its_beginning(pair: WrittenPair) -> None:
+    """As by retention: the first batch is gone, and of the second what one partition had."""
+    before = {partition: first for partition, (first, _) in pair.offsets(1).items()}
+    delete_records(pair.broker, pair.topic, before | {1: pair.offsets(1)[1][1] + 1})
+    report = pair.verify()
+    assert report.verdict == "different"
+    assert {difference.batch for difference in of_kind(report, "truncated")} == {0, 1}
+    assert {difference.topic for difference in of_kind(report, "truncated")} == {pair.topic}

@@ -93,6 +93,13 @@ def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
     return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
 
 
+def newest_lines(tables: StateTables, *, last: int) -> Select[Any]:
+    """The lines of all sinks that were changed last, the newest first."""
+    history = tables.history
+    changed_at = func.greatest(history.c.claimed_at, history.c.decided_at, history.c.settled_at)
+    return select(history, changed_at.label("changed_at")).order_by(changed_at.desc()).limit(last)
+
+
 def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
     """The newest lines of one sink, the newest first."""
     history = tables.history

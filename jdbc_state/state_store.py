@@ -148,11 +148,11 @@ class StateStore(ABC):
         """Every row by transactional id, in the same way."""
 
     @abstractmethod
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, the newest first, in the same way; none where no history is kept.
+    def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
+        """The newest lines of the history, the newest first, in the same way; none where no history is kept.
 
         Args:
-            transactional_id: the sink.
+            transactional_id: one sink, whose lines come by their number; None for all, by their last change.
             last: at most so many.
         """
 

@@ -15,7 +15,7 @@ from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
-from jdbc_state.history import lost_lines, newest_line
+from jdbc_state.history import lost_lines, newest_line, newest_lines
 from jdbc_state.model import HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
@@ -122,10 +122,15 @@ class SqlStateStore(StateStore):
         """Every row, without a claim and without waiting for anyone."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, without waiting for anyone."""
-        lines = newest_line(self._tables, transactional_id, last=last).subquery()
-        found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision.desc()))
+    def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
+        """The newest lines of the history of one sink, or of all, without waiting for anyone."""
+        if transactional_id is None:
+            lines = newest_lines(self._tables, last=last).subquery()
+            newest = lines.c.changed_at
+        else:
+            lines = newest_line(self._tables, transactional_id, last=last).subquery()
+            newest = lines.c.decision
+        found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(newest.desc()))
         return [HistoryLine(answer.event, row_of(answer)) for answer in found]
 
     def read_lost(self) -> list[StateRow]:

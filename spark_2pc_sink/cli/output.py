@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.resources import files
@@ -27,6 +27,7 @@ class CommandResult:
         fields: for programs; plain values that JSON has, by the names in ``schema.json``.
         text: for people, on standard output; whole lines, or nothing.
         notes: for people, on standard error, whatever form the output has: one line each.
+        remedies: for people too, under a line of their own: what can be done, as the remedies of an error.
         error: why the command ended with this code, where an error ended it.
     """
 
@@ -34,6 +35,7 @@ class CommandResult:
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     notes: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
     error: BaseException | None = None
 
 
@@ -54,6 +56,8 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
         sys.stdout.write(result.text)
     for note in result.notes:
         sys.stderr.write(f"spark-2pc: {note}\n")
+    if result.remedies:
+        sys.stderr.write("".join(["What settles it:\n", *(f"  {remedy}\n" for remedy in result.remedies)]))
     if result.error is not None:
         sys.stderr.write(f"spark-2pc: {result.error}\n")
     return result.exit_code
@@ -80,6 +84,15 @@ def error_fields(error: BaseException) -> dict[str, Any]:
         "cause": cause.value if isinstance(cause, Enum) else None,
         "remedies": list(getattr(error, "remedies", [remedy] if remedy else [])),
     }
+
+
+def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table as Kafka's tool prints it: columns of one width, a tab behind each; None for what is not there."""
+    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(headers))]
+    return "".join(
+        "\t".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
+    )
 
 
 def json_schema() -> str:

@@ -213,7 +213,6 @@ class LostCommits:
                 bytes_max=bytes_max,
             ),
             came=came,
-            bootstrap_servers=self._kafka.bootstrap_servers,
         )
 
     def _find(self, query: CommitQuery, topics: set[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:

@@ -38,8 +38,6 @@ from tests.harness.driver_rows import RowsWork
 
 #: How long a driver that follows a growing input waits for its next file.
 FOLLOW_DEADLINE_S = 600.0
-#: By which the table of actions knows a driver.
-_PROGRAM = "driver_main"
 
 
 def main(arguments: list[str]) -> int:
@@ -89,7 +87,7 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     faults.batch = sum(1 for _ in checkpoint.iterdir())
     with (
         Cluster(options.kafka) as cluster,
-        closing(_open_store(options)) as store,
+        closing(_store(options)) as store,
     ):
         driver = batch_driver(
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
@@ -105,8 +103,9 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
             (checkpoint / str(batch)).touch()
 
 
-def _open_store(options: SinkOptions) -> SqlStateStore:
-    actor = Actor.of_this_process(_PROGRAM, options.reason)
+def _store(options: SinkOptions) -> SqlStateStore:
+    """The one that `QueryRun` makes."""
+    actor = Actor.of_this_process("job", options.reason)
     return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 

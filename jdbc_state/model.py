@@ -137,10 +137,12 @@ class HistoryLine:
     Attributes:
         event: what wrote it, one of `jdbc_state.history.EVENTS`.
         row: the row as that left it, with what became of its batch since.
+        figures: of its batch, by names of the writer's own; empty where it noted none.
     """
 
     event: str
     row: StateRow
+    figures: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +314,7 @@ class Move:
         expected: must be its ``prepared_transaction_state``; None for any.
         action: of the line that tells it, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
         detail: of that line.
+        figures: of the batch, for its line in the history; None to leave those that are there.
     """
 
     operation: str
@@ -321,6 +324,7 @@ class Move:
     expected: str | None = None
     action: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] | None = None
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Tell apart why the move met no row that it fits.

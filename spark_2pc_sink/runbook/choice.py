@@ -74,6 +74,13 @@ class Choice:
     steps: tuple[str, ...] = ()
     on_sink: bool = False
 
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """What it changes, a line for each side; one line where it leaves both alone."""
+        if self.kafka == self.database == UNCHANGED:
+            return (f"{UNCHANGED} on either side",)
+        return f"Kafka:    {self.kafka}", f"database: {self.database}"
+
     def keywords(self, named: Mapping[str, object]) -> dict[str, Any]:
         """All keywords, with what a person has named."""
         return {**self.options, **named}

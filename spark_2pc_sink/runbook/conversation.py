@@ -114,6 +114,7 @@ class Conversation:
         if not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
         ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=Ending.SETTLED)
+        self._say(f"The end: {ending.value}")
         self._protocol.note("ended", ending.value)
         return ending
 
@@ -181,15 +182,16 @@ class Conversation:
         self._say("What can be done, the safest first:")
         command = self._sides.recover_command(picture.transactional_id)
         for choice in offered:
+            named = {each.option: "…" for each in choice.inputs} | ({"reason": "…"} if choice.accepts else {})
+            pasted = choice.command(command, named)
+            lines = [
+                *choice.effects,
+                f"by:       {choice.act.value}",
+                *([f"accepts:  {choice.accepts}"] if choice.accepts else []),
+                *([f"the same: {pasted}"] if pasted else []),
+            ]
             self._say(f"  {choice.name}: {choice.title}")
-            self._say(f"      Kafka:    {choice.kafka}")
-            self._say(f"      database: {choice.database}")
-            self._say(f"      by:       {choice.act.value}")
-            if choice.accepts:
-                self._say(f"      accepts:  {choice.accepts}")
-            named = {each.option: "…" for each in choice.inputs}
-            if pasted := choice.command(command, named):
-                self._say(f"      the same: {pasted}")
+            self._say(_indented("\n".join(lines), by=6))
         self._say(f"  {STOP}: change nothing")
 
     # --- acting --------------------------------------------------------------------------------------------------
@@ -313,8 +315,8 @@ def needs_care(picture: Picture) -> bool:
     return not at_work and symptom_of(picture) not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _indented(text: str, by: int = 2) -> str:
+    return "\n".join(f"{'':{by}}{line}" for line in text.splitlines())
 
 
 def _plain(keywords: dict[str, Any]) -> dict[str, Any]:

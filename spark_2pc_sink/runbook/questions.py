@@ -93,9 +93,7 @@ class Questions:
         Raises:
             NoAnswerError: there is no answer.
         """
-        self.say(f"{choice.name} changes")
-        self.say(f"      Kafka:    {choice.kafka}")
-        self.say(f"      database: {choice.database}")
+        self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
         return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
 
     def take_over(self) -> bool:

@@ -29,8 +29,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
 from tests.harness.driver_faults import Faults
@@ -89,14 +89,16 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
         Cluster(options.kafka) as cluster,
         closing(_store(options)) as store,
     ):
+        times = StepTimes(SystemClock())
         driver = batch_driver(
-            config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
+            config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store, times
         )
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
             if batch not in config.left_out:
                 work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
+                times.begin()
                 report = driver.write(batch, work)
                 journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
@@ -127,7 +129,7 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
 
 
 def batch_driver(
-    config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore
+    config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore, times: StepTimes
 ) -> BatchDriver:
     """The same parts that `DualWriteSink` puts together for a run."""
     clock = SystemClock()
@@ -146,7 +148,8 @@ def batch_driver(
         restore_deadline_ms=options.connect_deadline_ms,
         accept_replay=options.accept_replay,
         stopping=lambda: False,
-        observer=lambda step: step_observer.reached(step),  # noqa: PLW0108 - replaced by `Faults.install`
+        observer=times,
+        step_seconds=lambda: times.by_step,
     )
 
 

@@ -175,7 +175,7 @@ class MemoryStateStore(StateStore):
                 found = sorted(every, key=lambda line: _changed_at(line.row), reverse=True)
             else:
                 found = [*self._lines.get(transactional_id, ())[::-1]]
-            return [HistoryLine(line.event, self._aged(line.row)) for line in found[:last]]
+            return [replace(line, row=self._aged(line.row)) for line in found[:last]]
 
     def read_lost(self) -> list[StateRow]:
         """The newest line of each sink whose row is gone."""
@@ -261,21 +261,21 @@ class MemoryStateStore(StateStore):
         with self._lock:
             before, row = self._rows.get(move.transactional_id), self.moved(move)
             if row is not before:
-                self._write(row, history.EVENT_OF.get(move.operation, history.NOTED))
+                self._write(row, history.EVENT_OF.get(move.operation, history.NOTED), move.figures)
                 if move.action:
                     self._tell(row.transactional_id, row, move.action, move.detail)
             return self._aged(row)
 
-    def _write(self, row: StateRow, event: str) -> None:
+    def _write(self, row: StateRow, event: str, figures: Mapping[str, Any] | None = None) -> None:
         """The row and its line; the event is that of a new one. The same as in `history.with_line`."""
         self._rows[row.transactional_id] = row
         if not self._history_batches:
             self._lines.pop(row.transactional_id, None)
             return
         lines = self._lines.get(row.transactional_id, ())
-        events = {line.row.decision: line.event for line in lines}
+        before = {line.row.decision: line for line in lines}.get(row.decision, HistoryLine(event, row))
         others = [line for line in lines if line.row.decision != row.decision]
-        written = HistoryLine(events.get(row.decision, event), row)
+        written = replace(before, row=row, figures=before.figures if figures is None else figures)
         kept = sorted([*others, written], key=lambda line: line.row.decision)
         more = event in {history.RESENT, *history.EVENT_OF.values()}
         if more and not row.decision % history.trim_step(self._history_batches):

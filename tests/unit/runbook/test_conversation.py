@@ -129,7 +129,7 @@ def test_every_symptom_is_shown_with_its_choices_and_can_be_left(seen: Picture) 
     symptom = Symptom(walk.noted("saw")[0]["symptom"])
     assert ABOUT[symptom].title in walk.said
     for choice in choices_of(symptom, seen):
-        assert f"  {choice.name}: {choice.title}\n      Kafka:    {choice.kafka}" in walk.said
+        assert f"  {choice.name}: {choice.title}\n      {choice.effects[0]}" in walk.said
     assert f"More: RUNBOOK.md#{symptom.value}" in walk.said
     assert walk.sides.calls == []
     assert walk.ending is (Ending.OUT_OF_REACH if symptom is Symptom.KAFKA_OUT_OF_REACH else Ending.LEFT)

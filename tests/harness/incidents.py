@@ -161,7 +161,7 @@ def other_cluster(scene: Scene) -> Incident:
     there.create_topic(scene.job.topic, partitions=3)
     _mirror(scene.job, there)
     moved = scene.job.on(there)
-    return Incident(job=moved, halt=moved.fail())
+    return Incident(job=moved, status_code=4, halt=moved.fail())
 
 
 @_incident

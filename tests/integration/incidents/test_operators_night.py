@@ -7,11 +7,14 @@ accepted what, and why.
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_CHECKED, EXIT_SETTLED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic
 from tests.harness.incidents import INCIDENTS, Incident
@@ -23,6 +26,10 @@ from tests.integration.incidents.conftest import Ask, MakeIncident
 ON_KAFKA = ("in_doubt", "database_behind", "topic_remade")
 #: The claim refuses the job by the name of the cluster, before anything halts it.
 REFUSED_BY_NAME = ("other_cluster",)
+#: Begins a remedy that can be pasted.
+COMMAND = "spark-2pc "
+#: Flags by which a person accepts a difference.
+DECIDING = frozenset({"--drop", "--accept-replay", "--accept-loss", "--open-transaction"})
 WAYS = {(way.incident, way.name): way for way in ways()}
 
 
@@ -45,6 +52,7 @@ def test_the_runbook_alone_ends_it(name: str, kind: str, make_incident: MakeInci
     """C5, D9: the answers that RUNBOOK.md tells, and one start of the job."""
     incident = make_incident(name, kind)
     remedies = see(incident, ask)
+    check_remedies(incident, remedies)
     paste_the_first(incident, remedies, ask)
     way = WAYS[incident.section, ""]
     values = values_of(incident)
@@ -57,14 +65,28 @@ def test_the_runbook_alone_ends_it(name: str, kind: str, make_incident: MakeInci
         check_accepted(incident, ask, incident.accepted)
 
 
+@pytest.mark.parametrize("name", ["in_doubt", "lost_row", pytest.param("prepared", marks=pytest.mark.slow)])
+def test_the_first_command_that_status_prints_settles_it(name: str, make_incident: MakeIncident, ask: Ask) -> None:
+    """D9: pasted into a shell as it stands, where no person has to decide anything."""
+    incident = make_incident(name, "reference")
+    command, *others = (remedy for remedy in see(incident, ask) if remedy.startswith(COMMAND))
+    assert others == []
+    for _ in range(2):
+        said = paste(incident.job, command)
+        assert said.code == EXIT_SETTLED, said
+    incident.start_again({})
+    incident.check_end()
+
+
 def see(incident: Incident, ask: Ask) -> list[str]:
-    """The job has stopped for this cause, and ``status`` says whether something is in doubt; what both print to do."""
-    if incident.halt is not None and incident.name not in REFUSED_BY_NAME:
-        assert incident.halt.cause == incident.cause
+    """The job has stopped for this cause, and ``status`` says whether something is in doubt; what is printed to do."""
     sink = status_of(incident, ask)
     assert sink["settled"] is (incident.status_code == 0)
-    printed = "" if incident.halt is None else incident.halt.text.partition("What settles it:\n")[2]
-    return sink["remedies"] or [line.strip() for line in printed.splitlines()]
+    remedies: list[str] = sink["remedies"]
+    if incident.halt is None or incident.name in REFUSED_BY_NAME:
+        return remedies
+    assert incident.halt.cause == incident.cause
+    return [line.strip() for line in incident.halt.text.partition("What settles it:\n")[2].splitlines()]
 
 
 def status_of(incident: Incident, ask: Ask) -> dict[str, Any]:
@@ -77,27 +99,34 @@ def status_of(incident: Incident, ask: Ask) -> dict[str, Any]:
     return found
 
 
+def check_remedies(incident: Incident, remedies: list[str]) -> None:
+    """The first decides nothing, and all name the same sink, batch, or range."""
+    assert not DECIDING.intersection(remedies[0].split()), remedies
+    for command in (shlex.split(remedy, comments=True) for remedy in remedies if remedy.startswith(COMMAND)):
+        given = dict(itertools.pairwise(command))
+        assert given["--transactional-id"] == incident.job.transactional_id
+        assert given.get("--batch", "N") in ("N", incident.words.get("N"))
+        assert given.get("--accept-loss", "none") in ("none", incident.words.get("FIRST..LAST"))
+
+
 def paste_the_first(incident: Incident, remedies: list[str], ask: Ask) -> None:
-    """What is printed first is the safest: where it is a command, it changes neither side, and what remains holds."""
-    if not remedies or not remedies[0].startswith("spark-2pc "):
+    """What is printed first is the safest: where it is a command, it changes neither side, and what was said holds."""
+    if not remedies[0].startswith(COMMAND):
         return
-    before = contents(incident)
+    before, shown = contents(incident), status_of(incident, ask)["remedies"]
     said = paste(incident.job, remedies[0])
-    assert "usage:" not in said.err, said
+    assert said.code in (EXIT_SETTLED, EXIT_IN_DOUBT, EXIT_NOT_CHECKED), said
     assert contents(incident) == before, said
-    shown = status_of(incident, ask)["remedies"]
-    assert not shown or shown == remedies
+    assert status_of(incident, ask)["remedies"] == shown
 
 
 def contents(incident: Incident) -> Any:
-    """All that a command could change: rows, committed records, the transaction, and the state row."""
+    """All that a command could change: rows, committed records, the transaction, and the state rows."""
     job = incident.job
     rows = sorted(job.sql(f"SELECT id, payload FROM {job.table}"))
-    records = sorted(
-        (record.partition, record.offset, record.key) for record in read_topic(job.broker.bootstrap, job.topic)
-    )
+    records = [(found.partition, found.offset, found.key) for found in read_topic(job.broker.bootstrap, job.topic)]
     state = job.sql("SELECT transactional_id, status, batch_id, generation FROM kafka_transaction_state")
-    return rows, records, job.describe(), sorted(state)
+    return rows, sorted(records), job.describe(), sorted(state)
 
 
 def check_questions(way: Way, said: Said) -> None:

@@ -25,10 +25,13 @@ with extra("verify"):
 
 _log = logging.getLogger(__name__)
 
-#: What librdkafka holds of records that were not asked for yet; what is fetched at once is a quarter of it.
-QUEUED_KBYTES_MAX: Final = 32_768
-_FETCH_BYTES: Final = 8 * 1024 * 1024
-_MESSAGES_MAX: Final = 20_000
+#: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
+_BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
+#: What librdkafka holds of records that were not asked for yet.
+QUEUED_KBYTES_MAX: Final = 8_192
+#: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
+_FETCH_BYTES: Final = 512 * 1024
+_MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
@@ -240,7 +243,7 @@ def _place(message: Message) -> tuple[str, int]:
 def _shown_id(topic_id: Any) -> str:
     """The id as Kafka's tools print it; '' where the broker has none."""
     empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
-    return "" if empty else str(topic_id)
+    return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
 
 def _reading(*, committed: bool) -> dict[str, Any]:
@@ -253,8 +256,8 @@ def _reading(*, committed: bool) -> dict[str, Any]:
         # Records that retention removes while they are read are an error, not a leap.
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
-        "queued.min.messages": 200_000,
+        "queued.min.messages": 50_000,
         "fetch.message.max.bytes": _FETCH_BYTES,
-        "fetch.max.bytes": 2 * _FETCH_BYTES,
+        "fetch.max.bytes": 4 * _FETCH_BYTES,
         "fetch.wait.max.ms": 100,
     }

@@ -1,9 +1,8 @@
-"""``spark-2pc status`` and ``recover``: show the sinks that are in doubt, and settle them."""
+"""``spark-2pc recover``: settle the sink that a crashed job left."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
@@ -12,7 +11,7 @@ from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.api import recover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +26,9 @@ _EXITS: Final = (
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of the program."""
-    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
-    _add_common(looking)
-    looking.add_argument("--transactional-id", help="one sink (default: every row of the state table)")
-    looking.set_defaults(run=_status)
-
     settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
-    _add_common(settling)
+    add_connection(settling)
+    add_database(settling)
     settling.add_argument("--transactional-id", required=True, help="the sink")
     add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch")
     choice = settling.add_mutually_exclusive_group()
@@ -54,16 +49,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     settling.set_defaults(run=_recover)
 
 
-def _add_common(command: argparse.ArgumentParser) -> None:
-    add_connection(command)
-    add_database(command)
-
-
-def _status(given: argparse.Namespace) -> CommandResult:
-    found = status(kafka=read_connection(given), **given_options(given))
-    return replace(_result(found.sinks), fields=found.as_json())
-
-
 def _recover(given: argparse.Namespace) -> CommandResult:
     try:
         report = recover(kafka=read_connection(given), **given_options(given))
@@ -71,24 +56,14 @@ def _recover(given: argparse.Namespace) -> CommandResult:
         # The error has the same words for people. A halt of the state table has no report: nothing was looked at.
         found = [] if error.report is None else [error.report]
         return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
-    return _result([report])
+    return CommandResult(exit_code=_exit_code(report), fields=_fields([report]), text=f"{report}\n")
 
 
-def _result(reports: Sequence[RecoveryReport]) -> CommandResult:
-    return CommandResult(exit_code=_exit_code(reports), fields=_fields(reports), text=_text(reports))
-
-
-def _exit_code(reports: Sequence[RecoveryReport]) -> int:
-    if not all(report.settled for report in reports):
+def _exit_code(report: RecoveryReport) -> int:
+    if not report.settled:
         return EXIT_IN_DOUBT
-    return EXIT_SETTLED if reports and all(report.known for report in reports) else EXIT_NOT_KNOWN
+    return EXIT_SETTLED if report.known else EXIT_NOT_KNOWN
 
 
 def _fields(reports: Sequence[RecoveryReport]) -> dict[str, Any]:
     return {"sinks": [report.as_json() for report in reports]}
-
-
-def _text(reports: Sequence[RecoveryReport]) -> str:
-    if not reports:
-        return "no state row: no sink has run against this database with a state table of this name\n"
-    return "".join(f"{report}\n" for report in reports)

@@ -29,13 +29,13 @@ from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.commit import commit_prepared
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line
+from spark_2pc_sink.recovery.diagnosis import OWED_REMEDIES, Diagnosis, history_line
 from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.recovery.state_row import shown, view_of
+from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -360,12 +360,6 @@ class Recovery:
             row=row,
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
-            reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
-            remedies=with_command(_OWED_REMEDIES, self._options) if owed else (),
+            reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
+            remedies=with_command(OWED_REMEDIES, self._options) if owed else (),
         )
-
-
-_OWED_REMEDIES = (
-    "start the job: it sends the Kafka half of the batch again",
-    f"{BARE_COMMAND} --drop: give up the Kafka half (its rows stay in the table)",
-)

@@ -10,7 +10,7 @@ from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options import RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.recover_command import recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
@@ -41,15 +41,23 @@ class BothSides:
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
+        timeout_s: each look takes no longer, whatever one side does.
         clock: waits.
         tables: the names of the state tables, as `recover` takes them.
     """
 
     def __init__(
-        self, *, kafka: Mapping[str, str | int], database: str, clock: Clock | None = None, **tables: str | int
+        self,
+        *,
+        kafka: Mapping[str, str | int],
+        database: str,
+        timeout_s: int = StatusOptions.timeout_s,
+        clock: Clock | None = None,
+        **tables: str | int,
     ) -> None:
         self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
         self._kafka = kafka
+        self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
@@ -58,7 +66,7 @@ class BothSides:
         Args:
             transactional_id: the sink; what holds up the readers of its topics is looked up too. None for all.
         """
-        found = status(transactional_id=transactional_id, **self._connections)
+        found = status(transactional_id=transactional_id, timeout_s=self._timeout_s, **self._connections)
         pictures = pictures_of(found, transactional_id)
         return tuple(map(self._with_readers, pictures)) if transactional_id is not None else pictures
 

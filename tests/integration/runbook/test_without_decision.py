@@ -39,7 +39,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         monkeypatch.setattr("sys.stdin", io.StringIO(way.stdin(values)))
         capsys.readouterr()
         (command,) = way.commands
-        code = cli.main(way.words(command, values))
+        code = cli.main([*way.words(command, values), "--timeout", "3"])
         said = capsys.readouterr().out
         assert f"({incident})" in said
         for question, answer in way.answers:

@@ -68,6 +68,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"how long a look at both sides may take, whatever one side does (default: {StatusOptions.timeout_s})",
     )
     parser.add_argument(
+        "--record-columns",
+        metavar="TEXT",
+        help="how a record becomes a row, where its value is not the row's JSON; as for spark-2pc verify",
+    )
+    parser.add_argument(
         "--protocol",
         type=Path,
         metavar="FILE",
@@ -79,7 +84,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(given: argparse.Namespace) -> CommandResult:
     connection = given_options(given)
     transactional_id = connection.pop("transactional_id", None)
-    sides = BothSides(kafka=read_connection(given), timeout_s=given.timeout, **connection)
+    sides = BothSides(
+        kafka=read_connection(given), timeout_s=given.timeout, record_columns=given.record_columns, **connection
+    )
     protocol = Protocol(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
     protocol.save(protocol)
     conversation = Conversation(sides, Terminal(), protocol, told=given.cause, automatic=given.yes)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
-from spark_2pc_sink.runbook.choice import Act, Choice
+from spark_2pc_sink.runbook.choice import REASON, Act, Choice
 from spark_2pc_sink.runbook.choices import choices_of
 from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
 from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom, symptom_of
@@ -182,7 +182,8 @@ class Conversation:
         self._say("What can be done, the safest first:")
         command = self._sides.recover_command(picture.transactional_id)
         for choice in offered:
-            named = {each.option: "…" for each in choice.inputs} | ({"reason": "…"} if choice.accepts else {})
+            named = {each.option: each.placeholder for each in choice.inputs}
+            named |= {"reason": REASON} if choice.accepts else {}
             pasted = choice.command(command, named)
             lines = [
                 *choice.effects,

@@ -42,6 +42,7 @@ class BothSides:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
         timeout_s: each look takes no longer, whatever one side does.
+        record_columns: how a record becomes a row, for `verify`; None where the value is the row's JSON.
         clock: waits.
         tables: the names of the state tables, as `recover` takes them.
     """
@@ -52,12 +53,14 @@ class BothSides:
         kafka: Mapping[str, str | int],
         database: str,
         timeout_s: int = StatusOptions.timeout_s,
+        record_columns: str | None = None,
         clock: Clock | None = None,
         **tables: str | int,
     ) -> None:
         self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
         self._kafka = kafka
         self._timeout_s = timeout_s
+        self._record_columns = record_columns
         self._clock = clock or SystemClock()
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
@@ -101,7 +104,12 @@ class BothSides:
             open_transaction: also the records of the open transaction.
         """
         try:
-            found = verify(transactional_id=transactional_id, open_transaction=open_transaction, **self._connections)
+            found = verify(
+                transactional_id=transactional_id,
+                open_transaction=open_transaction,
+                record_columns=self._record_columns,
+                **self._connections,
+            )
         except (DualWriteError, MissingExtraError) as error:
             # What was done before stands, whether or not it can be compared.
             return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")

@@ -80,12 +80,13 @@ def test_the_end_of_the_answers_changes_nothing_and_says_so(
 
 
 def test_connections_and_tables_reach_both_sides(command: Command) -> None:
-    assert command.run("--state-schema", "ours", "--timeout", "3") == 0
+    assert command.run("--state-schema", "ours", "--timeout", "3", "--record-columns", "id = key") == 0
     assert command.connections == {
         "kafka": {"bootstrap.servers": "h:9092"},
         "database": "postgresql://h/d",
         "state_schema": "ours",
         "timeout_s": 3,
+        "record_columns": "id = key",
     }
 
 

@@ -203,6 +203,11 @@ def test_what_is_named_wrongly_is_named_again() -> None:
     assert walk.ending is Ending.SETTLED
 
 
+def test_a_command_is_shown_with_what_is_to_be_named_in_it() -> None:
+    walk = Walk(FakeSides(halted(HaltCause.DATABASE_BEHIND)), "stop")
+    assert f"the same: {COMMAND} --adopt --accept-loss FIRST..LAST --reason TEXT" in walk.said
+
+
 def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
     sides = FakeSides(halted(HaltCause.DATABASE_BEHIND))
     sides.raises = [ConfigurationError(option="accept_loss", value="8", rule="it names two", remedy="name '8..9'")]

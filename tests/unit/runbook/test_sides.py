@@ -168,9 +168,14 @@ def test_waiting_is_by_the_clock() -> None:
 def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
     monkeypatch.setattr(sides_module, "verify", compared)
-    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=True)
+    found = BothSides(**CONNECTIONS, record_columns="id = key").compare("orders", open_transaction=True)
     assert found == Compared("different", str(compared.return_value))
-    assert compared.call_args.kwargs == {"transactional_id": "orders", "open_transaction": True, **CONNECTIONS}
+    assert compared.call_args.kwargs == {
+        "transactional_id": "orders",
+        "open_transaction": True,
+        "record_columns": "id = key",
+        **CONNECTIONS,
+    }
 
 
 @pytest.mark.parametrize(

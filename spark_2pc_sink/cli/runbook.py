@@ -84,6 +84,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(given: argparse.Namespace) -> CommandResult:
     connection = given_options(given)
     transactional_id = connection.pop("transactional_id", None)
+    if given.cause is not None and transactional_id is None:
+        raise ConfigurationError(
+            option="--cause",
+            value=given.cause.value,
+            rule="it is what the job of one sink says",
+            remedy="pass --transactional-id too",
+        )
     sides = BothSides(
         kafka=read_connection(given), timeout_s=given.timeout, record_columns=given.record_columns, **connection
     )

@@ -110,7 +110,7 @@ class Conversation:
         pictures = self._sides.look(transactional_id)
         if transactional_id is None:
             every, pictures = len(pictures), tuple(picture for picture in pictures if needs_care(picture))
-            self._say(f"{every} sinks, {len(pictures)} of them with something to look after")
+            self._say(f"{every} sink{'' if every == 1 else 's'}, {len(pictures)} with something to look after")
         if not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
         ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=Ending.SETTLED)
@@ -265,7 +265,8 @@ class Conversation:
             self._say(str(error))
             if not self._questions.take_over():
                 return
-            report = self._sides.recover(transactional_id, **keywords, take_over=True)
+            keywords["take_over"] = True
+            report = self._sides.recover(transactional_id, **keywords)
         self._told = None
         if choice.accepts:
             self._accepted.append(choice.accepts)

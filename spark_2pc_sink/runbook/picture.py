@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.transactions import HangingTransaction
 
+#: Stands for a transactional id where all sinks were asked for and none could be read.
+EVERY_SINK: Final = "every sink"
 #: A driver that no database session tells of may live when its row was touched later than this ago: the default of
 #: ``takeover_grace_s``, by which `recover` decides.
 MAY_LIVE_S: Final = 300

@@ -15,7 +15,7 @@ from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.recover_command import recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
 from spark_2pc_sink.runbook.readers import look_at_readers
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.verification.api import verify
@@ -139,7 +139,7 @@ def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Pict
         ),
     ]
     if not every and (transactional_id is not None or found.kafka_problem or found.database_problem):
-        every.append(Picture(transactional_id=transactional_id or "every sink"))
+        every.append(Picture(transactional_id=transactional_id or EVERY_SINK))
     return tuple(
         replace(picture, kafka_problem=found.kafka_problem, database_problem=found.database_problem)
         for picture in every

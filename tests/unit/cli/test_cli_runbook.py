@@ -102,6 +102,11 @@ def test_a_cause_that_there_is_not_is_refused(command: Command) -> None:
     assert command.run("--cause", "bad_luck") == 2
 
 
+def test_a_cause_is_that_of_one_sink(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run("--cause", "gap") == 2
+    assert "pass --transactional-id too" in capsys.readouterr().err
+
+
 def test_with_yes_nobody_is_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(_: str) -> str:
         raise AssertionError

@@ -74,7 +74,7 @@ class FakeSides:
         assert transactional_id == "orders"
         if keywords.pop("dry_run", False):
             return self.planned
-        self.calls.append(keywords)
+        self.calls.append(dict(keywords))
         error = self.raises.pop(0) if self.raises else None
         if error is not None:
             raise error
@@ -254,6 +254,7 @@ def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
         walk = Walk(sides, "settle", "yes", answer)
         assert "its driver lives" in walk.said
         assert walk.sides.calls == calls
+        assert [did["command"] for did in walk.noted("did")] == [f"{COMMAND} --take-over"] * (len(calls) - 1)
 
 
 def test_without_a_word_a_living_driver_goes_on() -> None:
@@ -376,7 +377,7 @@ def test_a_batch_at_work_needs_nobody() -> None:
 def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     well = replace(picture(), transactional_id="well")
     walk = Walk(FakeSides((well, in_doubt()), picture()), transactional_id=None, automatic=True)
-    assert "2 sinks, 1 of them with something to look after" in walk.said
+    assert "2 sinks, 1 with something to look after" in walk.said
     assert walk.sides.calls == [{}]
     assert walk.ending is Ending.SETTLED
 
@@ -389,6 +390,6 @@ def test_the_worst_ending_counts() -> None:
 
 def test_where_all_is_well_the_way_on_is_named() -> None:
     walk = Walk(FakeSides((picture(),)), transactional_id=None)
-    assert "0 of them" in walk.said
+    assert "1 sink, 0 with" in walk.said
     assert "spark-2pc runbook --transactional-id" in walk.said
     assert (walk.script.questions, walk.ending) == ([], Ending.SETTLED)

@@ -43,9 +43,12 @@ _HOMES: Final = {
     "status": "status",
     "recover": "sinks",
     "verify": "verify",
+    "history": "history",
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
+    "exporter": "exporter",
+    "dashboard": "dashboard",
     "runbook": "runbook",
 }
 

@@ -9,12 +9,13 @@ from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.reason import reason_for
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recovery.api import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_2pc_sink.recovery.report import RecoveryReport
 
@@ -23,6 +24,8 @@ _EXITS: Final = (
     "option; 3 something is in doubt (a job in mid-batch is, for a moment); 4 the state table has no row of the sink"
 )
 
+_DECISIONS: Final = {OperatorDecision.DROP: "--drop", OperatorDecision.ACCEPT_REPLAY: "--accept-replay"}
+
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of the program."""
@@ -30,7 +33,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_connection(settling)
     add_database(settling)
     settling.add_argument("--transactional-id", required=True, help="the sink")
-    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch")
+    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept-replay",
@@ -50,13 +53,26 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _recover(given: argparse.Namespace) -> CommandResult:
+    said = given_options(given)
+    if decided := _decided(said):
+        said["reason"] = reason_for(given, decided)
     try:
-        report = recover(kafka=read_connection(given), **given_options(given))
+        report = recover(kafka=read_connection(given), **said)
     except (HaltError, TakeOverRefusedError) as error:
         # The error has the same words for people. A halt of the state table has no report: nothing was looked at.
         found = [] if error.report is None else [error.report]
         return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
     return CommandResult(exit_code=_exit_code(report), fields=_fields([report]), text=f"{report}\n")
+
+
+def _decided(said: Mapping[str, Any]) -> str:
+    """The flag after which data may differ, so that there is a reason to be asked for; '' for none."""
+    if said.get("dry_run"):
+        return ""
+    if said["decision"] is not None:
+        return _DECISIONS[said["decision"]]
+    flags = {"accept_loss": "--accept-loss", "open_transaction": "--open-transaction"}
+    return next((flag for name, flag in flags.items() if name in said), "")
 
 
 def _exit_code(report: RecoveryReport) -> int:

@@ -13,7 +13,8 @@ from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOpti
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recipe.remedies import RECOVER, remedy
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
@@ -188,7 +189,9 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
             f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
             f"{row.age_s:.0f} s ago, so it may"
         )
-    take_over = f"{BARE_COMMAND} --take-over, or take_over=True: stop that driver, if it lives, and settle it now"
+    take_over = remedy(
+        f"{RECOVER} --take-over", "stops that driver, if it lives, and settles the sink now; in Python take_over=True"
+    )
     remedies = (
         "wait for the job, or stop it, and run the same command again",
         *found.remedies,

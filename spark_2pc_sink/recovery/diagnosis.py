@@ -12,6 +12,7 @@ from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.remedies import RECOVER, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -26,7 +27,7 @@ from spark_2pc_sink.recipe.resolve import (
 from spark_2pc_sink.recovery.control_marker import ask_the_log
 from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration
 from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
@@ -52,12 +53,12 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 #: What can be done about an owed batch.
 OWED_REMEDIES: Final = (
     "start the job: it sends the Kafka half of the batch again",
-    f"{BARE_COMMAND} --drop  # gives up the Kafka half: Kafka goes without the batch, its rows stay in the table",
+    drop(None),
 )
 #: What can be done where a recovery would settle it by itself.
 _SETTLING: Final = (
     "start the job: it does this before its first batch",
-    f"{BARE_COMMAND}  # does it now, without the job",
+    remedy(RECOVER, "does it now, without the job"),
 )
 #: The same where the driver lives: both of the others would stop it.
 _DRIVER_LIVES: Final = (

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, InDoubtError
+from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause, HaltError, InDoubtError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
@@ -186,12 +186,17 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Let every halt out of a block as `explain` has it."""
+        """Let every halt out of a block as `explain` has it, and complete the commands of other refusals."""
         try:
             yield
         except HaltError as error:
             if (explained := self.explain(error)) is not error:
                 raise explained from error
+            raise
+        except (ClaimRefusedError, InDoubtError) as error:
+            remedies = with_command(error.remedies, self._options)
+            if remedies != error.remedies:
+                raise replace(error, remedies=remedies) from error
             raise
 
     def explain(self, error: HaltError) -> HaltError:
@@ -316,7 +321,7 @@ class Recovery:
                 option="batch",
                 value=self._batch_id,
                 rule=f"it is the batch in doubt, which is {row.batch_id}",
-                remedy="look again (spark-2pc status), and decide about that one",
+                remedy="; ".join(with_command((_LOOK_AGAIN,), self._options)),
             )
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
@@ -363,3 +368,6 @@ class Recovery:
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
             remedies=with_command(OWED_REMEDIES, self._options) if owed else (),
         )
+
+
+_LOOK_AGAIN = "decide about that one, once you have seen it: spark-2pc status"

@@ -90,6 +90,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
     words += ["--history-batches", "5", "--adopt", "--open-transaction", "commit", "--batch", "7"]
+    words += ["--reason", "the night of the 5th"]
     assert cli.main(words) == 0
     assert calls == [
         {
@@ -99,6 +100,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "open_transaction": "commit",
             "batch": 7,
             "adopt": True,
+            "reason": "the night of the 5th",
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
             "state_schema": "ops",
@@ -114,7 +116,17 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
 
 def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
     """C5: ``--adopt --accept-loss 41..43``."""
-    words = ["recover", *SIDES, "--transactional-id", "orders", "--adopt", "--accept-loss", "41..43"]
+    words = [
+        "recover",
+        *SIDES,
+        "--transactional-id",
+        "orders",
+        "--adopt",
+        "--accept-loss",
+        "41..43",
+        "--reason",
+        "lost",
+    ]
     cli.main(words)
     assert (calls[0]["adopt"], calls[0]["accept_loss"]) == (True, "41..43")
 
@@ -143,7 +155,19 @@ def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsy
 
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """One object, with the sink in a list as in that of a status."""
-    cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json", "--take-over", "--accept-replay"])
+    cli.main(
+        [
+            "recover",
+            *SIDES,
+            "--transactional-id",
+            "orders",
+            "--json",
+            "--accept-replay",
+            "--reason",
+            "as it is",
+            "--take-over",
+        ]
+    )
     printed = read_output(capsys.readouterr().out)
     assert (printed["command"], printed["exit_code"], printed["error"]) == ("recover", 0, None)
     assert [sink["settled"] for sink in printed["sinks"]] == [True]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
+import yaml
 
 from jdbc_state import Actor
 from spark_2pc_sink.errors import HaltCause
@@ -54,6 +56,12 @@ def looks_of(name: str) -> list[Picture]:
     return [picture() if cause in TOLD_CAUSES else halted(cause), owed() if name in _REPLAYED else picture()]
 
 
+def alerts() -> list[dict[str, Any]]:
+    """The alert rules for Prometheus."""
+    rules = yaml.safe_load((PAGE.parent / "docker/prometheus/alerts.yml").read_text())
+    return [rule for group in rules["groups"] for rule in group["rules"]]
+
+
 @pytest.mark.parametrize("symptom", Symptom)
 def test_each_symptom_has_a_section_in_the_words_of_the_program(symptom: Symptom) -> None:
     about = ABOUT[symptom]
@@ -96,6 +104,14 @@ def test_the_options_of_a_start_have_the_values_of_the_incident(way: Way) -> Non
     assert options.keys() <= {"adopt", "accept_loss", "accept_replay", "reason"}
     assert options.get("accept_loss", "8..9") == "8..9"
     assert options.get("accept_replay", 7) == 7
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_each_alert_has_a_section_that_it_names(alert: dict[str, Any]) -> None:
+    """A section leads on: to a symptom, to what the error of a job says, or to what to do."""
+    name = alert["alert"]
+    assert alert["annotations"]["runbook"] == f"RUNBOOK.md#{name.lower()}"
+    assert re.search(rf"^### {name}\n\n\S", TEXT, re.MULTILINE)
 
 
 def test_each_command_is_for_an_incident() -> None:

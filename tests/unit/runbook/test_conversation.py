@@ -71,7 +71,7 @@ class FakeSides:
         return tuple(one for one in found if transactional_id in (None, one.transactional_id))
 
     def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
-        assert transactional_id == "orders"
+        assert transactional_id in {"orders", "other"}
         if keywords.pop("dry_run", False):
             return self.planned
         self.calls.append(dict(keywords))
@@ -85,7 +85,7 @@ class FakeSides:
         return [f"aborted {one.where}" for one in seen.readers.hanging]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        assert transactional_id == "orders"
+        assert transactional_id in {"orders", "other"}
         self.comparisons.append(open_transaction)
         return self.compared
 
@@ -380,6 +380,15 @@ def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     assert "2 sinks, 1 with something to look after" in walk.said
     assert walk.sides.calls == [{}]
     assert walk.ending is Ending.SETTLED
+
+
+def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
+    well, other = picture(), replace(in_doubt(), transactional_id="other")
+    sides = FakeSides((owed(), other), well, replace(well, transactional_id="other"))
+    sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
+    walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
+    assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
+    assert walk.ending is Ending.LEFT
 
 
 def test_the_worst_ending_counts() -> None:

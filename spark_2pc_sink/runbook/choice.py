@@ -25,7 +25,7 @@ class Act(Enum):
     COMPARE = "the runbook calls verify"
     ABORT_HANGING = "the runbook aborts the transactions that hang"
     LOOK_AGAIN = "the runbook waits a moment and looks again"
-    BY_HAND = "a person does it elsewhere"
+    BY_HAND = "you, outside of this command"
 
 
 @dataclass(frozen=True)

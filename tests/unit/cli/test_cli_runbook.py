@@ -16,8 +16,8 @@ from spark_2pc_sink.errors import HaltCause, KafkaTimeoutError
 from spark_2pc_sink.runbook.picture import Picture
 from spark_2pc_sink.runbook.questions import NoAnswerError
 from tests.harness.json_contract import read_output
+from tests.unit.runbook.fake_sides import FakeSides
 from tests.unit.runbook.pictures import halted, in_doubt, owed, picture
-from tests.unit.runbook.test_conversation import FakeSides
 
 WORDS = ["runbook", "--bootstrap-server", "h:9092", "--database", "postgresql://h/d"]
 

@@ -16,8 +16,8 @@ from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.symptoms import ABOUT, TOLD_CAUSES, Symptom
 from tests.harness.runbook_page import PAGE, Way, ways
+from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
-from tests.unit.runbook.test_conversation import FakeSides, Script
 
 TEXT = PAGE.read_text()
 WAYS = ways()

@@ -41,6 +41,9 @@ class Sides(Protocol):
     def abort_hanging(self, picture: Picture) -> list[str]:
         """End the transactions that hang in the topics of a sink; a line for each."""
 
+    def written_down(self, transactional_id: str) -> list[str]:
+        """What was done last to a sink, as the table of actions has it."""
+
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table."""
 
@@ -271,7 +274,8 @@ class Conversation:
         if choice.accepts:
             self._accepted.append(choice.accepts)
         command = choice.command(self._sides.recover_command(transactional_id), keywords)
-        self._did(str(report), choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
+        done = "\n".join([str(report), "In the history:", *self._sides.written_down(transactional_id)])
+        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
 
     def _did(self, text: str, **fields: Any) -> None:
         self._acted = True

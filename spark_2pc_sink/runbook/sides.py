@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.errors import DualWriteError
@@ -12,6 +12,7 @@ from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.history import history
 from spark_2pc_sink.recovery.recover_command import recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
@@ -20,6 +21,9 @@ from spark_2pc_sink.runbook.readers import look_at_readers
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
+
+#: So many lines of the table of actions are shown after an act: a claim, what it led to, and what was decided.
+WRITTEN_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,16 @@ class BothSides:
                 done = tool.abort(one.topic, one.partition, start_offset=one.start_offset)
                 lines.append(f"aborted the transaction at offset {done.start_offset} of {done.where}: {done.reason}")
         return lines
+
+    def written_down(self, transactional_id: str) -> list[str]:
+        """What was done last to a sink, as the table of actions has it; a line for each, the newest last."""
+        database = {name: given for name, given in self._connections.items() if name != "kafka"}
+        lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
+        return [
+            f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}"
+            + (f": {line['reason']}" if line["reason"] else "")
+            for line in lines
+        ]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as the newest claim of the job has noted them.

@@ -65,6 +65,9 @@ class FakeSides:
         self.aborted += 1
         return [f"aborted {one.where}" for one in seen.readers.hanging]
 
+    def written_down(self, transactional_id: str) -> list[str]:
+        return [f"commit of {transactional_id} by me on here"]
+
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         assert transactional_id in {"orders", "other"}
         self.comparisons.append(open_transaction)

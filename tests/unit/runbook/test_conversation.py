@@ -76,6 +76,7 @@ def test_what_is_confirmed_is_done_and_verified() -> None:
     assert walk.sides.comparisons == [False]
     assert walk.ending is Ending.SETTLED
     assert "  - would commit 5:1" in walk.said
+    assert "  In the history:\n  commit of orders by me on here" in walk.said
     assert "the same: 9 records" in walk.said
     assert [step.kind for step in walk.protocol.steps] == [
         *("saw", "answered", "answered", "did", "saw", "verified", "ended")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from spark_2pc_sink.options import CommonOptions, checks_keywords
 from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.verification.missing_files import checked_directory
 from spark_2pc_sink.verification.record_columns import parse_record_columns
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.request import Request
@@ -32,6 +33,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     last: int | None = None,
     batch: int | None = None,
     open_transaction: bool = False,
+    table_only: bool = False,
     write_missing: Path | str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     differences_max: int = 10,
@@ -59,7 +61,9 @@ def verify(  # noqa: D417 - the options are described where they are declared
             over value (jsonb), key (text), key_bytes (bytea), headers (jsonb), topic, partition and "offset".
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
         open_transaction: also compare the records of the open transaction with the table.
-        write_missing: a directory for files with what either side lacks.
+        table_only: leave the history out. For topics into which a person has put records back: they are of no batch
+            for ever.
+        write_missing: a directory for files with what either side lacks; new, or empty.
         progress: called with what is being done, how much of it is done, and how much there is.
         differences_max: of each kind so many differences are named; all are counted.
         wait_ms: how long a batch that the database has decided may take to become visible in Kafka.
@@ -84,7 +88,8 @@ def verify(  # noqa: D417 - the options are described where they are declared
         progress=progress or _unseen,
         differences_max=differences_max,
         wait_ms=wait_ms,
-        write_missing=None if write_missing is None else Path(write_missing),
+        table_only=table_only,
+        write_missing=None if write_missing is None else checked_directory(Path(write_missing)),
         shape={
             "table": table,
             "mode": mode,

@@ -93,7 +93,11 @@ def apply_page(
     if not parts:
         return "# What either side lacks\n\nNothing that could be written to a file.\n"
     head = f"# What either side lacks\n\nStop the job before you apply any of this. Run the commands in {directory}.\n"
-    end = f"## Afterwards\n\nCompare both sides once more:\n\n    {commands.verify}\n"
+    end = (
+        f"## Afterwards\n\nCompare both sides once more:\n\n    {commands.verify}\n\n"
+        "Records that you have sent are of no batch, and it says so (gap). This compares with the table alone:\n\n"
+        f"    {commands.verify} --table-only\n"
+    )
     return "\n".join([head, *parts, end])
 
 

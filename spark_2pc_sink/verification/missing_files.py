@@ -39,7 +39,8 @@ class MissingFiles:
         commands: what the commands on the page begin with.
 
     Raises:
-        ConfigurationError: the directory is not empty, or cannot be made.
+        ConfigurationError: see `checked_directory`.
+        OSError: it cannot be made.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class MissingFiles:
         topics: Sequence[str],
         commands: Commands,
     ) -> None:
-        _check_empty(directory)
-        self._directory = directory
+        self._directory = checked_directory(directory)
+        directory.mkdir(parents=True, exist_ok=True)
         self._table = table
         self._columns = tuple(columns)
         self._key = tuple(key)
@@ -151,16 +152,24 @@ def _copied(text: str | None) -> str:
     return _NULL if text is None else text.translate(_ESCAPES)
 
 
-def _check_empty(directory: Path) -> None:
-    remedy = "name a new directory"
+def checked_directory(directory: Path) -> Path:
+    """The directory, which is not there yet or is empty.
+
+    Raises:
+        ConfigurationError: it has files, or is none.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         empty = next(directory.iterdir(), None) is None
+    except FileNotFoundError:
+        return directory
     except OSError as error:
-        raise _refusal(directory, f"it cannot be made or read: {error.strerror}", remedy) from error
+        raise _refusal(directory, f"it is a directory that can be read: {error.strerror}") from error
     if not empty:
-        raise _refusal(directory, "the directory is empty: two comparisons must not be taken for one", remedy)
+        raise _refusal(directory, "the directory is empty: files of two comparisons must not be taken for one")
+    return directory
 
 
-def _refusal(directory: Path, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
+def _refusal(directory: Path, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="write_missing", value=str(directory), rule=rule, remedy="name a directory that is not there yet"
+    )

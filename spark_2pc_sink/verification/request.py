@@ -23,6 +23,7 @@ class Request:
         progress: told how far it is.
         differences_max: of each kind so many are named.
         wait_ms: how long a decided batch may take to become visible.
+        table_only: topics are compared with the table, and not with the history.
         write_missing: where files with what is lacking go; None for none.
         shape: the keywords of the target as they were given, for commands that repeat them.
     """
@@ -33,5 +34,6 @@ class Request:
     progress: Progress
     differences_max: int
     wait_ms: int
+    table_only: bool = False
     write_missing: Path | None = None
     shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)

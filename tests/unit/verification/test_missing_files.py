@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="it cannot be made or read"):
+    with pytest.raises(ConfigurationError, match="it is a directory that can be read"):
         files_in(tmp_path / "file")
 
 

@@ -58,7 +58,8 @@ def verify(  # noqa: D417 - the options are described where they are declared
         order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
         late_rows: as the sink's upsert_late_rows; None: as it has noted it.
         record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
-            over value (jsonb), key (text), key_bytes (bytea), headers (jsonb), topic, partition and "offset".
+            over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
+            partition and "offset".
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
         open_transaction: also compare the records of the open transaction with the table.
         table_only: leave the history out. For topics into which a person has put records back: they are of no batch

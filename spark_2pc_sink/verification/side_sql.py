@@ -25,6 +25,8 @@ RECORD_PARTS: Final = {
     "value": "jsonb",
     "key": "text",
     "key_bytes": "bytea",
+    "value_text": "text",
+    "value_bytes": "bytea",
     "headers": "jsonb",
     "topic": "text",
     "partition": "integer",

@@ -112,11 +112,11 @@ class RecordTexts:
         if self.plain:
             return value or b"null"
         values: dict[str, Any] = {
-            "key": None if key is None else key.decode(errors="replace"),
-            "key_bytes": None if key is None else f"\\x{key.hex()}",
-            "headers": [
-                [name, None if part is None else part.decode(errors="replace")] for name, part in headers or ()
-            ],
+            "key": _text(key),
+            "key_bytes": _hexadecimal(key),
+            "value_text": _text(value) if "value_text" in self._parts else None,
+            "value_bytes": _hexadecimal(value) if "value_bytes" in self._parts else None,
+            "headers": [[name, _text(part)] for name, part in headers or ()],
             "topic": topic,
             "partition": partition,
             "offset": offset,
@@ -126,6 +126,15 @@ class RecordTexts:
             return named
         # The value is JSON by itself, and goes in as it is.
         return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + (value or b"null") + b"}"
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="replace")
+
+
+def _hexadecimal(content: bytes | None) -> str | None:
+    """As PostgreSQL reads bytea."""
+    return None if content is None else f"\\x{content.hex()}"
 
 
 class StagingSession:
@@ -301,7 +310,7 @@ def _refused(sql: SideSql, error: psycopg2.Error) -> ConfigurationError | StateS
             option="record_columns" if sql.compared.given else "order_by",
             value=", ".join(sql.compared.given.values()) or sql.order_by,
             rule=f"PostgreSQL takes its expressions, and here it says: {text}",
-            remedy='they see value, key, key_bytes, headers, topic, partition and "offset" of a record; order_by sees '
-            "the columns that are compared",
+            remedy='they see value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of '
+            "a record; order_by sees the columns that are compared",
         )
     return StateStoreError(operation="verify", detail=text, sqlstate=error.pgcode or "", retriable=False)

@@ -210,7 +210,7 @@ def _why_in_doubt(reader: TopicReader, claim: Claim, row: StateRow | None, held:
     if row is not None and row.status == OWED:
         return "Kafka lacks it, and the job sends it again: see spark-2pc status"
     first = min(((at, bounds[0]) for at, bounds in claim.ranges.items()), default=None)
-    if not held and first is not None and next(reader.pick([first]), None) is not None:
+    if not held and first is not None and next(reader.pick([first], committed=True), None) is not None:
         return ""
     return "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
 

@@ -111,13 +111,13 @@ class TopicReader:
             consumer.close()
 
     def pick(
-        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = True
+        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
     ) -> Iterator[tuple[TopicPartition, Message]]:
         """Single records; one that is not there (any more) is passed over.
 
         Args:
             wanted: partition and offset of each, those of one partition together and ascending.
-            committed: as for `read`.
+            committed: only those that a reader of committed records sees.
         """
         consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
         place: TopicPartition | None = None

@@ -100,12 +100,13 @@ class ClaimRefusedError(DualWriteError):
     what: str
     expected: str
     found: str
-    remedy: str
+    remedies: tuple[str, ...]
 
     def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
             f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}, not to "
-            f"{self.expected!r}; nothing was changed. {self.remedy}"
+            f"{self.expected!r}; nothing was changed.\nWhat settles it:{steps}"
         )
 
 

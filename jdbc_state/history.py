@@ -9,6 +9,9 @@ A row is lost where a person deletes it, or restores one table of two. Counter-e
 driver is killed between the decision and EndTxn, the row is deleted, and an adopting driver aborts the transaction
 that no row names and writes the batch a second time into a table that has it.
 
+A line also has the figures of its batch, as times of its steps, which are for people and programs that watch: no row
+has them, and nothing is decided by them. They come with the note that the batch is done, and need no statement more.
+
 The history is kept short by its key: a line in so many removes those beyond the bound, as one range.
 """
 
@@ -17,10 +20,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import CTE, ColumnElement, Select, delete, func, literal, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
-from jdbc_state.schema import StateTables
+from jdbc_state.schema import FIGURES, StateTables
 
 Returning = ReturningInsert[Any] | ReturningUpdate[Any] | ReturningDelete[Any]
 
@@ -55,7 +58,12 @@ def trim_step(keep: int) -> int:
 
 
 def with_line(
-    row: CTE, tables: StateTables, *, event: str | ColumnElement[Any], keep: int | None = None
+    row: CTE,
+    tables: StateTables,
+    *,
+    event: str | ColumnElement[Any],
+    keep: int | None = None,
+    figures: ColumnElement[Any] | None = None,
 ) -> Select[Any]:
     """A statement that reads a changed row, and also writes its line; where there is no row it writes none.
 
@@ -64,15 +72,18 @@ def with_line(
         tables: of the store.
         event: of a new line; that of a line that is there stays.
         keep: lines to be kept; None to trim nothing.
+        figures: of the line; those of a line that is there stay with None.
     """
     history = tables.history
     names = [column.name for column in tables.state.columns]
     event = literal(event) if isinstance(event, str) else event
-    added = insert(history).from_select([*names, "event"], select(*(row.c[name] for name in names), event))
+    values = {name: row.c[name] for name in names} | ({} if figures is None else {FIGURES: figures})
+    # Without the defaults of the other columns: a history that lacks the figures has none of those.
+    added = insert(history).from_select([*values, "event"], select(*values.values(), event), include_defaults=False)
     key = set(history.primary_key.columns.keys())
     noted = added.on_conflict_do_update(
         index_elements=list(history.primary_key.columns),
-        set_={name: added.excluded[name] for name in names if name not in key},
+        set_={name: added.excluded[name] for name in values if name not in key},
     )
     written = select(row).add_cte(noted.cte("noted"))
     if keep is None:
@@ -93,11 +104,18 @@ def without_lines(row: CTE, tables: StateTables) -> Select[Any]:
     return select(row).add_cte(delete(history).where(mine).cte("forgotten"))
 
 
+def newest_lines(tables: StateTables, *, last: int) -> Select[Any]:
+    """The lines of all sinks that were changed last, the newest first, without their figures."""
+    history = tables.history
+    changed_at = func.greatest(history.c.claimed_at, history.c.decided_at, history.c.settled_at)
+    return select(*_copied(tables), changed_at.label("changed_at")).order_by(changed_at.desc()).limit(last)
+
+
 def newest_line(tables: StateTables, transactional_id: str, *, last: int = 1) -> Select[Any]:
-    """The newest lines of one sink, the newest first."""
+    """The newest lines of one sink, the newest first, without their figures."""
     history = tables.history
     return (
-        select(history)
+        select(*_copied(tables))
         .where(history.c.transactional_id == transactional_id)
         .order_by(history.c.decision.desc())
         .limit(last)
@@ -110,4 +128,15 @@ def lost_lines(tables: StateTables) -> Select[Any]:
     row = select(state.c.transactional_id).where(state.c.transactional_id == history.c.transactional_id)
     others = history.alias()
     newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
-    return select(history).where(~row.exists(), history.c.decision == newest.scalar_subquery())
+    return select(*_copied(tables)).where(~row.exists(), history.c.decision == newest.scalar_subquery())
+
+
+def figures_of(tables: StateTables) -> ColumnElement[Any]:
+    """The figures of a line; none where the history lacks the column, which no job of this version has seen yet."""
+    line = func.to_jsonb(tables.history.table_valued())
+    return func.coalesce(line.op("->")(FIGURES), func.jsonb_build_object(), type_=JSONB).label(FIGURES)
+
+
+def _copied(tables: StateTables) -> list[ColumnElement[Any]]:
+    """The columns that a history of version 2 always has."""
+    return [column for column in tables.history.columns if column.name != FIGURES]

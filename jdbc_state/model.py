@@ -137,10 +137,12 @@ class HistoryLine:
     Attributes:
         event: what wrote it, one of `jdbc_state.history.EVENTS`.
         row: the row as that left it, with what became of its batch since.
+        figures: of its batch, by names of the writer's own; empty where it noted none.
     """
 
     event: str
     row: StateRow
+    figures: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +207,27 @@ class AcceptedLoss:
         }
 
 
+_RECOVER_THERE = "connect to the cluster that the state row names, and recover the sink there first"
+_SET_BY_HAND = (
+    "if that cluster is gone for good: see whether the topic here has the batch's records, and set the row's status in "
+    f"the database to '{DONE}' where it has them or is to go without, to '{OWED}' where they are to be sent; then "
+    "adopt the row"
+)
+_ADOPT_CLUSTER = (
+    "spark-2pc recover --adopt  # where this cluster has replaced that one for good: the row forgets what it says of "
+    "Kafka, and takes the id over as it is here; or adopt=True on the sink, for one start"
+)
+_ADOPT_QUERY = (
+    "if this query takes the other one's place for good (a new checkpoint): adopt=True on the sink, for one start. A "
+    "new checkpoint reads its source from where startingOffsets or the like says, from the start for files: what was "
+    "written before is then written again, to both sides. Begin behind it, or empty topic and table first"
+)
+_COMPARE = (
+    "spark-2pc verify  # changes nothing: compare both sides: which records Kafka has, and which of their rows the "
+    "table lacks"
+)
+
+
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
     """Why this claimant may not take ``row`` over, or None when it may.
 
@@ -212,24 +235,22 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
     """
     other_cluster = row.cluster_id not in (None, cluster_id)
     other_query = query_id is not None and row.query_id not in (None, query_id)
+    if other_cluster and row.status == DECIDED:
+        # Adopting would forget a decision.
+        return ClaimRefusedError(
+            transactional_id=row.transactional_id,
+            what=f"a decided batch {row.batch_id} that is not settled in Kafka cluster",
+            expected=cluster_id,
+            found=str(row.cluster_id),
+            remedies=(_RECOVER_THERE, _SET_BY_HAND),
+        )
     if other_cluster and not adopt:
         return ClaimRefusedError(
             transactional_id=row.transactional_id,
             what="Kafka cluster",
             expected=cluster_id,
             found=str(row.cluster_id),
-            remedy="Connect to the cluster that the state row names, or, when it was replaced by this one for good, "
-            "adopt the row (adopt=True, or spark-2pc recover --adopt): what it says of Kafka is then forgotten",
-        )
-    if other_cluster and row.status == DECIDED:
-        return ClaimRefusedError(
-            transactional_id=row.transactional_id,
-            what=f"a decided batch {row.batch_id} that is not settled in Kafka cluster",
-            expected=cluster_id,
-            found=str(row.cluster_id),
-            remedy="Run spark-2pc recover against that cluster first. When it is gone for good, look whether the "
-            f"topic here has the batch's records, and set the row's status in the database: '{DONE}' where it has them "
-            f"or is to go without, '{OWED}' where they are to be sent; then adopt the row",
+            remedies=("connect to the cluster that the state row names", _ADOPT_CLUSTER),
         )
     if other_query and not adopt:
         return ClaimRefusedError(
@@ -237,10 +258,7 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
             what="query",
             expected=str(query_id),
             found=str(row.query_id),
-            remedy="Give each sink a transactional id of its own. When this query takes that one's place for good (a "
-            "new checkpoint), adopt the row once: adopt=True on the sink. But a new checkpoint reads its source from "
-            "where startingOffsets or the like says, from the start for files: what was written before is then written "
-            "again, to both sides. Begin behind it, or empty topic and table first",
+            remedies=("give each sink a transactional id of its own", _ADOPT_QUERY),
         )
     return None
 
@@ -277,7 +295,7 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
         reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
         "(a failover to a standby that lacked them, or a restored backup)",
         remedies=(
-            "compare both sides: which records Kafka has, and which of their rows the table lacks",
+            _COMPARE,
             "restore the newest backup, or the newest standby",
             "to go on without what is lost, start the job again: it names the batches, and how they are passed over",
         ),
@@ -296,6 +314,7 @@ class Move:
         expected: must be its ``prepared_transaction_state``; None for any.
         action: of the line that tells it, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
         detail: of that line.
+        figures: of the batch, for its line in the history; None to leave those that are there.
     """
 
     operation: str
@@ -305,6 +324,7 @@ class Move:
     expected: str | None = None
     action: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] | None = None
 
     def refused_by(self, row: StateRow | None) -> StateRow:
         """Tell apart why the move met no row that it fits.

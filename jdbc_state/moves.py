@@ -26,6 +26,8 @@ _INITIALIZE = "mark_initialized"
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
 #: Of those that a line of the actions tells, too.
 _ACTION, _DETAIL = "of_action", "of_detail"
+#: Of those that have figures for the history.
+_FIGURES = "of_figures"
 
 
 class Moves:
@@ -42,6 +44,8 @@ class Moves:
         self._actions = actions
         self._state = tables.state
         self._keep = keep
+        #: Whether the history has the column; False until somebody has looked.
+        self.figures_there = False
         self._made: dict[tuple[str, ...], Executable] = {}
 
     def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
@@ -52,12 +56,14 @@ class Moves:
             parameters[_EXPECTED] = move.expected
         if move.action and self._keep:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
+        if move.figures is not None and self._keep and self.figures_there:
+            parameters[_FIGURES] = dict(move.figures)
         key = (move.operation, *parameters)
         if key not in self._made:
-            self._made[key] = self._make(move)
+            self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
 
-    def _make(self, move: Move) -> Executable:
+    def _make(self, move: Move, *, with_figures: bool) -> Executable:
         state, operation = self._state, move.operation
         new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
         fits = [
@@ -73,7 +79,8 @@ class Moves:
             return moved
         keep = self._keep if operation in EVENT_OF else None
         row = moved.cte("changed")
-        statement = with_line(row, self._tables, event=self._event(operation), keep=keep)
+        figures = bindparam(_FIGURES, type_=JSONB) if with_figures else None
+        statement = with_line(row, self._tables, event=self._event(operation), keep=keep, figures=figures)
         if not move.action:
             return statement
         action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)

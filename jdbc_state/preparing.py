@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
 
 from jdbc_state.errors import StateStoreError
-from jdbc_state.schema import StateTables, grant, quoted, sql_of
+from jdbc_state.schema import FIGURES, StateTables, grant, quoted, sql_of
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.versions import find_table, migrate_command, refusal
@@ -50,7 +50,20 @@ class SchemaReport:
     lines: tuple[str, ...]
 
 
-def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> bool:
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` leaves.
+
+    Attributes:
+        history: whether there is a history, wanted or not.
+        figures: whether it has the column for the figures of a batch.
+    """
+
+    history: bool
+    figures: bool
+
+
+def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> Prepared:
     """Make schema and tables unless they are there, and bring a state table of our own to this version.
 
     A role that may not create anything can use tables that are there: nothing is created that exists.
@@ -59,9 +72,6 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> b
         connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
         settings: the names.
         where: the database, as in a URL.
-
-    Returns:
-        Whether there is a history, wanted or not.
 
     Raises:
         StateStoreError: a table of that name is not ours, or of a version that this role cannot change.
@@ -79,7 +89,10 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> b
             _add_columns(connection, tables)
         elif found is not None and (refused := refusal(found, tables, settings, where=where)) is not None:
             raise refused
-    return find_table(connection, tables, tables.history) is not None
+        elif found is not None and found.later and found.owned:
+            _add_figures(connection, tables)
+    history = find_table(connection, tables, tables.history)
+    return Prepared(history=history is not None, figures=history is not None and not history.later)
 
 
 def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> list[str]:
@@ -108,10 +121,13 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
             detail="it does not exist. The first start of a job makes it, or what spark-2pc state ddl prints",
         )
     done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
-    others = [table for table in tables.wanted(settings) if table is not tables.state]
-    missing = [table for table in others if find_table(connection, tables, table) is None]
+    others = {table: find_table(connection, tables, table) for table in tables.wanted(settings)[1:]}
     prepare(connection, settings, where=where)
-    done += [f"made {quoted(table)}" for table in missing]
+    for table, found in others.items():
+        if found is None:
+            done.append(f"made {quoted(table)}")
+        elif found.later and found.owned:
+            done.append(f"added column {', '.join(found.later)} to {quoted(table)}")
     for table in others:
         done += _grant_as_state(connection, tables, table)
     return done
@@ -142,6 +158,9 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
         refused = refusal(one, tables, settings, where=where)
         version = "no version of this package's" if one.version is None else f"version {one.version}"
         lines.append(f"{one.name}: {version}, owned by {one.owner}{'' if refused is None else f': {refused.detail}'}")
+        if one.later:
+            without = f"{one.name} lacks column {', '.join(one.later)}: batches have no times in it, and work"
+            lines.append(f"{without}. To add it: {migrate_command(settings, role=one.owner, where=where)}")
         lacks = _lacking(connection, table, tables.privileges(table), name)
         if lacks:
             lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {grant(table, lacks, name)}")
@@ -164,6 +183,14 @@ def _add_columns(connection: Connection, tables: StateTables) -> None:
     connection.exec_driver_sql(
         f"ALTER TABLE {state} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
         "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(tables.state))
+    )
+
+
+def _add_figures(connection: Connection, tables: StateTables) -> None:
+    """Within version 2. Nothing is rewritten either."""
+    history = quoted(tables.history)
+    connection.exec_driver_sql(
+        f"ALTER TABLE {history} ADD COLUMN IF NOT EXISTS {FIGURES} jsonb NOT NULL DEFAULT '{{}}'"
     )
 
 

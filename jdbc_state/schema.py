@@ -49,6 +49,8 @@ TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 VERSION = 2
 #: How a table says its version, in its comment.
 MARK = "spark_2pc_sink state, version "
+#: The column of the history that came later, within version 2: a driver that lacks it writes its lines without.
+FIGURES = "figures"
 #: What a driver needs on each table. An operator who only looks needs SELECT.
 STATE_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
 HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
@@ -91,6 +93,7 @@ class StateTables:
             metadata,
             *_row_columns(),
             Column("event", Text, nullable=False),
+            Column(FIGURES, JSONB, nullable=False, server_default=text("'{}'")),
             PrimaryKeyConstraint("transactional_id", "decision"),
             comment=f"{MARK}{VERSION}",
         )

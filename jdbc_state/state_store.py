@@ -148,11 +148,11 @@ class StateStore(ABC):
         """Every row by transactional id, in the same way."""
 
     @abstractmethod
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, the newest first, in the same way; none where no history is kept.
+    def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
+        """The newest lines of the history, the newest first, in the same way; none where no history is kept.
 
         Args:
-            transactional_id: the sink.
+            transactional_id: one sink, whose lines come by their number; None for all, by their last change.
             last: at most so many.
         """
 
@@ -219,6 +219,7 @@ class StateStore(ABC):
         *,
         action: str = "",
         detail: Mapping[str, Any] | None = None,
+        figures: Mapping[str, Any] | None = None,
     ) -> StateRow:
         """Note that Kafka committed the row's transaction; BEFORE the next transaction begins.
 
@@ -228,9 +229,11 @@ class StateStore(ABC):
             settled: the pair that Kafka shows.
             action: of the line that tells it, where a recovery settles what was left; '' for a batch that goes its way.
             detail: of that line.
+            figures: of the batch, for its line in the history: values that JSON has, by names of the writer's own.
         """
-        values = {"settled": settled}
-        return self._move(Move("mark_done", transactional_id, generation, values, action=action, detail=detail or {}))
+        values, told = {"settled": settled}, detail or {}
+        done = Move("mark_done", transactional_id, generation, values, action=action, detail=told, figures=figures)
+        return self._move(done)
 
     def mark_owed(self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None) -> StateRow:
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""

@@ -15,12 +15,12 @@ from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
-from jdbc_state.history import lost_lines, newest_line
+from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
 from jdbc_state.model import HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
-from jdbc_state.schema import StateTables, quoted
+from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sessions import (
     Liveness,
     Session,
@@ -75,7 +75,8 @@ class SqlStateStore(StateStore):
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
         with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-            self._history_there = prepare(connection, self._settings, where=self.database.label)
+            prepared = prepare(connection, self._settings, where=self.database.label)
+        self._history_there, self._moves.figures_there = prepared.history, prepared.figures
 
     def migrate(self) -> list[str]:
         """Bring tables of an earlier version to this one, with the role of their owner; what was done.
@@ -122,11 +123,18 @@ class SqlStateStore(StateStore):
         """Every row, without a claim and without waiting for anyone."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, without waiting for anyone."""
-        lines = newest_line(self._tables, transactional_id, last=last).subquery()
-        found = self._answers(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision.desc()))
-        return [HistoryLine(answer.event, row_of(answer)) for answer in found]
+    def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
+        """The newest lines of the history of one sink, or of all, without waiting for anyone."""
+        if transactional_id is None:
+            newest = newest_lines(self._tables, last=last)
+            order = "changed_at"
+        else:
+            newest = newest_line(self._tables, transactional_id, last=last)
+            order = "decision"
+        lines = newest.add_columns(figures_of(self._tables)).subquery()
+        columns = (lines.c.event, lines.c[FIGURES], *row_columns(lines))
+        found = self._answers(select(*columns).order_by(lines.c[order].desc()))
+        return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
 
     def read_lost(self) -> list[StateRow]:
         """The newest line of each sink whose row is gone, without waiting for anyone."""

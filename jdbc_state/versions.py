@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, text
 
 from jdbc_state.errors import StateStoreError
-from jdbc_state.schema import MARK, VERSION, StateTables, quoted
+from jdbc_state.schema import FIGURES, MARK, VERSION, StateTables, quoted
 from jdbc_state.settings import StoreSettings
 
 #: The columns of the state table that version 2 has added.
@@ -46,6 +46,7 @@ class FoundTable:
         owner: the role that owns it.
         owned: whether the connected role may do what its owner may.
         lacks: what it lacks of version 2, in words; '' for nothing.
+        later: columns that it does without, as they came within version 2.
     """
 
     name: str
@@ -53,6 +54,7 @@ class FoundTable:
     owner: str
     owned: bool
     lacks: str
+    later: tuple[str, ...] = ()
 
 
 def find_table(connection: Connection, tables: StateTables, table: Table) -> FoundTable | None:
@@ -62,7 +64,9 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
     if about is None:
         return None
     columns = connection.execute(_COLUMNS, {"table": name}).all()
-    missing = [column.name for column in table.columns if column.name not in {found for found, _ in columns}]
+    there = {found for found, _ in columns}
+    absent = [column.name for column in table.columns if column.name not in there]
+    missing, later = [name for name in absent if name != FIGURES], tuple(name for name in absent if name == FIGURES)
     key = sorted(found for found, in_key in columns if in_key)
     wanted_key = sorted(column.name for column in table.primary_key.columns)
     lacks = f"columns {', '.join(missing)}" if missing else ""
@@ -74,7 +78,7 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
         version = max(VERSION, int(said[1])) if said else VERSION
     elif _is_version_1(tables, table, missing, key):
         version = 1
-    return FoundTable(name=name, version=version, owner=about.owner, owned=about.owned, lacks=lacks)
+    return FoundTable(name=name, version=version, owner=about.owner, owned=about.owned, lacks=lacks, later=later)
 
 
 def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: list[str]) -> bool:

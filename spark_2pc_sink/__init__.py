@@ -52,6 +52,8 @@ RecoveryReport   provisional the result of `recover`, and of `status` for each s
 StatusReport     provisional the result of `status`
 verify           provisional compares what readers of both sides see, and changes nothing
 VerifyReport     provisional the result of it
+history          provisional lists batches, and who did what to a sink, when and why
+HistoryReport    provisional its result
 OperatorDecision provisional the answer of a person to a `HaltError`
 __version__      stable      of this package
 ================ =========== =====================================================================================
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import PreparedTxnState
     from spark_2pc_sink.options import OperatorDecision
     from spark_2pc_sink.recovery.api import recover, status
+    from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.sink.report import BatchReport
@@ -80,12 +83,14 @@ __all__ = [
     "DualWriteSink",
     "HaltCause",
     "HaltError",
+    "HistoryReport",
     "OperatorDecision",
     "PreparedTxnState",
     "RecoveryReport",
     "StatusReport",
     "VerifyReport",
     "__version__",
+    "history",
     "recover",
     "status",
     "verify",
@@ -104,6 +109,8 @@ _HOMES = {
     "RecoveryReport": "recovery.report",
     "StatusReport": "recovery.status",
     "recover": "recovery.api",
+    "history": "recovery.history",
+    "HistoryReport": "recovery.history",
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "DualWriteSink": "sink.sink",

@@ -324,9 +324,14 @@ class InDoubtError(DualWriteError):
     transactional_id: str
     prepared: str
     detail: str
+    remedies: tuple[str, ...] = (
+        "start the job: it completes the transaction",
+        "spark-2pc recover  # completes it in Kafka, as the database has decided",
+    )
 
     def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
             f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
-            f"completed in Kafka: {self.detail}. Nothing is lost: the next start, or `spark-2pc recover`, completes it"
+            f"completed in Kafka: {self.detail}. Nothing is lost.\nWhat settles it:{steps}"
         )

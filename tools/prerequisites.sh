@@ -1,5 +1,5 @@
 #!/bin/bash
-# prerequisites.sh [--optional] python|java|maven|pgbouncer...: makes sure that the named programs are there.
+# prerequisites.sh [--optional] python|java|maven|pgbouncer|chromium|promtool...: makes sure that the named programs are there.
 # What is missing is installed where root and apt are at hand; else one line says what to install. With --optional,
 # that is no failure: some tests are skipped without.
 set -euo pipefail
@@ -33,6 +33,10 @@ have_maven() { command -v mvn >/dev/null; }
 
 have_pgbouncer() { PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null; }
 
+have_chromium() { command -v chromium >/dev/null; }
+
+have_promtool() { command -v promtool >/dev/null; }
+
 apt() { # apt COMMAND...: apt-get without a word, unless it fails
     DEBIAN_FRONTEND=noninteractive apt-get "$@" >>"$log" 2>&1 || {
         tail -n 20 "$log" >&2
@@ -46,12 +50,16 @@ declare -A what=(
     [java]="Java $java_version_min or later (Spark and the Kafka broker under test run on it)"
     [maven]="Maven (it fetches the Kafka broker under test)"
     [pgbouncer]="PgBouncer (some tests reach PostgreSQL through it)"
+    [chromium]="Chromium (tests of the dashboard use it as a person does)"
+    [promtool]="promtool (it tests the alert rules)"
 )
 declare -A packages=(
     [python]="python3 python3-venv"
     [java]="openjdk-$java_version_min-jre-headless"
     [maven]="maven"
     [pgbouncer]="pgbouncer"
+    [chromium]="chromium"
+    [promtool]="prometheus"
 )
 
 missing=()

@@ -40,12 +40,16 @@ if TYPE_CHECKING:
 #: The module of each command. Only that of the command at hand is loaded: the coordinator is ready in a fraction of a
 #: second, and needs neither SQLAlchemy nor Arrow.
 _HOMES: Final = {
-    "status": "sinks",
+    "status": "status",
     "recover": "sinks",
     "verify": "verify",
+    "history": "history",
     "state": "state",
     "transactions": "transactions",
     "coordinator": "coordinator",
+    "exporter": "exporter",
+    "dashboard": "dashboard",
+    "runbook": "runbook",
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from spark_2pc_sink.cli.listening import host_and_port
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.reference.command import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
@@ -45,14 +45,5 @@ def _run(given: argparse.Namespace) -> CommandResult:
     values.update(parse_assignments(given.set))
     if given.listen is not None:
         values["listeners"] = f"PLAINTEXT://{given.listen}"
-    metrics = None if given.metrics is None else _address(given.metrics)
+    metrics = None if given.metrics is None else host_and_port(given.metrics, option="--metrics")
     return CommandResult(exit_code=serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics))
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigurationError(
-            option="--metrics", value=text, rule="it is HOST:PORT", remedy="pass for example 127.0.0.1:9404"
-        )
-    return host, int(port)

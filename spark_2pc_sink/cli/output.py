@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.resources import files
@@ -80,6 +80,15 @@ def error_fields(error: BaseException) -> dict[str, Any]:
         "cause": cause.value if isinstance(cause, Enum) else None,
         "remedies": list(getattr(error, "remedies", [remedy] if remedy else [])),
     }
+
+
+def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table as Kafka's tool prints it: columns of one width, a tab behind each; None for what is not there."""
+    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(headers))]
+    return "".join(
+        "\t".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
+    )
 
 
 def json_schema() -> str:

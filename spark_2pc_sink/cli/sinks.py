@@ -1,21 +1,21 @@
-"""``spark-2pc status`` and ``recover``: show the sinks that are in doubt, and settle them."""
+"""``spark-2pc recover``: settle the sink that a crashed job left."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.reason import reason_for
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.api import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spark_2pc_sink.recovery.report import RecoveryReport
 
@@ -24,18 +24,16 @@ _EXITS: Final = (
     "option; 3 something is in doubt (a job in mid-batch is, for a moment); 4 the state table has no row of the sink"
 )
 
+_DECISIONS: Final = {OperatorDecision.DROP: "--drop", OperatorDecision.ACCEPT_REPLAY: "--accept-replay"}
+
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of the program."""
-    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
-    _add_common(looking)
-    looking.add_argument("--transactional-id", help="one sink (default: every row of the state table)")
-    looking.set_defaults(run=_status)
-
     settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
-    _add_common(settling)
+    add_connection(settling)
+    add_database(settling)
     settling.add_argument("--transactional-id", required=True, help="the sink")
-    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch")
+    add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept-replay",
@@ -54,41 +52,34 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     settling.set_defaults(run=_recover)
 
 
-def _add_common(command: argparse.ArgumentParser) -> None:
-    add_connection(command)
-    add_database(command)
-
-
-def _status(given: argparse.Namespace) -> CommandResult:
-    found = status(kafka=read_connection(given), **given_options(given))
-    return replace(_result(found.sinks), fields=found.as_json())
-
-
 def _recover(given: argparse.Namespace) -> CommandResult:
+    said = given_options(given)
+    if decided := _decided(said):
+        said["reason"] = reason_for(given, decided)
     try:
-        report = recover(kafka=read_connection(given), **given_options(given))
+        report = recover(kafka=read_connection(given), **said)
     except (HaltError, TakeOverRefusedError) as error:
         # The error has the same words for people. A halt of the state table has no report: nothing was looked at.
         found = [] if error.report is None else [error.report]
         return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
-    return _result([report])
+    return CommandResult(exit_code=_exit_code(report), fields=_fields([report]), text=f"{report}\n")
 
 
-def _result(reports: Sequence[RecoveryReport]) -> CommandResult:
-    return CommandResult(exit_code=_exit_code(reports), fields=_fields(reports), text=_text(reports))
+def _decided(said: Mapping[str, Any]) -> str:
+    """The flag after which data may differ, so that there is a reason to be asked for; '' for none."""
+    if said.get("dry_run"):
+        return ""
+    if said["decision"] is not None:
+        return _DECISIONS[said["decision"]]
+    flags = {"accept_loss": "--accept-loss", "open_transaction": "--open-transaction"}
+    return next((flag for name, flag in flags.items() if name in said), "")
 
 
-def _exit_code(reports: Sequence[RecoveryReport]) -> int:
-    if not all(report.settled for report in reports):
+def _exit_code(report: RecoveryReport) -> int:
+    if not report.settled:
         return EXIT_IN_DOUBT
-    return EXIT_SETTLED if reports and all(report.known for report in reports) else EXIT_NOT_KNOWN
+    return EXIT_SETTLED if report.known else EXIT_NOT_KNOWN
 
 
 def _fields(reports: Sequence[RecoveryReport]) -> dict[str, Any]:
     return {"sinks": [report.as_json() for report in reports]}
-
-
-def _text(reports: Sequence[RecoveryReport]) -> str:
-    if not reports:
-        return "no state row: no sink has run against this database with a state table of this name\n"
-    return "".join(f"{report}\n" for report in reports)

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.output import CommandResult, as_table
+from spark_2pc_sink.cli.reason import reason_for
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
@@ -28,6 +30,10 @@ _OPEN: Final = {
 }
 #: Tells the connection's options before the command's name from those behind it.
 _OUTER: Final = "outer_"
+
+_NOT_NOTED: Final = (
+    "who did this, and why, was noted nowhere: with --database URL and --reason it stands in spark-2pc history"
+)
 
 _RUNBOOK: Final = """\
 when readers of committed data stand still:
@@ -134,6 +140,8 @@ def _add_ending(within: Any) -> None:
     )
     # The second spelling is that of Kafka's own command.
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
+    add_database(terminating, required=False)
+    add_options(terminating, "reason")
 
 
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -273,12 +281,17 @@ def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int
 
 
 def _force_terminate(given: argparse.Namespace) -> CommandResult:
+    said = given_options(given)
+    note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
+    if "database" in note or "reason" in said:
+        note["reason"] = reason_for(given, "force-terminate")
     with _tool(given) as tool:
-        done = tool.force_terminate(given.transactional_id)
+        done = tool.force_terminate(given.transactional_id, **note)
+    notes = done.warnings if "database" in note else (*done.warnings, _NOT_NOTED)
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=done.warnings)
+    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes)
 
 
 # --- printing ----------------------------------------------------------------------------------------------------
@@ -294,12 +307,3 @@ def _table(values: Sequence[Any], columns: Columns) -> str:
         for value in values
     ]
     return as_table(list(columns), rows)
-
-
-def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table as Kafka's tool prints it: columns of one width, a tab behind each; None for what is not there."""
-    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[index]) for line in cells) for index in range(len(headers))]
-    return "".join(
-        "\t".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
-    )

@@ -12,7 +12,7 @@ with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import checks_keywords
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.options.sink import CommonOptions, OperatorDecision, RecoveryOptions, SinkOptions
+from spark_2pc_sink.options.sink import CommonOptions, OperatorDecision, RecoveryOptions, SinkOptions, StatusOptions
 
 __all__ = [
     "CommonOptions",
@@ -20,6 +20,7 @@ __all__ = [
     "OperatorDecision",
     "RecoveryOptions",
     "SinkOptions",
+    "StatusOptions",
     "TableName",
     "checks_keywords",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
-from spark_2pc_sink.options.sink import RecoveryOptions, SinkOptions
+from spark_2pc_sink.options.sink import RecoveryOptions, SinkOptions, StatusOptions
 
 _PAGE: Final = """\
 # Options
@@ -25,12 +25,17 @@ All options are keywords.
 
 {}
 
-## `recover(...)` and `status(...)`
+## `recover(...)`
 
-All options are keywords. `recover` takes those of the first table below, and as the sink does: {}.
+All options are keywords. `recover` takes those of the table below, and as the sink does: {}.
 
-`status` changes nothing. Of the second list it takes those that are about connections, the names of tables, the history
-and the wait for an answer. Its `transactional_id` may be left out: it then looks at every sink.
+{}
+
+## `status(...)`
+
+All options are keywords. `status` changes nothing. It takes those of the table below, and as the sink does: `kafka`,
+`database`, and those that name tables (`state_schema`, `state_table`, `history_table`, `history_batches`). Its
+`transactional_id` may be left out: it then looks at every sink.
 
 {}
 
@@ -96,7 +101,9 @@ def options_page() -> str:
     recovery = reference(RecoveryOptions)
     shared = ", ".join(f"`{row.names[0]}`" for row in recovery if row in sink)
     own = [row for row in recovery if row not in sink]
-    tables = ("\n".join([_HEAD, *map(str, rows)]) for rows in (sink, own, reference(KafkaOptions)))
+    tables = (
+        "\n".join([_HEAD, *map(str, rows)]) for rows in (sink, own, reference(StatusOptions), reference(KafkaOptions))
+    )
     return _PAGE.format(next(tables), shared, *tables)
 
 

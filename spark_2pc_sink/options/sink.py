@@ -253,6 +253,28 @@ class RecoveryOptions(CommonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """What ``status(...)`` takes beside the connections and the names of tables.
+
+    Raises:
+        ConfigurationError: a value is out of bounds.
+    """
+
+    match: str | None = setting(None, why="of all sinks, those whose ids fit this glob, such as 'orders-*'; None: all")
+    timeout_s: int = setting(
+        10,
+        unit="s",
+        at_least=1,
+        at_most=3_600,
+        why="the longest look at both sides together. What one of them does not tell until then is said, with what the "
+        "other one knows",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinkOptions(CommonOptions):
     """Everything that ``DualWriteSink(...)`` takes beside :class:`CommonOptions`."""
 

@@ -291,11 +291,6 @@ class TransactionClient:
             deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
         )
 
-    @property
-    def bootstrap_servers(self) -> str:
-        """Where the cluster is found, as the user has named it."""
-        return ",".join(self._options.bootstrap_servers)
-
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         """Read which transactions were committed since; see `spark_2pc_sink.producer.commit_scan`.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.recipe.remedies import accept_replay, compare, drop
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: Of the partitions of a batch, how many a message names: there may be hundreds.
@@ -80,8 +81,7 @@ def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: boo
         f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
     )
     missing = [topic for topic in damaged if topic not in logs.topic_ids]
-    recover = f"spark-2pc recover --batch {written.batch_id}"
-    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(recover, missing, intact if committed else []))
+    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(written.batch_id, missing, intact if committed else []))
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
@@ -131,17 +131,11 @@ def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
     return ", ".join(shown)
 
 
-def _remedies(recover: str, missing: list[str], twice: list[str]) -> tuple[str, ...]:
-    again = f"; it sends all of it, so that {', '.join(twice)} will have it twice" if twice else ""
-    create = "before the job starts (kafka-topics.sh --create --topic"
-    made = tuple(f"create topic {topic} again {create} {topic} …)" for topic in missing)
-    compare = (
-        "compare both sides: the table has the rows of the batch; find out which of its records the topics have at the "
-        "offsets above, and who has changed them; then"
-    )
+def _remedies(batch_id: int | None, missing: list[str], twice: list[str]) -> tuple[str, ...]:
+    what = "which of the batch's records the topics still have; and find out who has changed the topics"
     return (
-        compare,
-        *made,
-        f"{recover} --accept-replay: Kafka lacks the batch; the next start sends again what Spark replays{again}",
-        f"{recover} --drop: Kafka is to go without the batch, or has it all the same; its rows stay in the table",
+        compare(what, batch_id=batch_id),
+        *(f"create topic {topic} again before the job starts, with as many partitions as it had" for topic in missing),
+        accept_replay(batch_id, f"; {', '.join(twice)} will have all of it twice" if twice else ""),
+        drop(batch_id),
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: How much of what was found a message lists.
@@ -65,13 +66,11 @@ class LostBatches:
         first: the batch after that of the row; that of the row where only Kafka was owed it.
         found: in the logs.
         came: the batch that Spark has passed; None before it has passed one.
-        bootstrap_servers: for the commands that look at the records.
     """
 
     first: int
     found: FoundCommits = field(default_factory=FoundCommits)
     came: int | None = None
-    bootstrap_servers: str = "HOST:PORT"
 
     @property
     def suggested(self) -> BatchRange | None:
@@ -89,7 +88,8 @@ class LostBatches:
             halt: because of a commit in Kafka that the row does not know, or of a gap before the batch that came.
         """
         remedies = self._for_recovery() if self.came is None else self._for_gap(halt.remedies)
-        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(self._compare(), *remedies))
+        found = compare("which of these records have their row in the table, and which batches it lacks")
+        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(found, *remedies))
 
     def check(self, named: BatchRange) -> None:
         """Refuse a range that does not name what is lost.
@@ -136,25 +136,23 @@ class LostBatches:
         if found.unread:
             yield f"Not read, so that more may be missing: {'; '.join(found.unread)}"
 
-    def _compare(self) -> str:
-        commands = "; ".join(self._commands())
-        asked = "compare both sides: which of these records have their row in the table, and which batches it lacks"
-        return f"{asked}: {commands}" if commands else asked
-
     def _for_recovery(self) -> tuple[str, ...]:
         named = self.suggested
         shown = "FIRST..LAST" if named is None else str(named)
-        other_user = (
-            "if another job or application uses this transactional id: give that one another; then adopt with "
-            "--accept-loss none, where the comparison shows that nothing is lost"
+        return (
+            "restore the newest backup, or the newest standby: nothing of it need be given up",
+            remedy(
+                f"{RECOVER} --adopt --accept-loss none",
+                "where another job or application uses this transactional id, and the comparison shows that nothing is "
+                "lost: give that one another id first. Both sides stay as they are",
+            ),
+            remedy(
+                f"{RECOVER} --adopt --accept-loss {shown}",
+                "goes on without these batches: the table stays as it is (put their rows back by hand, or give them "
+                "up), nothing is sent again, and the batch after them is the next; or "
+                f"adopt=True and accept_loss={shown!r} {ONE_START}",
+            ),
         )
-        by_name = (
-            "to go on without these batches, the table as it is (put their rows back by hand, or give them up): "
-            f"spark-2pc recover --adopt --accept-loss {shown}; or "
-            f"adopt=True and accept_loss={shown!r} on the sink (once). Nothing is sent again, and the batch after them "
-            "is the next"
-        )
-        return "restore the newest backup, or the newest standby: nothing of it need be given up", other_user, by_name
 
     def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
         """The remedies of the placement; the last one names what to go on without, and may name too little."""
@@ -166,17 +164,3 @@ class LostBatches:
             f"{self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
         )
         return (*remedies[:-1], by_name)
-
-    def _commands(self) -> Iterator[str]:
-        """How the records can be looked at, one command for each partition."""
-        spans: dict[TopicPartition, tuple[int, int]] = {}
-        for transaction in self.found.transactions:
-            for partition, (first, last) in transaction.offsets.items():
-                begin, end = spans.get(partition, (first, last))
-                spans[partition] = (min(begin, first), max(end, last))
-        for partition, (first, last) in sorted(spans.items())[:SHOWN_PARTITIONS_MAX]:
-            yield (
-                f"kafka-console-consumer.sh --bootstrap-server {self.bootstrap_servers} --topic {partition.topic} "
-                f"--partition {partition.partition} --offset {first} --isolation-level read_committed "
-                f"--property print.offset=true --timeout-ms 10000 (up to offset {last})"
-            )

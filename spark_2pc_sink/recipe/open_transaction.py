@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ENDING_STATES, TransactionState
+from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowView, Verdict
 
 COMMIT = "commit"
@@ -58,9 +59,13 @@ def heed(
             HaltCause.OPEN_TRANSACTION,
             f"no transaction is open that could end with {word}: Kafka shows {kafka}",
             (
-                "compare both sides by hand",
+                "compare the newest records of the topics with the table, as no state row says which batch both have",
                 "where both have the batch: restore the state row, or its history",
-                "where one lacks it: remove its rows from the table, then recover with --adopt alone",
+                remedy(
+                    f"{RECOVER} --adopt",
+                    "where the topics lack it: remove its rows from the table first; the state row takes the id over "
+                    "as it is in Kafka, and Spark's replay is written to both sides",
+                ),
             ),
         )
     return found

@@ -11,6 +11,7 @@ from enum import Enum
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
+from spark_2pc_sink.recipe.remedies import drop
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 
@@ -93,5 +94,5 @@ def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | H
     return Halt(
         HaltCause.OTHER_BATCH_OWED,
         f"batch {batch_id} came, while Kafka is still owed {owed}",
-        (_RESTORE, "spark-2pc recover --drop: give up the Kafka half of the owed batch (its rows stay in the table)"),
+        (_RESTORE, drop(row_batch_id)),
     )

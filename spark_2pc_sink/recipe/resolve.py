@@ -38,6 +38,7 @@ from spark_2pc_sink.ids import (
     ProducerIdAndEpoch,
     TransactionState,
 )
+from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 
 
 class RowStatus(str, Enum):
@@ -147,10 +148,10 @@ class Halt:
 
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
-_ADOPT = "spark-2pc recover --adopt, or adopt=True on the sink: the state row takes this id over as it is in Kafka"
-_ADOPT_BY_NAME = (
-    "spark-2pc recover --adopt --accept-loss FIRST..LAST: go on without what the database lacks; the table stays as it "
-    "is, so put its rows back by hand first"
+_ADOPT = f"the state row takes this id over as it is in Kafka, and writes nothing; or adopt=True {ONE_START}"
+_ADOPT_BY_NAME = remedy(
+    f"{RECOVER} --adopt --accept-loss FIRST..LAST",
+    "goes on without what the database lacks; the table stays as it is, so put its rows back by hand first",
 )
 _CHANGED = (
     "if state_schema, state_table or database is another than in this id's last run: change it back, the row is where "
@@ -172,16 +173,28 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost
         The verdict, or why there is none.
     """
     if row.cluster_id is not None and row.cluster_id != kafka.cluster_id:
-        return Halt(
-            HaltCause.OTHER_CLUSTER,
-            f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}",
-            ("connect to the cluster that the row names", _ADOPT),
-        )
+        reason = f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}"
+        return Halt(HaltCause.OTHER_CLUSTER, reason, _other_cluster_remedies(row))
     if row.status is RowStatus.DECIDED:
         return _resolve_decided(row, kafka, nothing_lost=nothing_lost)
     if row.status is RowStatus.DONE:
         return _resolve_done(row, kafka, nothing_lost=nothing_lost)
     return _resolve_undecided(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
+
+
+def _other_cluster_remedies(row: RowView) -> tuple[str, ...]:
+    if row.status is RowStatus.DECIDED:
+        # Adopting is refused: it would forget a decision.
+        by_hand = (
+            "if that cluster is gone for good: see whether the topic here has the batch's records, and set the row's "
+            "status in the database to 'done' where it has them or is to go without, to 'owed' where they are to be "
+            "sent; then adopt the row"
+        )
+        return "connect to the cluster that the row names, and recover the sink there first", by_hand
+    return (
+        "connect to the cluster that the row names",
+        remedy(f"{RECOVER} --adopt", f"where this cluster has replaced that one for good: {_ADOPT}"),
+    )
 
 
 def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Resolution | Halt:
@@ -191,10 +204,13 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
             "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
             "was lost, with its history",
             (
-                "choose a transactional id that nothing else uses",
                 _CHANGED,
-                "restore the state row",
-                f"{_ADOPT}. Where it has a transaction open there, that asks how it ends",
+                "if another application uses this id: choose one that nothing else uses",
+                "if the row was lost: restore it",
+                remedy(
+                    f"{RECOVER} --adopt",
+                    f"where it cannot be restored: {_ADOPT}. Where a transaction is open, this asks how it ends",
+                ),
             ),
         )
     if row.fresh and kafka.state is TransactionState.ONGOING:
@@ -237,7 +253,7 @@ def behind_kafka() -> Halt:
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
         (
-            "compare both sides: which records Kafka has, and which of their rows the table lacks",
+            compare("which records Kafka has, and which of their rows the table lacks"),
             "restore the database to its newest state",
             _ADOPT_BY_NAME,
         ),

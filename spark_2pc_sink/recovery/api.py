@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import Deadline, SystemClock
-from spark_2pc_sink.errors import TakeOverRefusedError
-from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, checks_keywords
+from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
+from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recipe.remedies import RECOVER, remedy
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 #: anew where it broke (the database was started anew, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
 _CLOCK: Final = SystemClock()
+#: In the place of a transactional id where all sinks are meant; it is checked, and not used.
+_EVERY_SINK: Final = "every sink"
 
 
 @checks_keywords
@@ -106,17 +110,17 @@ def status(  # noqa: D417 - as above
     kafka: Mapping[str, str | int],
     database: str,
     transactional_id: str | None = None,
+    match: str | None = None,
+    timeout_s: int = 10,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
     history_batches: int = 1_000,
-    connect_timeout_s: int = 10,
-    connect_deadline_ms: int = 30_000,
-    lock_timeout_ms: int = 30_000,
-    statement_timeout_ms: int = 600_000,
-    settle_deadline_ms: int = 120_000,
 ) -> StatusReport:
     """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
+
+    It answers within ``timeout_s``. What one side does not tell until then, or refuses, is said in the report, with
+    what the other side knows.
 
     Args:
         kafka: Kafka client properties.
@@ -125,23 +129,19 @@ def status(  # noqa: D417 - as above
 
     Raises:
         ConfigurationError: an option is wrong.
-        KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
-        RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
     """
-    options = RecoveryOptions.parse(**{**locals(), "transactional_id": transactional_id or "status"})
-    with _connected(options) as (cluster, store):
-        every = sorted(row.transactional_id for row in [*store.read_all(), *store.read_lost()])
-        found = []
-        for one in [transactional_id] if transactional_id else every:
-            recovery = Recovery(
-                replace(options, transactional_id=one),
-                kafka=TransactionClient(cluster, one, options.kafka),
-                store=store,
-                clock=_CLOCK,
-            )
-            report = recovery.diagnosis.look()
-            found.append(_with_driver(report, store, report.before))
-        return StatusReport(sinks=tuple(found))
+    given = {**locals(), "transactional_id": transactional_id or _EVERY_SINK}
+    chosen = StatusOptions(**{name: given.pop(name) for name in ("match", "timeout_s")})
+    if transactional_id is not None and match is not None:
+        rule = "it chooses of all sinks, and transactional_id names one"
+        raise ConfigurationError(option="match", value=match, rule=rule, remedy="leave one of the two out")
+    return SinkSurvey(
+        RecoveryOptions.parse(**given),
+        transactional_id=transactional_id,
+        match=match,
+        timeout_s=chosen.timeout_s,
+        clock=_CLOCK,
+    ).run()
 
 
 @contextmanager
@@ -189,7 +189,9 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
             f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
             f"{row.age_s:.0f} s ago, so it may"
         )
-    take_over = f"{BARE_COMMAND} --take-over, or take_over=True: stop that driver, if it lives, and settle it now"
+    take_over = remedy(
+        f"{RECOVER} --take-over", "stops that driver, if it lives, and settles the sink now; in Python take_over=True"
+    )
     remedies = (
         "wait for the job, or stop it, and run the same command again",
         *found.remedies,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.remedies import accept_replay, compare, drop
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SHOWN_PARTITIONS_MAX: Final = 20
 
 _UNREADABLE_REMEDY: Final = (
     "make the partitions readable that are not (their broker, the permission to READ, more time by max.block.ms), and "
-    "start again; or"
+    "start again"
 )
 
 
@@ -62,12 +63,8 @@ def ask_the_log(
 
 
 def _lost_remedies(batch_id: int | None) -> tuple[str, ...]:
-    recover = f"spark-2pc recover --batch {batch_id}"
-    return (
-        "read the topic and the table, and settle by hand which of them has the batch; then",
-        f"{recover} --accept-replay: Kafka lacks it, send what Spark replays now",
-        f"{recover} --drop: Kafka has it, or is to go without it",
-    )
+    found = compare("whether Kafka has the batch, whose rows the table has", batch_id=batch_id)
+    return found, accept_replay(batch_id), drop(batch_id)
 
 
 class _Inquiry:

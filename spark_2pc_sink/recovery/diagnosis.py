@@ -12,6 +12,7 @@ from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.remedies import RECOVER, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -27,12 +28,13 @@ from spark_2pc_sink.recovery.control_marker import ask_the_log
 from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
 from spark_2pc_sink.recovery.recover_command import with_command
-from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.recovery.state_row import shown, view_of
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration
+from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.options import CommonOptions
+    from spark_2pc_sink.producer.descriptions import TransactionDescription
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 
@@ -46,6 +48,22 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.MARK_OWED: "note_owed",
     Verdict.WAIT: "wait",
 }
+
+
+#: What can be done about an owed batch.
+OWED_REMEDIES: Final = (
+    "start the job: it sends the Kafka half of the batch again",
+    drop(None),
+)
+#: What can be done where a recovery would settle it by itself.
+_SETTLING: Final = (
+    "start the job: it does this before its first batch",
+    remedy(RECOVER, "does it now, without the job"),
+)
+#: The same where the driver lives: both of the others would stop it.
+_DRIVER_LIVES: Final = (
+    "wait: its driver lives, and settles it by itself. If that does not happen: stop the job, and look again",
+)
 
 
 @dataclass(kw_only=True)
@@ -74,7 +92,14 @@ class Diagnosis:
         Raises:
             RemoteProtocolError: it shows a state that this version does not know.
         """
-        described = self.kafka.describe()
+        return self.view_of(self.kafka.describe())
+
+    def view_of(self, described: TransactionDescription) -> KafkaView:
+        """The same of an answer that is there already.
+
+        Raises:
+            RemoteProtocolError: as above.
+        """
         try:
             state = TransactionState(described.state)
         except ValueError as error:
@@ -155,27 +180,57 @@ class Diagnosis:
             kafka=kafka,
             actions=lost,
             prepared_s=_prepared_s(row, kafka),
+            elsewhere=row is not None and row.cluster_id not in (None, kafka.cluster_id),
             reason=resolution.reason,
         )
         if passed is not None:
             return replace(report, actions=(Action("accept_loss", f"would go on without batches {passed}"),))
         if isinstance(resolution, Halt):
+            if row is None:
+                report = replace(report, reason=_unnamed(kafka, resolution))
             remedies = with_command(resolution.remedies, self.options)
             return replace(report, remedies=remedies, cause=resolution.cause)
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
             return replace(report, actions=(*lost, Action(planned, f"would {resolution.verdict.value}")))
-        settled = resolution.verdict is Verdict.NOTHING and not lost and (row is None or row.status != RowStatus.OWED)
-        return replace(report, settled=settled)
+        if row is not None and row.status == RowStatus.OWED:
+            return replace(report, reason=owed_reason(row), remedies=with_command(OWED_REMEDIES, self.options))
+        return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
 
 
+def _unnamed(kafka: KafkaView, halt: Halt) -> str:
+    """What Kafka knows of an id of which the database knows nothing."""
+    since = open_s(kafka)
+    opened = "" if since is None else f", open for {duration(since)}"
+    return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
+
+
+def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
+    """The report of a look, with what a person can do about it also where nobody has to decide anything.
+
+    Args:
+        report: with the driver.
+        options: for the commands.
+    """
+    if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
+        return report
+    if report.driver is not None and report.driver.alive:
+        return replace(report, remedies=_DRIVER_LIVES)
+    return report if report.remedies else replace(report, remedies=with_command(_SETTLING, options))
+
+
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
-    """For how long Kafka has had a transaction open that the row does not name; two clocks may differ, hence the 0."""
+    """For how long Kafka has had a transaction open that the row does not name."""
     decided = None if row is None else view_of(row).prepared.producer
-    if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None or kafka.producer == decided:
+    return None if kafka.producer == decided else open_s(kafka)
+
+
+def open_s(kafka: KafkaView) -> float | None:
+    """Seconds since the open transaction began; None where none is open. Two clocks may differ, hence the 0."""
+    if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None:
         return None
     return max(0.0, (now_ms() - kafka.began_ms) / 1000)
 

@@ -20,10 +20,6 @@ class KafkaSide(Protocol):
     """The operations of recovery and the batch driver; `TransactionClient` is the real one."""
 
     @property
-    def bootstrap_servers(self) -> str:
-        """Where the cluster is found, as the user has named it."""
-
-    @property
     def cluster_id(self) -> str:
         """Id of the cluster, asked once per connection."""
 

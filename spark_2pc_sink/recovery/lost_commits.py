@@ -124,7 +124,10 @@ class LostCommits:
         Where they were read and show nothing, nothing is lost, and a batch named all the same is still to come.
         """
         named = self.accepted
-        if named is None or not len(named) or row.status == NONE or (row.status == DONE and row.batch_id == named.last):
+        # The database has a batch that Kafka is owed: it is not lost, and giving it up has a word of its own, to drop.
+        if named is None or not len(named) or row.status in (NONE, OWED):
+            return row
+        if row.status == DONE and row.batch_id == named.last:
             return row
         lost = self._look(row)
         return self._pass_over(row, lost, named, actions) if lost.found.unread else row
@@ -210,7 +213,6 @@ class LostCommits:
                 bytes_max=bytes_max,
             ),
             came=came,
-            bootstrap_servers=self._kafka.bootstrap_servers,
         )
 
     def _find(self, query: CommitQuery, topics: set[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:

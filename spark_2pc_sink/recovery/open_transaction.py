@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +85,7 @@ def explained(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
     ]
     if len(found) > len(shown):
         shown.append(f"and {len(found) - len(shown)} more")
-    command = "spark-2pc recover --adopt --open-transaction"
+    command = f"{RECOVER} --adopt --open-transaction"
     newest = "the newest batch in the checkpoint's offsets/ that is not in its commits/"
     return replace(
         halt,
@@ -92,7 +93,14 @@ def explained(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
         remedies=(
             *halt.remedies,
             "else read its records from there on with isolation.level=read_uncommitted: are their rows in the table?",
-            f"they are: {command} commit --batch N, where N is {newest}. Spark's replay of it is then skipped",
-            f"they are not: {command} abort; then start the job, which says how adopt=True names what came before",
+            remedy(
+                f"{command} commit --batch N",
+                f"where they are; N is {newest}. Readers of the topic see the records, and Spark's replay is skipped",
+            ),
+            remedy(
+                f"{command} abort",
+                "where they are not: no reader sees the records; then start the job, which says how adopt=True names "
+                "what came before",
+            ),
         ),
     )

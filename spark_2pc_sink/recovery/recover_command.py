@@ -1,7 +1,8 @@
-"""The command ``spark-2pc recover``, complete with its connections, as the remedies of a halt print it."""
+"""Commands as remedies print them: complete with the sink's name and its connections, and without a secret."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state.versions import as_identifier
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import without_secrets
+from spark_2pc_sink.recipe.remedies import RECOVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: The command in the remedies of the pure rules, which know neither the sink's name nor its connections.
-BARE_COMMAND: Final = "spark-2pc recover"
+#: A command in the remedies of the pure rules, which know neither the sink's name nor its connections.
+_BARE: Final = re.compile(r"(spark-2pc (?:recover|status|verify))(?! --transactional-id)\b")
 #: Flags that the command needs where the sink's option is not the default.
 _NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 #: How the command line has named both sides, where it is the command line that prints. A person then gets the same
@@ -34,18 +36,23 @@ def connection_named(words: str | None) -> Iterator[None]:
 
 
 def recover_command(options: CommonOptions) -> str:
-    """The command for one sink, without what it is to do.
+    """The command that recovers one sink, without what it is to do.
 
     It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
     it names the flag for the file that has them.
     """
-    return " ".join([BARE_COMMAND, shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
+    return f"{RECOVER} {sink_words(options)}"
 
 
 def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
-    """The remedies with the complete command in place of the bare one; those that have it already stay as they are."""
-    command = recover_command(options)
-    return tuple(remedy.replace(command, BARE_COMMAND).replace(BARE_COMMAND, command) for remedy in remedies)
+    """The remedies with complete commands in place of bare ones; those that are complete already stay as they are."""
+    sink = sink_words(options)
+    return tuple(_BARE.sub(lambda found: f"{found[1]} {sink}", remedy) for remedy in remedies)
+
+
+def sink_words(options: CommonOptions) -> str:
+    """What every command about one sink has: its name, and where both sides are."""
+    return " ".join([shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
 
 
 def _connection(options: CommonOptions) -> list[str]:

@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, InDoubtError
+from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause, HaltError, InDoubtError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.commit import commit_prepared
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line
+from spark_2pc_sink.recovery.diagnosis import OWED_REMEDIES, Diagnosis, history_line
 from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, with_command
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport
-from spark_2pc_sink.recovery.state_row import shown, view_of
+from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -186,12 +186,17 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Let every halt out of a block as `explain` has it."""
+        """Let every halt out of a block as `explain` has it, and complete the commands of other refusals."""
         try:
             yield
         except HaltError as error:
             if (explained := self.explain(error)) is not error:
                 raise explained from error
+            raise
+        except (ClaimRefusedError, InDoubtError) as error:
+            remedies = with_command(error.remedies, self._options)
+            if remedies != error.remedies:
+                raise replace(error, remedies=remedies) from error
             raise
 
     def explain(self, error: HaltError) -> HaltError:
@@ -316,7 +321,7 @@ class Recovery:
                 option="batch",
                 value=self._batch_id,
                 rule=f"it is the batch in doubt, which is {row.batch_id}",
-                remedy="look again (spark-2pc status), and decide about that one",
+                remedy="; ".join(with_command((_LOOK_AGAIN,), self._options)),
             )
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
@@ -360,12 +365,9 @@ class Recovery:
             row=row,
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
-            reason=f"Kafka is owed batch {row.batch_id}, which Spark will replay" if owed else findings.reason,
-            remedies=with_command(_OWED_REMEDIES, self._options) if owed else (),
+            reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
+            remedies=with_command(OWED_REMEDIES, self._options) if owed else (),
         )
 
 
-_OWED_REMEDIES = (
-    "start the job: it sends the Kafka half of the batch again",
-    f"{BARE_COMMAND} --drop: give up the Kafka half (its rows stay in the table)",
-)
+_LOOK_AGAIN = "decide about that one, once you have seen it: spark-2pc status"

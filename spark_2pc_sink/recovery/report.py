@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import DECIDED, OWED
-from spark_2pc_sink.recovery.state_row import shown
+from spark_2pc_sink.recovery.state_row import batch_line, shown
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
@@ -224,10 +224,11 @@ class RecoveryReport:
             f"{self.transactional_id}: {self._headline()}: {self.reason}",
             f"  database: {database}",
             f"  Kafka:    {kafka}",
-            *([f"  touched:  {self.age_s:.0f} s ago"] if self.age_s is not None else []),
+            *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
+            *([f"  touched:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
             *([f"  driver:   {_LIFE[self.driver.alive]}: {self.driver.detail}"] if self.driver is not None else []),
-            *([f"  in doubt: for {self.in_doubt_s:.0f} s"] if self.in_doubt_s is not None else []),
-            *([f"  open:     for {self.prepared_s:.0f} s, not decided"] if self.prepared_s is not None else []),
+            *([f"  in doubt: for {duration(self.in_doubt_s)}"] if self.in_doubt_s is not None else []),
+            *([f"  open:     for {duration(self.prepared_s)}, and not decided"] if self.prepared_s is not None else []),
             *(f"  - {action}" for action in self.actions),
             *(["  - would refuse to choose"] if self.dry_run and self.cause is not None else []),
             *([f"  now:      {now}"] if not self.dry_run and now != database else []),
@@ -245,6 +246,13 @@ class RecoveryReport:
         if not self.known:
             return "NOT KNOWN, the state table has no row of it"
         return "settled now" if self.actions else "nothing is in doubt"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as ``h:mm:ss``, with days in front where there are any."""
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    return f"{f'{days}d ' if days else ''}{hours}:{rest // 60:02}:{rest % 60:02}"
 
 
 def _row_fields(row: StateRow | None) -> dict[str, Any] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from spark_2pc_sink.recovery.report import duration
+
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
@@ -110,10 +112,3 @@ class StatusReport:
         ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
         oldest = f" (for {duration(max(ages))})" if ages else ""
         return f"{len(those)} {condition.replace('_', ' ')}{oldest}" if those else ""
-
-
-def duration(seconds: float) -> str:
-    """Seconds as ``h:mm:ss``, with days in front where there are any."""
-    days, rest = divmod(int(seconds), 86_400)
-    hours, rest = divmod(rest, 3_600)
-    return f"{f'{days}d ' if days else ''}{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -115,6 +115,7 @@ class QueryRun:
             accept_replay=options.accept_replay,
             stopping=lambda: is_stopping(self._execution),
             observer=self._times,
+            step_seconds=lambda: self._times.by_step,
             look_back=lambda missing: run_record(spark, ids.run_id, execution, missing),
         )
         self._repeatable = Repeatability(spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from types import TracebackType
 from typing import Final
 
@@ -10,10 +11,11 @@ from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.options import KafkaOptions, checks_keywords
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.transactions import ending, hanging
+from spark_2pc_sink.recovery.api import open_store
+from spark_2pc_sink.transactions import ending, hanging, noting
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
@@ -45,7 +47,8 @@ class TransactionTool:
 
     @checks_keywords
     def __init__(self, *, kafka: Mapping[str, str | int], now_ms: Callable[[], int] = now_ms) -> None:
-        self._cluster = Cluster(KafkaOptions.parse(kafka))
+        self._kafka = KafkaOptions.parse(kafka)
+        self._cluster = Cluster(self._kafka)
         self._queries = TransactionQueries(self._cluster, now_ms)
 
     def __enter__(self) -> TransactionTool:
@@ -196,15 +199,47 @@ class TransactionTool:
             _check_range("coordinator_epoch", coordinator_epoch, _INT32_MAX)
         return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
 
-    def force_terminate(self, transactional_id: str) -> TerminatedTransaction:
+    def force_terminate(
+        self,
+        transactional_id: str,
+        *,
+        database: str | None = None,
+        reason: str | None = None,
+        state_schema: str = "public",
+        state_table: str = "kafka_transaction_state",
+    ) -> TerminatedTransaction:
         """Abort what the id has open and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
 
+        Args:
+            transactional_id: any.
+            database: SQLAlchemy URL of the database where it is noted, see `spark_2pc_sink.transactions.noting`; None
+                to note it nowhere.
+            reason: why, for that note.
+            state_schema: of the sinks' tables there.
+            state_table: whose name, with ``_actions`` behind it, is that of the table for the note.
+
         Raises:
-            ConfigurationError: no coordinator lists the id.
+            ConfigurationError: no coordinator lists the id; or a reason is given and no database.
+            StateStoreError: it cannot be noted; the coordinator was not asked.
             KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.force_terminate`.
         """
         _check_given("transactional_id", transactional_id)
-        return ending.force_terminate(self._queries, transactional_id)
+        if database is None:
+            if reason is not None:
+                rule, remedy = "it is noted in a database, and none is given", "pass database= too, or leave it out"
+                raise ConfigurationError(option="reason", value=reason, rule=rule, remedy=remedy)
+            return ending.force_terminate(self._queries, transactional_id)
+        options = RecoveryOptions.parse(
+            # An option of every recovery: this id may be one that no sink could have.
+            transactional_id="force-terminate",
+            kafka=self._kafka,
+            database=database,
+            reason=reason,
+            state_schema=state_schema,
+            state_table=state_table,
+        )
+        with closing(open_store(options)) as store:
+            return noting.force_terminate(self._queries, transactional_id, store)
 
     def _check_broker(self, broker_id: int | None) -> None:
         known = self._cluster.node_ids()

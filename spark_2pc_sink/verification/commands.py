@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.database import without_secrets
-from spark_2pc_sink.recovery.recover_command import BARE_COMMAND, recover_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Commands:
             shape: keywords of `verify` that tell the form of the table, as they were given; None for those that
                 were not.
         """
-        sides = recover_command(options).removeprefix(f"{BARE_COMMAND} ")
+        sides = sink_words(options)
         words = [
             word
             for name, value in shape.items()

@@ -57,6 +57,7 @@ class DriverConfig:
         spark: run a streaming query in Spark, in place of the batch driver alone.
         example: in place of either, the orders example: its command line.
         follow: the input grows: wait for each batch's file, until the input holds `END`.
+        left_out: batches that the job's function does not hand over to the sink. Only without Spark.
         orders: file in which the driver is told, while it runs, at which place to stop itself next; '' for none.
     """
 
@@ -70,6 +71,7 @@ class DriverConfig:
     spark: bool = False
     example: tuple[str, ...] = ()
     follow: bool = False
+    left_out: tuple[int, ...] = ()
     orders: str = ""
 
     def write(self, path: Path) -> None:
@@ -81,7 +83,8 @@ class DriverConfig:
         """Read what `write` wrote."""
         values = json.loads(path.read_text())
         faults = tuple(Fault(**fault) for fault in values["faults"])
-        return cls(**{**values, "faults": faults, "example": tuple(values["example"])})
+        lists = {name: tuple(values[name]) for name in ("example", "left_out")}
+        return cls(**{**values, **lists, "faults": faults})
 
     def rows(self, batch: int) -> list[Row]:
         """The rows of a batch."""

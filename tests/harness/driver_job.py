@@ -81,6 +81,7 @@ class Job:
         spark: they are real streaming queries; else the batch driver alone.
         query_id: of drivers without Spark.
         follow: the input grows while drivers run, and they can be told to stop (`DriverConfig.orders`).
+        left_out: batches that the job's function does not hand over to the sink.
     """
 
     broker: Broker
@@ -92,6 +93,7 @@ class Job:
     spark: bool = False
     query_id: str = "query-1"
     follow: bool = False
+    left_out: tuple[int, ...] = ()
     table: str = "target"
     drivers: list[DriverProcess] = field(default_factory=list)
     batches: int = 0
@@ -168,6 +170,7 @@ class Job:
             faults=faults,
             spark=self.spark,
             follow=self.follow,
+            left_out=self.left_out,
             orders=str(folder / "orders") if self.follow else "",
         )
         driver = self.nursery.start(config, folder)

@@ -22,15 +22,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
 from tests.harness.driver_faults import Faults
@@ -87,19 +87,28 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     faults.batch = sum(1 for _ in checkpoint.iterdir())
     with (
         Cluster(options.kafka) as cluster,
-        closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
+        closing(_store(options)) as store,
     ):
+        times = StepTimes(SystemClock())
         driver = batch_driver(
-            config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
+            config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store, times
         )
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
-            work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
-            report = driver.write(batch, work)
-            journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
+            if batch not in config.left_out:
+                work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
+                times.begin()
+                report = driver.write(batch, work)
+                journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
             # Like Spark's commit log: written when the sink has returned. A driver that dies before replays the batch.
             (checkpoint / str(batch)).touch()
+
+
+def _store(options: SinkOptions) -> SqlStateStore:
+    """The one that `QueryRun` makes."""
+    actor = Actor.of_this_process("job", options.reason)
+    return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _batches(config: DriverConfig, first: int) -> Iterator[int]:
@@ -120,7 +129,7 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
 
 
 def batch_driver(
-    config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore
+    config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore, times: StepTimes
 ) -> BatchDriver:
     """The same parts that `DualWriteSink` puts together for a run."""
     clock = SystemClock()
@@ -139,7 +148,8 @@ def batch_driver(
         restore_deadline_ms=options.connect_deadline_ms,
         accept_replay=options.accept_replay,
         stopping=lambda: False,
-        observer=lambda step: step_observer.reached(step),  # noqa: PLW0108 - replaced by `Faults.install`
+        observer=times,
+        step_seconds=lambda: times.by_step,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
@@ -14,7 +15,7 @@ from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply
 from spark_2pc_sink.reference.coordinator.states import AT_REST
 from tests.simulation.profiles import Profile
 from tests.simulation.record import Record
-from tests.unit.fakes.broker import FakeBroker
+from tests.unit.fakes.broker import FakeBroker, Produced
 from tests.unit.fakes.coordinator import BLOCK_SIZE, EFFECTS_MAX, FakeTransaction, marker_of
 from tests.unit.fakes.partition import FakePartition
 
@@ -34,6 +35,9 @@ class SimBroker(FakeBroker):
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile.settings, {each: FakePartition() for each in PARTITIONS})
         self.answered: list[str] = []
+        #: The topic was deleted, and nobody has made it anew; and somebody has asked for it since.
+        self.topic_gone = False
+        self.topic_missed = False
         self._topics_made = 1
         self._standing: tuple[object, tuple[bool, bool]] = (None, (False, False))
         if profile.first_epoch is not None:
@@ -71,8 +75,26 @@ class SimBroker(FakeBroker):
             self.answered.append(f"{reply.pair.producer_id}:{reply.pair.epoch}")
         return reply
 
+    def add(self, producer: ProducerIdAndEpoch, partitions: Sequence[TopicPartition]) -> int:
+        """AddPartitionsToTxn; of none where the topic is gone."""
+        return int(Code.UNKNOWN_TOPIC_OR_PARTITION) if self.misses_topic() else super().add(producer, partitions)
+
+    def produce(
+        self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: Sequence[Any], sequence: int
+    ) -> Produced:
+        """Produce; refused where the topic is gone."""
+        if self.misses_topic():
+            return Produced(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        return super().produce(producer, partition, records, sequence)
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int) -> int | None:
+        """DescribeProducers; not known where the topic is gone."""
+        return None if self.misses_topic() else super().open_since(partition, producer_id=producer_id)
+
     def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
         """What ``producer/written_logs.py`` finds."""
+        if self.misses_topic():
+            return LogsView(topic_ids={}, ends={})
         return LogsView(
             topic_ids={partition.topic: self.topic_id for partition in partitions},
             ends={partition: self.logs[partition].end_offset for partition in partitions},
@@ -111,13 +133,25 @@ class SimBroker(FakeBroker):
                 return
         raise AssertionError("a transaction that does not end")
 
-    def remake_topic(self, *, first_offset: int) -> list[tuple[Record, str]]:
-        """The topic is deleted, with what readers have seen of it, and made anew; others have written so much to it."""
+    def delete_topic(self) -> list[tuple[Record, str]]:
+        """The topic is deleted, with what readers have seen of it."""
         self.drain()
         seen = self.committed()
+        # Markers that come for it go nowhere: what is here now is replaced when the topic is made anew.
+        self.logs = {each: FakePartition() for each in PARTITIONS}
+        self.topic_gone = True
+        return seen
+
+    def create_topic(self, *, first_offset: int = 0) -> None:
+        """The topic is made anew, and others have written so much to it."""
         self.logs = {each: FakePartition(first_offset=first_offset) for each in PARTITIONS}
         self._topics_made += 1
-        return seen
+        self.topic_gone = self.topic_missed = False
+
+    def misses_topic(self) -> bool:
+        """Whether a request that is for the topic finds none."""
+        self.topic_missed |= self.topic_gone
+        return self.topic_gone
 
     def committed(self) -> list[tuple[Record, str]]:
         """What a read_committed reader sees: each record, and the pair that it was written with."""

@@ -163,8 +163,13 @@ class SimDatabase(MemoryStateStore):
         del self._rows[TRANSACTIONAL_ID]
 
     def delete_history(self) -> None:
-        """A person deletes the lines of the history too."""
-        del self._lines[TRANSACTIONAL_ID]
+        """A person deletes the lines of the history."""
+        self._lines.pop(TRANSACTIONAL_ID, None)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a line is there, of which a lost row could be made again."""
+        return bool(self._lines.get(TRANSACTIONAL_ID))
 
     def set_status(self, status: str) -> None:
         """A person updates the state row."""

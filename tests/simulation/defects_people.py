@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from jdbc_state import DECIDED, history
+from jdbc_state import DECIDED, OWED, history
 from jdbc_state.actions import COMMIT
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
-from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
+from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import diagnosis, kept_batches, recovery
 from spark_2pc_sink.recovery.commit import commit_prepared
 from spark_2pc_sink.recovery.lost_commits import LostCommits
@@ -56,6 +56,14 @@ def _only_the_row(_original: Any) -> Any:
     return standing
 
 
+def _from_the_history_alone(_original: Any) -> Any:
+    def standing(self: Any, claimant: Any) -> Any:
+        lines = self._lines.get(claimant.transactional_id)
+        return lines[-1].row if lines else None
+
+    return standing
+
+
 def _adopt_ends_it(original: Any) -> Any:
     def resolve(row: Any, kafka: Any, *, adopt: bool = False, **named: Any) -> Resolution | Halt:
         found: Resolution | Halt = original(row, kafka, adopt=adopt, **named)
@@ -88,6 +96,14 @@ def _no_look_after_the_commit(_original: Any) -> Any:
     return complete
 
 
+def _a_missing_topic_lacks_nothing(original: Any) -> Any:
+    def find(written: Any, logs: Any, **named: Any) -> Any:
+        there = {each: at for each, at in written.offsets.items() if each.topic in logs.topic_ids}
+        return original(replace(written, offsets=there), logs, **named)
+
+    return find
+
+
 # --- what a person has named -------------------------------------------------------------------------------------
 
 
@@ -112,6 +128,24 @@ def _also_where_nothing_is_lost(_original: Any) -> Any:
         return self._pass_over(row, self._look(row), named, actions) if named is not None and len(named) else row
 
     return pass_over
+
+
+def _also_an_owed_batch(original: Any) -> Any:
+    def pass_over(self: Any, row: Any, actions: Any) -> Any:
+        named = self.accepted
+        if row.status != OWED or named is None or not len(named):
+            return original(self, row, actions)
+        lost = self._look(row)
+        return self._pass_over(row, lost, named, actions) if lost.found.unread else row
+
+    return pass_over
+
+
+def _a_word_counts_more_than_the_row(original: Any) -> Any:
+    def heed(row: Any, kafka: Any, found: Any, word: Any) -> Any:
+        return original(RowView(RowStatus.NONE) if word is not None else row, kafka, found, word)
+
+    return heed
 
 
 def _command_marks_a_new_row(original: Any) -> Any:
@@ -141,6 +175,18 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant("a lost row is not made again", ((MemoryStateStore, "_standing", _only_the_row),), _PEOPLE),
     Mutant(
+        "a row without a history counts for nothing",
+        ((MemoryStateStore, "_standing", _from_the_history_alone),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.DELETE_HISTORY),
+    ),
+    Mutant(
+        "a word on the open transaction counts more than the row",
+        ((diagnosis, "heed", _a_word_counts_more_than_the_row),),
+        _PEOPLE,
+        kinds=(faults.CRASH, people.RECOVER_COMMIT_OPEN),
+    ),
+    Mutant(
         "adopt aborts a transaction whose decision is lost",
         ((diagnosis, "resolve", _adopt_ends_it),),
         _PEOPLE,
@@ -154,6 +200,15 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         ),
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
+    ),
+    Mutant(
+        "a topic that is not there lacks nothing",
+        (
+            (kept_batches, "find_lost_records", _a_missing_topic_lacks_nothing),
+            (batch_driver, "find_lost_records", _a_missing_topic_lacks_nothing),
+        ),
+        _PEOPLE,
+        kinds=(people.DELETE_TOPIC,),
     ),
     Mutant("a driver does not look for its records", ((batch_driver, "find_lost_records", returning(None)),), _PEOPLE),
     Mutant(
@@ -185,6 +240,13 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         ((LostCommits, "pass_over_unread", _also_where_nothing_is_lost),),
         _PEOPLE,
         kinds=(people.RECOVER_ACCEPT_LOSS,),
+    ),
+    Mutant(
+        "a batch that Kafka is owed is given up as one that the database has lost",
+        ((LostCommits, "pass_over_unread", _also_an_owed_batch),),
+        _PEOPLE,
+        faults=3,
+        kinds=(faults.FORCE_TERMINATE, people.DELETE_TOPIC, people.RECOVER_ACCEPT_LOSS),
     ),
     Mutant(
         "accept_replay accepts every batch",

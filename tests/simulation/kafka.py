@@ -65,7 +65,7 @@ class SimKafka(FakeClient):
         """Fetch, as one request, which is repeated when it is lost: the real client does that until ``limit_ms``."""
         for _ in range(ATTEMPTS_MAX):
             try:
-                return self.request(
+                return self._fetch(
                     "find-marker",
                     lambda: self.broker.find_marker(
                         partition, from_offset=from_offset, producer_id=producer_id, epochs=epochs
@@ -83,9 +83,20 @@ class SimKafka(FakeClient):
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
         """Fetch, as one request; what is not answered is not read."""
         try:
-            return self.request("find-commits", lambda: self.broker.find_commits(query))
+            return self._fetch("find-commits", lambda: self.broker.find_commits(query))
         except KafkaTimeoutError as error:
             return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms and {bytes_max} bytes ({error})",))
+
+    def _fetch(self, what: str, effect: Callable[[], _T]) -> _T:
+        """What is found in the topic.
+
+        Raises:
+            KafkaError: there is none.
+        """
+        found = self.request(what, lambda: None if self.broker.misses_topic() else effect())
+        if found is None:
+            raise kafka_error("Fetch", Code.UNKNOWN_TOPIC_OR_PARTITION)
+        return found
 
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int

@@ -21,7 +21,7 @@ class Ledger:
 
     Attributes:
         any_replay: Kafka may have another evaluation than the table (``recover --accept-replay``).
-        left_out: both sides may have another evaluation than Spark has now (``accept_replay=True``).
+        left_out: both sides may have another evaluation than Spark has now (``accept_replay=True``, ``accept_loss``).
         not_in_kafka: Kafka may lack it (``--drop``, or a status set to done by hand).
         not_in_table: the table may lack it (``accept_loss``).
         written_again: a side may have it so often once more (a status set to owed, batches that only *may* be named).

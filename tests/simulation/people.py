@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from jdbc_state import DECIDED, DONE, OWED
+from jdbc_state import DECIDED, DONE, NONE, OWED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options import OperatorDecision
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # In the database.
 DELETE_ROW: Final = "delete-row"
 DELETE_STATE: Final = "delete-row-and-history"
+DELETE_HISTORY: Final = "delete-history"
 #: The statuses that may be set by hand, as the message about another cluster tells.
 SET_DONE: Final = "set-done"
 SET_OWED: Final = "set-owed"
@@ -44,12 +45,20 @@ REMAKE_TOPIC: Final = "remake-topic"
 #: The same, and other applications have written to it at once: its logs are as long as they were.
 REFILL_TOPIC: Final = "refill-topic"
 REFILLED_TO: Final = 100
+#: The topic is deleted, and made anew by somebody later: at any point, or when a job or a person has missed it.
+DELETE_TOPIC: Final = "delete-topic"
+CREATE_TOPIC: Final = "create-topic"
+_DELETING: Final = (REMAKE_TOPIC, REFILL_TOPIC, DELETE_TOPIC)
 
 # With ``spark-2pc recover --take-over``, while the driver stands still.
 RECOVER_ADOPT: Final = "recover-adopt"
 RECOVER_ACCEPT_LOSS: Final = "recover-accept-loss"
 RECOVER_DROP: Final = "recover-drop"
 RECOVER_ACCEPT_REPLAY: Final = "recover-accept-replay"
+#: With a word on how the open transaction ends, and no look into the table. It counts where nothing else tells.
+RECOVER_COMMIT_OPEN: Final = "recover-commit-open"
+RECOVER_ABORT_OPEN: Final = "recover-abort-open"
+_END_OPEN: Final = (RECOVER_COMMIT_OPEN, RECOVER_ABORT_OPEN)
 RECOVER: Final = {
     RECOVER_ADOPT: Words(adopt=True),
     RECOVER_ACCEPT_LOSS: Words(adopt=True, accept_loss=BatchRange(0, 0)),
@@ -64,12 +73,13 @@ LEFT_ON: Final = (ADOPT_LEFT_ON, ACCEPT_REPLAY_LEFT_ON)
 
 #: All kinds.
 KINDS: Final = frozenset(
-    {DELETE_ROW, DELETE_STATE, SET_DONE, SET_OWED, REMAKE_TOPIC, REFILL_TOPIC, *RECOVER, *LEFT_ON}
+    {DELETE_ROW, DELETE_STATE, DELETE_HISTORY, SET_DONE, SET_OWED, *_DELETING, CREATE_TOPIC}
+    | {*RECOVER, *_END_OPEN, *LEFT_ON}
     | {f"{BACKUP}{number}" for number in range(BACKUPS_MAX)}
 )
 
 #: What the product mends by itself: after no more than this, everything holds that holds without people.
-MENDED: Final = (DELETE_ROW,)
+MENDED: Final = (DELETE_ROW, DELETE_HISTORY)
 
 # In answer to a halt.
 #: ``recover --adopt``, and then the job.
@@ -131,8 +141,13 @@ class People:
         self.acted = False
         self.left_on = Words()
         self._world = world
-        #: The batch that was in doubt when its row and history were deleted.
+        #: The batch that was in doubt when its row was deleted; and when its history was deleted too.
+        self._deleted: int | None = None
         self._forgotten: int | None = None
+        self._history_deleted = False
+        self._state_lost = False
+        #: Who has said how the open transaction ends, and how.
+        self._end_open: list[tuple[JobDriver, OpenTransactionEnd]] = []
 
     @property
     def nothing_is_left(self) -> bool:
@@ -142,8 +157,8 @@ class People:
         comes of it is not promised.
         """
         taken = {fault for _, fault in self._world.choices.taken}
-        lost = DELETE_STATE in taken or any(fault.startswith(BACKUP) for fault in taken)
-        return lost and not taken.isdisjoint({REMAKE_TOPIC, REFILL_TOPIC, faults.EXPIRY})
+        lost = self._state_lost or any(fault.startswith(BACKUP) for fault in taken)
+        return lost and not taken.isdisjoint({*_DELETING, faults.EXPIRY})
 
     # --- at any point ------------------------------------------------------------------------------------------
 
@@ -160,11 +175,11 @@ class People:
         at_rest = row is not None and database.locked_by() is None
         backups = min(len(database.backups), BACKUPS_MAX)
         return (
-            REMAKE_TOPIC,
-            REFILL_TOPIC,
+            *((CREATE_TOPIC,) if self._world.broker.topic_gone else _DELETING),
             *LEFT_ON,
-            *(RECOVER if more_drivers else ()),
+            *((*RECOVER, *_END_OPEN) if more_drivers else ()),
             *((DELETE_ROW, DELETE_STATE) if at_rest else ()),
+            *((DELETE_HISTORY,) if database.has_history else ()),
             *((SET_DONE, SET_OWED) if at_rest and row is not None and row.status == DECIDED else ()),
             *(f"{BACKUP}{number}" for number in range(backups) if not others_stopped),
         )
@@ -182,29 +197,78 @@ class People:
             self._accept(words.decision, self._in_doubt())
             self._give_up(words.accept_loss)
             world.run_beside(Person, words)
+        elif choice in _END_OPEN:
+            self._say_how_it_ends(OpenTransactionEnd(world.next_batch if choice == RECOVER_COMMIT_OPEN else None))
         elif choice in LEFT_ON:
             self.left_on = self._said(choice).beside(self.left_on)
             raise DriverCrashedError
-        elif choice in (REMAKE_TOPIC, REFILL_TOPIC):
-            first_offset = REFILLED_TO if choice == REFILL_TOPIC else 0
-            world.ledger.gone += world.broker.remake_topic(first_offset=first_offset)
-        elif choice in (DELETE_ROW, DELETE_STATE):
-            in_doubt = self._in_doubt()
-            world.database.delete_row()
-            if choice == DELETE_STATE:
-                self._forget(in_doubt)
+        elif choice in (*_DELETING, CREATE_TOPIC):
+            self._change_topic(choice)
+        else:
+            self._change_database(choice)
+        self._heed()
+
+    def make_missing_topic(self) -> None:
+        """Who starts the job has read that it failed, or would fail, for want of its topic."""
+        broker = self._world.broker
+        if broker.topic_missed:
+            self._world.trace("the topic is made anew")
+            broker.create_topic()
+
+    def _change_topic(self, choice: str) -> None:
+        broker = self._world.broker
+        if choice != CREATE_TOPIC:
+            self._world.ledger.gone += broker.delete_topic()
+        if choice != DELETE_TOPIC:
+            broker.create_topic(first_offset=REFILLED_TO if choice == REFILL_TOPIC else 0)
+
+    def _change_database(self, choice: str) -> None:
+        database = self._world.database
+        if choice in (DELETE_ROW, DELETE_STATE):
+            self._deleted = self._in_doubt()
+            database.delete_row()
+            if choice == DELETE_STATE or (self._history_deleted and not database.has_history):
+                self._forget()
+        elif choice == DELETE_HISTORY:
+            self._history_deleted = True
+            database.delete_history()
+            if database.row is None:
+                self._forget()
         elif choice == SET_DONE:
             self._accept(OperatorDecision.DROP, self._in_doubt())
-            world.database.set_status(DONE)
+            database.set_status(DONE)
         elif choice == SET_OWED:
             self._send_again()
-            world.database.set_status(OWED)
+            database.set_status(OWED)
         else:
-            world.database.restore(int(choice.removeprefix(BACKUP)))
+            database.restore(int(choice.removeprefix(BACKUP)))
 
-    def _forget(self, batch_id: int | None) -> None:
+    def _say_how_it_ends(self, word: OpenTransactionEnd) -> None:
+        person = self._world.start(Person, Words(adopt=True, open_transaction=word))
+        self._end_open.append((person, word))
+        self._heed()
+        self._world.go_on_with(person)
+
+    def _heed(self) -> None:
+        """While nothing else tells, the batch may end on one side only, as a person says who has not looked."""
+        database = self._world.database
+        row = database.row
+        if database.has_history if row is None else row.status != NONE or row.settled:
+            return
+        for person, word in self._end_open:
+            if person.outcome != "running":
+                continue
+            if word.batch_id is not None:
+                # That, and all before it, are on both sides then, as far as anybody knows.
+                for lacking in (self._world.ledger.not_in_table, self._world.ledger.not_in_kafka):
+                    lacking.update(range(word.batch_id + 1))
+            elif self._world.next_batch not in self._world.ledger.written_again:
+                self._world.ledger.written_again[self._world.next_batch] += 1
+
+    def _forget(self) -> None:
+        self._state_lost = self.acted = True
         self._world.database.delete_history()
-        self._forgotten = batch_id
+        self._forgotten = self._deleted
         if not self._world.broker.has_open:
             self.note_abort()
 
@@ -238,7 +302,10 @@ class People:
 
     def _give_up(self, lost: BatchRange | None) -> None:
         if lost is not None:
-            self._world.ledger.not_in_table.update(range(lost.first, lost.last + 1))
+            named = range(lost.first, lost.last + 1)
+            self._world.ledger.not_in_table.update(named)
+            # They are passed over, whatever comes under their ids.
+            self._world.ledger.left_out.update(named)
 
     def _accept(self, decision: OperatorDecision | None, batch_id: int | None) -> None:
         if batch_id is None:

@@ -83,6 +83,14 @@ END, NEXT = "end 1000", "claim"
         (((END, people.REMAKE_TOPIC),), [HaltCause.TOPIC_REMADE]),
         (((END, people.REFILL_TOPIC),), [HaltCause.TOPIC_REMADE]),
         (((END, faults.CRASH), (END, people.REMAKE_TOPIC)), [HaltCause.TOPIC_REMADE]),
+        (((END, people.DELETE_TOPIC),), [HaltCause.TOPIC_REMADE]),
+        (((END, faults.CRASH), (NEXT, people.DELETE_TOPIC)), [HaltCause.TOPIC_REMADE]),
+        # A history that is deleted is missed with the row only.
+        (((END, faults.CRASH), (NEXT, people.DELETE_HISTORY)), []),
+        (((END, people.DELETE_HISTORY), (END, faults.CRASH), (NEXT, people.DELETE_ROW)), [HaltCause.ID_IN_USE]),
+        # Where the row tells whether a transaction is decided, nobody's word on it counts.
+        (((END, people.RECOVER_ABORT_OPEN),), []),
+        ((("update-row", people.RECOVER_COMMIT_OPEN),), []),
         # A backup is restored, and whoever adopts has to name what is lost.
         ((("spark-commit 0", "backup-2"), ("", people.ADOPT)), [HaltCause.COMMITS_LOST, HaltCause.DATABASE_BEHIND]),
         ((("spark-commit 0", faults.CRASH), ("spark-commit 0", "backup-2")), [HaltCause.COMMITS_LOST]),
@@ -112,6 +120,7 @@ def test_what_ended_green_and_wrong_is_mended_or_halts(
         (("COMMIT", faults.CRASH), (NEXT, people.DELETE_STATE), ("", people.ADOPT), ("", people.END_OPEN)),
         ((END, people.REMAKE_TOPIC), ("", people.ACCEPT_REPLAY)),
         ((END, people.REMAKE_TOPIC), ("", people.DROP)),
+        ((END, people.DELETE_TOPIC), ("", people.ACCEPT_REPLAY)),
         (("spark-commit 0", "backup-2"), ("", people.REPAIR)),
         (("spark-commit 0", "backup-2"), ("", people.ACCEPT_LOSS_JOB)),
     ],
@@ -120,6 +129,13 @@ def test_what_a_halt_names_settles_it(steps: tuple[tuple[str, str], ...]) -> Non
     """C5, B18, D9: the job goes on, and both sides have what the person has not given up."""
     world = run(*steps)
     assert world.finished
+    assert check(world) == []
+
+
+def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost() -> None:
+    """C5, B28: its rows are in the table; where the logs cannot be read, too, it is sent all the same."""
+    world = run((END, faults.FORCE_TERMINATE), ("init", people.DELETE_TOPIC), ("", people.RECOVER_ACCEPT_LOSS))
+    assert green(world)
     assert check(world) == []
 
 
@@ -211,6 +227,8 @@ def test_every_act_is_offered_somewhere_and_every_halt_has_its_answers() -> None
         "a recovery does not look again after its commit",
         "any range of lost batches is accepted",
         "accept_replay accepts every batch",
+        "a topic that is not there lacks nothing",
+        "a word on the open transaction counts more than the row",
         "a decision over a lost outcome names no batch",
     ],
 )

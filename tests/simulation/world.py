@@ -198,6 +198,7 @@ class World:
         if self.finished:
             return self._last_look() if self.profile.loses_commits or self.profile.people else None
         if unanswered is None or self._restore_checkpoint():
+            self.people.make_missing_topic()
             return self.start(JobDriver)
         return self.people.answer(*unanswered)
 
@@ -245,8 +246,12 @@ class World:
 
     def run_beside(self, kind: type[JobDriver], words: Words | None = None) -> None:
         """The running driver stands still, while another one runs that begins now."""
+        self.go_on_with(self.start(kind, words))
+
+    def go_on_with(self, other: JobDriver) -> None:
+        """The running driver stands still, while this one runs."""
         self._extra += 1
-        self._stop(self.start(kind, words))
+        self._stop(other)
 
     def in_kafka(self) -> list[tuple[Record, str]]:
         """The committed records and their pairs, with those that readers had seen before their topic was deleted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jdbc_state import Decision
 from jdbc_state.actions import ACCEPT_REPLAY
@@ -47,7 +47,7 @@ from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
@@ -107,6 +107,7 @@ class BatchDriver:
             both sides have it, it is left out. None for no batch.
         stopping: True when the query was told to stop, so that another attempt would only delay it.
         observer: told of every step reached.
+        step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
     """
 
@@ -126,6 +127,7 @@ class BatchDriver:
         accept_replay: int | None,
         stopping: Callable[[], bool],
         observer: Observer,
+        step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
     ) -> None:
         self._transactional_id = transactional_id
@@ -140,6 +142,7 @@ class BatchDriver:
         self._accept_replay = accept_replay
         self._stopping = stopping
         self._observer = observer
+        self._step_seconds = step_seconds
         self._placement = BatchPlacement(store, recovery.losses, look_back)
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
@@ -426,11 +429,18 @@ class BatchDriver:
         self._observer(Step.COMPLETE)
         self._check_kept(batch.written)
         settled = answer.producer or producer
-        self._row = self._store.mark_done(self._transactional_id, self._claimed().generation, str(settled))
+        generation = self._claimed().generation
+        self._row = self._store.mark_done(self._transactional_id, generation, str(settled), figures=self._figures())
         # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
         self._producer = answer.producer
         self._decided = None
         self._observer(Step.NOTE)
+
+    def _figures(self) -> dict[str, Any]:
+        """The figures of a complete batch, for its line in the history; times are to the millisecond."""
+        steps = {name: round(seconds, 3) for name, seconds in self._step_seconds().items()}
+        times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
+        return {"record_bytes": self._record_bytes, **times}
 
     def _check_kept(self, written: WrittenRecords) -> None:
         """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""

@@ -6,6 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import HaltCause, HaltError
+from spark_2pc_sink.recipe.remedies import accept_replay as accept_replay_command
+from spark_2pc_sink.recipe.remedies import drop
 from spark_2pc_sink.sink.contract.batch_work import Replay
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
         reason="the replay of the owed batch is not the batch that the database has",
         remedies=(
             _CHANGED_JOB,
-            f"spark-2pc recover --batch {row.batch_id} --accept-replay: send to Kafka what Spark replays now",
-            f"spark-2pc recover --batch {row.batch_id} --drop: leave Kafka without this batch",
+            accept_replay_command(row.batch_id),
+            drop(row.batch_id),
         ),
     )
 

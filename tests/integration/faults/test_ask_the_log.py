@@ -5,17 +5,15 @@ Each case begins with a decided row whose driver is dead, and somebody who has u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition as Offset
-from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.testing import read_topic
+from tests.harness.damage import delete_log
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
@@ -29,14 +27,6 @@ def commit_as_somebody_else(job: Job) -> None:
     assert producer is not None
     with job.coordinator() as client:
         assert client.end(producer, commit=True).code == 0
-
-
-def delete_log(job: Job, partitions: Sequence[int] = range(3)) -> None:
-    """Delete every record that these partitions have, and with it every control marker."""
-    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
-    deleted = admin.delete_records([Offset(job.topic, partition, -1) for partition in partitions])
-    for future in deleted.values():
-        future.result(30)
 
 
 @pytest.mark.parametrize("others", [1, 2], ids=["used once since", "used twice since"])

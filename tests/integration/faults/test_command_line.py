@@ -112,7 +112,7 @@ def test_an_owed_batch_stays_in_doubt_until_it_is_sent_or_dropped(decided: Job, 
         assert code == exits.EXIT_IN_DOUBT
         assert "owed" in text
     assert decided.state("status") == ("owed",)
-    assert run(decided, "recover", "--take-over", "--drop")[0] == exits.EXIT_SETTLED
+    assert run(decided, "recover", "--take-over", "--drop", "--reason", "given up")[0] == exits.EXIT_SETTLED
     assert run(decided, "status")[0] == exits.EXIT_SETTLED
     table = [row for rows in decided.input().values() for row in rows]
     decided.run()
@@ -126,7 +126,7 @@ def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
     changed = make_rows(BATCH, 19)
     decided.write_batch(BATCH, changed)
     assert decided.fail().cause == HaltCause.RESEND_DIFFERS
-    code, text = run(decided, "recover", "--take-over", "--accept-replay")
+    code, text = run(decided, "recover", "--take-over", "--accept-replay", "--reason", "corrected")
     assert code == exits.EXIT_IN_DOUBT
     assert "as decided by the operator" in text
     decided.run()

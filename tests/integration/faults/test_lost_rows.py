@@ -16,6 +16,7 @@ from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob, Run
 
 BATCH = 1
+WHY = ("--reason", "looked it up")
 
 
 def killed_and_lost(make_job: MakeJob, broker: Broker, place: str, *, history: bool = True) -> Job:
@@ -100,7 +101,7 @@ def test_row_and_history_are_lost(
     assert job.describe() == described
     batch = ("--batch", str(BATCH)) if word == "commit" else ()
     for _ in range(2):
-        code, text = run(job, "recover", "--take-over", "--adopt", "--open-transaction", word, *batch)
+        code, text = run(job, "recover", "--take-over", "--adopt", "--open-transaction", word, *batch, *WHY)
         assert code == exits.EXIT_SETTLED, text
     # Nothing but the person knows that the batch before is on both sides.
     named: dict[str, Any] = {"adopt": True, "accept_loss": "0"} if word == "abort" else {}

@@ -13,14 +13,13 @@ from confluent_kafka.admin import AdminClient
 
 from spark_2pc_sink import OperatorDecision, recover
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.testing import wait_until
+from tests.harness.damage import delete_topic, remake_topic
 from tests.harness.driver_job import Job
 from tests.harness.halts import halts
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
-DEADLINE_S = 60
 DECISIONS = pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
 
 
@@ -29,24 +28,6 @@ def topic_id(job: Job) -> str:
     admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
     described = admin.describe_topics(TopicCollection([job.topic]))[job.topic]
     return str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
-
-
-def delete_topic(job: Job) -> None:
-    """Delete the job's topic, and wait until no broker knows it."""
-    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap})
-    for future in admin.delete_topics([job.topic]).values():
-        future.result(30)
-    wait_until(
-        lambda: job.topic not in admin.list_topics(timeout=10).topics,
-        deadline_s=DEADLINE_S,
-        what="the topic to be gone",
-    )
-
-
-def remake_topic(job: Job) -> None:
-    """Delete the job's topic and make one of the same name."""
-    delete_topic(job)
-    job.broker.create_topic(job.topic, partitions=3)
 
 
 def sides_of(job: Job) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import exits
 from spark_2pc_sink.errors import HaltCause
+from tests.harness.damage import Backup
 from tests.harness.driver_job import LARGE_INPUT, Job, make_rows
 from tests.harness.providers import Broker
 from tests.integration.faults.conftest import MakeJob
@@ -171,14 +172,11 @@ def test_a_first_batch_that_is_not_the_first(kafka_without_2pc: Broker, make_job
 def restore_a_backup(job: Job, place: str) -> None:
     """Batches 0 to 3 in Kafka, and a database as it was at ``place`` of the first one."""
     job.kill_at(place, batch=0)
-    job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
+    backup = Backup.make(job, batches=1)
     job.run()
     job.check()
     generation = job.state("generation")
-    job.sql("DELETE FROM kafka_transaction_state")
-    job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
-    job.sql("DELETE FROM kafka_transaction_state_history")
-    job.sql(f"DELETE FROM {job.table} WHERE id >= 100000")
+    backup.restore()
     assert job.state("generation") < generation
 
 
@@ -211,7 +209,7 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_each_version: 
         assert "at least 2 batches that the database lacks" in outcome.text
         assert "batch 1: 20 records of" in outcome.text
         assert "compare both sides" in outcome.text.partition("What settles it:")[2].splitlines()[1]
-        assert f"--topic {job.topic} --partition 0 --offset" in outcome.text
+        assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
     outcome = job.fail(adopt=True, accept_loss="2..3")
     assert (outcome.error, "begins with batch 1" in outcome.text) == ("ConfigurationError", True)
@@ -251,6 +249,7 @@ def test_a_loss_is_named_on_the_command_line(
     assert cli.main(words) == exits.EXIT_IN_DOUBT
     assert job.state("batch_id") == (0,)
     capsys.readouterr()
+    words += ["--reason", "restored from a backup"]
     assert cli.main([*words, "--accept-loss", "1"]) != exits.EXIT_SETTLED
     assert "name '1..2'" in capsys.readouterr().err
     for _ in range(2):
@@ -266,13 +265,10 @@ def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_each_version:
     """
     job = make_job(kafka_each_version)
     job.kill_at("step:NOTE", batch=0)
-    job.sql("CREATE TABLE backup AS SELECT * FROM kafka_transaction_state")
+    backup = Backup.make(job, batches=1)
     job.kill_at("step:NOTE", batch=BATCH)
     job.terminate()
-    job.sql("DELETE FROM kafka_transaction_state")
-    job.sql("INSERT INTO kafka_transaction_state SELECT * FROM backup")
-    job.sql("DELETE FROM kafka_transaction_state_history")
-    job.sql(f"DELETE FROM {job.table} WHERE id >= 100000")
+    backup.restore()
     (job.checkpoint / "0").touch()
     outcome = job.fail()
     assert outcome.cause == HaltCause.DATABASE_BEHIND

@@ -168,8 +168,8 @@ def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_
     code, text = run(moved, "status")
     assert code == exits.EXIT_IN_DOUBT
     assert "the state row belongs to Kafka cluster" in text
-    refused(moved, "ClaimRefusedError", "Connect to the cluster that the state row names")
-    refused(moved, "ClaimRefusedError", "Run spark-2pc recover against that cluster first", adopt=True)
+    refused(moved, "ClaimRefusedError", "connect to the cluster that the state row names")
+    refused(moved, "ClaimRefusedError", "recover the sink there first", adopt=True)
     assert run(job, "recover", "--take-over")[0] == exits.EXIT_SETTLED
     assert run(moved, "recover", "--take-over", "--adopt")[0] == exits.EXIT_SETTLED
     moved.run()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import pickle
+from contextlib import closing
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from jdbc_state import SqlStateStore
 from spark_2pc_sink import BatchReport
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
@@ -48,6 +50,12 @@ def test_a_report_says_what_both_sides_have(
         assert sum(report.step_seconds.values()) == pytest.approx(report.seconds, rel=0.2, abs=0.05)
         assert str(report) in caplog.messages
         assert pickle.loads(pickle.dumps(report)) == report  # noqa: S301 - our own bytes
+    with closing(SqlStateStore(target.database)) as store:
+        lines = store.read_history(target.transactional_id, last=2)[::-1]
+    for report, line in zip(reports, lines, strict=True):
+        # The line is written by the last step, whose own time it cannot have.
+        steps = {name: round(taken, 3) for name, taken in report.step_seconds.items() if name != "note"}
+        assert (line.figures["record_bytes"], line.figures["step_seconds"]) == (report.record_bytes, steps)
     target.check(rows_of(0) + rows_of(1))
 
 

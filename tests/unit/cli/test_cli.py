@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from jdbc_state import StateRow
-from jdbc_state.sessions import Liveness
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import sinks
 from spark_2pc_sink.errors import (
@@ -24,7 +23,6 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport
 from tests.harness.json_contract import read_output
 
 SIDES = ["--kafka", "bootstrap.servers=h:1", "--kafka", "client.id=night", "--database", "postgresql://h/d"]
@@ -84,12 +82,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append(options)
         return report(settled=options.get("take_over", False))
 
-    def status(**options: Any) -> StatusReport:
-        seen.append(options)
-        return StatusReport()
-
     monkeypatch.setattr(sinks, "recover", recover)
-    monkeypatch.setattr(sinks, "status", status)
     return seen
 
 
@@ -97,6 +90,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
     """Exit code 0: nothing is in doubt any more."""
     words = ["recover", *SIDES, "--transactional-id", "orders", "--take-over", "--drop", "--state-schema", "ops"]
     words += ["--history-batches", "5", "--adopt", "--open-transaction", "commit", "--batch", "7"]
+    words += ["--reason", "the night of the 5th"]
     assert cli.main(words) == 0
     assert calls == [
         {
@@ -106,6 +100,7 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
             "open_transaction": "commit",
             "batch": 7,
             "adopt": True,
+            "reason": "the night of the 5th",
             "kafka": {"bootstrap.servers": "h:1", "client.id": "night"},
             "database": "postgresql://h/d",
             "state_schema": "ops",
@@ -121,7 +116,17 @@ def test_recover_passes_what_was_said(calls: list[dict[str, Any]], capsys: pytes
 
 def test_the_batches_of_a_loss_are_passed_as_they_were_named(calls: list[dict[str, Any]]) -> None:
     """C5: ``--adopt --accept-loss 41..43``."""
-    words = ["recover", *SIDES, "--transactional-id", "orders", "--adopt", "--accept-loss", "41..43"]
+    words = [
+        "recover",
+        *SIDES,
+        "--transactional-id",
+        "orders",
+        "--adopt",
+        "--accept-loss",
+        "41..43",
+        "--reason",
+        "lost",
+    ]
     cli.main(words)
     assert (calls[0]["adopt"], calls[0]["accept_loss"]) == (True, "41..43")
 
@@ -148,23 +153,21 @@ def test_what_is_left_in_doubt_is_exit_code_3(calls: list[dict[str, Any]], capsy
     assert "to settle: spark-2pc recover --take-over" in printed
 
 
-@pytest.mark.parametrize(("alive", "shown"), [(True, "lives"), (False, "none"), (None, "not known")])
-def test_whether_the_driver_lives_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alive: bool | None, shown: str
-) -> None:
-    """D10: with where it is, or why that is not known."""
-    told = replace(report(settled=True), driver=Liveness(alive, "as it is"))
-    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(told,)))
-    cli.main(["status", *SIDES])
-    assert f"  driver:   {shown}: as it is\n" in capsys.readouterr().out
-    cli.main(["status", *SIDES, "--json"])
-    (printed,) = read_output(capsys.readouterr().out)["sinks"]
-    assert printed["driver"]["alive"] is alive
-
-
 def test_json_is_for_machines(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """One object, with the sink in a list as in that of a status."""
-    cli.main(["recover", *SIDES, "--transactional-id", "orders", "--json", "--take-over", "--accept-replay"])
+    cli.main(
+        [
+            "recover",
+            *SIDES,
+            "--transactional-id",
+            "orders",
+            "--json",
+            "--accept-replay",
+            "--reason",
+            "as it is",
+            "--take-over",
+        ]
+    )
     printed = read_output(capsys.readouterr().out)
     assert (printed["command"], printed["exit_code"], printed["error"]) == ("recover", 0, None)
     assert [sink["settled"] for sink in printed["sinks"]] == [True]
@@ -201,27 +204,6 @@ def test_a_refusal_is_printed_for_machines_too(
     assert (found["cause"], found["settled"]) == (cause, False)
     assert (found["row"] and found["row"]["status"]) == row
     assert str(error) in printed.err
-
-
-def test_a_sink_that_nobody_knows_is_exit_code_4(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A name that was mistyped is not taken for a sink that is well; what is in doubt counts for more."""
-    found = replace(report(settled=True), actions=(), known=False)
-    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found,)))
-    assert cli.main(["status", *SIDES, "--transactional-id", "orders-2"]) == 4
-    assert "NOT KNOWN" in capsys.readouterr().out
-    old = replace(report(settled=False), dry_run=True)
-    monkeypatch.setattr(sinks, "status", lambda **_: StatusReport(sinks=(found, old)))
-    assert cli.main(["status", *SIDES]) == 3
-    assert "touched:  2 s ago\n  in doubt: for 3601 s\n" in capsys.readouterr().out
-
-
-def test_status_of_an_empty_table_says_so(calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is in doubt where nothing has run."""
-    assert cli.main(["status", *SIDES]) == 4
-    assert "no sink has run" in capsys.readouterr().out
-    assert calls[0]["transactional_id"] is None
 
 
 @pytest.mark.parametrize(
@@ -266,7 +248,8 @@ def test_where_kafka_is_must_be_said_in_words_of_the_command_line(
 
 
 def test_where_kafka_is_may_be_said_as_librdkafka_says_it(calls: list[dict[str, Any]]) -> None:
-    assert cli.main(["status", "--kafka", "metadata.broker.list=h:1", "--database", "postgresql://h/d"]) == 4
+    words = ["--kafka", "metadata.broker.list=h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
+    assert cli.main(["recover", *words, "--take-over"]) == 0
     assert calls[0]["kafka"] == {"metadata.broker.list": "h:1"}
 
 

@@ -212,7 +212,22 @@ def test_force_terminate(tool: FakeTool, capsys: pytest.CaptureFixture[str], com
     assert run(command, *SERVER, option, "a") == 0
     out, err = capsys.readouterr()
     assert columns(out)[1] == ["a", "Ongoing", "7", "3", "60000"]
-    assert err == "spark-2pc: mind this\n"
+    said, not_noted = err.splitlines()
+    assert said == "spark-2pc: mind this"
+    assert "was noted nowhere: with --database URL and --reason" in not_noted
+    assert tool.calls[0] == ("force_terminate", "a", {})
+
+
+def test_force_terminate_with_a_note(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+    """D4: the reason is asked for where it is written down, and refused where it is not."""
+    tool.answers["force_terminate"] = TerminatedTransaction("a", "Ongoing", (), 7, 3, 60_000, ())
+    noted = ("--database", "postgresql://h/d", "--state-table", "mine")
+    assert run("force-terminate", *SERVER, "--transactional-id", "a", *noted) == 2
+    assert "pass --reason 'why' with force-terminate" in capsys.readouterr().err
+    assert run("force-terminate", *SERVER, "--transactional-id", "a", *noted, "--reason", "readers wait") == 0
+    assert capsys.readouterr().err == ""
+    said = {"database": "postgresql://h/d", "state_table": "mine", "reason": "readers wait"}
+    assert tool.calls[0] == ("force_terminate", "a", said)
 
 
 # --- errors and connections --------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_words_that_name_no_command(words: list[str], command: str | None, capsy
         (AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedy="Do that"), 3, None, ["Do that"]),
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1, None, []),
         (
-            ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedy="adopt"),
+            ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedies=("adopt",)),
             *(1, None, ["adopt"]),
         ),
         (PermissionError(13, "Permission denied"), 1, None, []),

@@ -1,4 +1,4 @@
-"""The commands of README.md and docs/ are commands that there are, with flags that they take."""
+"""The commands of README.md, RUNBOOK.md and docs/ are commands that there are, with flags that they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.cli import command_parser
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "RUNBOOK.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: What a page writes in place of the reader's own.
 _OWN = {
     "P": "0",
@@ -24,14 +24,14 @@ _OWN = {
 
 def blocks() -> str:
     """The code blocks of all pages that are no program, one after the other, with lines that go on put together."""
-    fenced = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-    found = [text for page in PAGES for language, text in fenced.findall(page.read_text()) if not language]
-    return "\n".join(found).replace("\\\n", " ")
+    fenced = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    blocks = [block for page in PAGES for block in fenced.findall(page.read_text())]
+    return "\n".join(text for language, text in blocks if language in {"", "console"}).replace("\\\n", " ")
 
 
 def commands(program: str) -> list[str]:
     """What follows a program's name in each line that begins with it, without comments and what it is piped into."""
-    return sorted(set(re.findall(rf"^{program} ([^#|\n]*)", blocks(), re.MULTILINE)))
+    return sorted(set(re.findall(rf"^(?:\$ )?{program} ([^#|\n]*)", blocks(), re.MULTILINE)))
 
 
 @pytest.mark.parametrize("command", commands("spark-2pc"))

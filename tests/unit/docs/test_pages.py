@@ -1,4 +1,4 @@
-"""README.md, ARCHITECTURE.md and docs/: links lead somewhere, and what a page quotes or names exists."""
+"""README.md, RUNBOOK.md, ARCHITECTURE.md and docs/: links lead somewhere, and what a page quotes or names exists."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ PAGES = [
         ROOT / name
         for name in (
             "README.md",
+            "RUNBOOK.md",
             "ARCHITECTURE.md",
             "CHANGELOG.md",
             "examples/README.md",
@@ -85,14 +86,14 @@ def texts_of_the_code() -> str:
 
 
 def quotes() -> Iterator[str]:
-    """What docs/after-a-crash.md says that a message says."""
-    page = (ROOT / "docs/after-a-crash.md").read_text()
-    for line in page.splitlines():
-        if line.startswith('| "'):
-            yield from re.findall('"([^"]+)"', line.split(" | ")[0])
+    """What docs/after-a-crash.md and RUNBOOK.md say that a message says."""
+    for page in ("docs/after-a-crash.md", "RUNBOOK.md"):
+        for line in (ROOT / page).read_text().splitlines():
+            if line.startswith('| "'):
+                yield from re.findall('"([^"]+)"', line.split(" | ")[0])
 
 
-@pytest.mark.parametrize("quote", list(quotes()))
+@pytest.mark.parametrize("quote", sorted(set(quotes())))
 def test_messages_are_quoted_as_they_are(quote: str) -> None:
     """But for what a message has in place of numbers and dots, with its noun."""
     parts = [part.strip() for part in re.split(r"(?:query|Kafka cluster|batch)? (?:…|\d+)", quote)]

@@ -62,11 +62,6 @@ class FakeClient:
         offered = settings.profile is Profile.KEEP_PREPARED or settings.two_phase_commit_enable
         return offered and not self._keep_refused
 
-    @property
-    def bootstrap_servers(self) -> str:
-        """For messages only."""
-        return "broker:9092"
-
     def request(self, what: str, effect: Callable[[], _T]) -> _T:
         """Send one request; a schedule, or a script, may have something against it.
 

@@ -46,6 +46,10 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def _changed_at(row: StateRow) -> datetime:
+    return max(moment for moment in (row.claimed_at, row.decided_at, row.settled_at) if moment is not None)
+
+
 def fits(row: StateRow, move: Move) -> bool:
     """True where the row may make this move; the same rule as in the WHERE clause of its statement."""
     return (
@@ -163,11 +167,15 @@ class MemoryStateStore(StateStore):
         with self._lock:
             return [self._aged(self._rows[transactional_id]) for transactional_id in sorted(self._rows)]
 
-    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
-        """The newest lines of a sink's history, the newest first."""
+    def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
+        """The newest lines of the history of one sink, or of all, the newest first."""
         with self._lock:
-            lines = self._lines.get(transactional_id, ())[::-1][:last]
-            return [HistoryLine(line.event, self._aged(line.row)) for line in lines]
+            if transactional_id is None:
+                every = [line for lines in self._lines.values() for line in lines]
+                found = sorted(every, key=lambda line: _changed_at(line.row), reverse=True)
+            else:
+                found = [*self._lines.get(transactional_id, ())[::-1]]
+            return [replace(line, row=self._aged(line.row)) for line in found[:last]]
 
     def read_lost(self) -> list[StateRow]:
         """The newest line of each sink whose row is gone."""
@@ -253,21 +261,21 @@ class MemoryStateStore(StateStore):
         with self._lock:
             before, row = self._rows.get(move.transactional_id), self.moved(move)
             if row is not before:
-                self._write(row, history.EVENT_OF.get(move.operation, history.NOTED))
+                self._write(row, history.EVENT_OF.get(move.operation, history.NOTED), move.figures)
                 if move.action:
                     self._tell(row.transactional_id, row, move.action, move.detail)
             return self._aged(row)
 
-    def _write(self, row: StateRow, event: str) -> None:
+    def _write(self, row: StateRow, event: str, figures: Mapping[str, Any] | None = None) -> None:
         """The row and its line; the event is that of a new one. The same as in `history.with_line`."""
         self._rows[row.transactional_id] = row
         if not self._history_batches:
             self._lines.pop(row.transactional_id, None)
             return
         lines = self._lines.get(row.transactional_id, ())
-        events = {line.row.decision: line.event for line in lines}
+        before = {line.row.decision: line for line in lines}.get(row.decision, HistoryLine(event, row))
         others = [line for line in lines if line.row.decision != row.decision]
-        written = HistoryLine(events.get(row.decision, event), row)
+        written = replace(before, row=row, figures=before.figures if figures is None else figures)
         kept = sorted([*others, written], key=lambda line: line.row.decision)
         more = event in {history.RESENT, *history.EVENT_OF.values()}
         if more and not row.decision % history.trim_step(self._history_batches):
@@ -330,7 +338,6 @@ class MemoryStateStore(StateStore):
         )
 
     def _aged(self, row: StateRow) -> StateRow:
-        newest = max(moment for moment in (row.claimed_at, row.decided_at, row.settled_at) if moment is not None)
         now = self._clock()
         decided_age_s = None if row.decided_at is None else (now - row.decided_at).total_seconds()
-        return replace(row, age_s=(now - newest).total_seconds(), decided_age_s=decided_age_s)
+        return replace(row, age_s=(now - _changed_at(row)).total_seconds(), decided_age_s=decided_age_s)

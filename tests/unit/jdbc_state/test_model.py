@@ -88,8 +88,8 @@ def test_adopting_for_a_new_checkpoint_says_what_is_written_again() -> None:
     row = StateRow(**{**vars(ROW), "query_id": "old", "cluster_id": "c"})
     refused = claim_refusal(row, cluster_id="c", query_id="new", adopt=False)
     assert refused is not None
-    assert "startingOffsets" in refused.remedy
-    assert "written again, to both sides" in refused.remedy
+    assert "startingOffsets" in refused.remedies[-1]
+    assert "written again, to both sides" in refused.remedies[-1]
 
 
 def test_rows_and_decisions_are_values() -> None:

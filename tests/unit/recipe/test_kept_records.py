@@ -86,9 +86,9 @@ def test_the_remedies_come_from_the_safest_to_the_last() -> None:
     """Each can be pasted. What sends the batch again says which topics will then have it twice."""
     logs = replace(KEPT, topic_ids={"orders": "new-orders", "audit": "old-audit"})
     compare, again, drop = lost(logs).remedies
-    assert compare.startswith("compare both sides")
+    assert compare.startswith("spark-2pc verify --batch 5  # changes nothing: compare both sides")
     assert again.startswith("spark-2pc recover --batch 5 --accept-replay")
-    assert "audit will have it twice" in again
+    assert "audit will have all of it twice" in again
     assert drop.startswith("spark-2pc recover --batch 5 --drop")
     assert "twice" not in lost(logs, committed=False).remedies[1]
 

@@ -13,28 +13,13 @@ import pytest
 from jdbc_state.model import lost_commits_error
 from spark_2pc_sink import recover, status
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options import RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.reference_page import reference
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.transactions import TransactionTool
 from tests.unit.recovery.test_recovery import Sides
 
 SIDES: dict[str, Any] = {"kafka": {"bootstrap.servers": "h:9092"}, "database": "postgresql://h/d"}
-#: Of the options of recovery, those that change something or are about a claim.
-CHANGES = {
-    *(
-        "takeover_grace_s",
-        "dry_run",
-        "take_over",
-        "decision",
-        "batch",
-        "open_transaction",
-        "adopt",
-        "accept_loss",
-        "reason",
-    ),
-    *("claim_lock_timeout_ms", "claim_deadline_ms", "idle_in_transaction_timeout_ms", "commit_timeout_ms"),
-}
 
 
 def shown(function: Callable[..., Any]) -> list[tuple[str, str, str | None]]:
@@ -46,20 +31,34 @@ def shown(function: Callable[..., Any]) -> list[tuple[str, str, str | None]]:
     ]
 
 
-def declared(left_out: set[str]) -> list[tuple[str, str, str | None]]:
+def declared(wanted: Callable[[str], bool]) -> list[tuple[str, str, str | None]]:
     rows = [(row.names[0], row.type, row.default) for row in reference(RecoveryOptions)]
-    return [row for row in rows if row[0] not in left_out]
+    return [row for row in rows if wanted(row[0])]
 
 
 def test_the_signature_of_recover_is_the_declaration() -> None:
-    assert shown(recover) == declared(set())
+    assert shown(recover) == declared(lambda _: True)
 
 
-def test_the_signature_of_status_is_the_part_that_changes_nothing() -> None:
-    """An id may be left out, where all sinks are meant."""
+def test_the_signature_of_status_is_the_connections_and_its_own_options() -> None:
+    """An id may be left out, where all sinks are meant. One time-out is for everything."""
     given = shown(status)
     given.remove(("transactional_id", "str | None", "None"))
-    assert given == declared({*CHANGES, "transactional_id"})
+    own = [(row.names[0], row.type, row.default) for row in reference(StatusOptions)]
+    tables = {"state_schema", "state_table", "history_table", "history_batches"}
+    assert given == [*declared(lambda name: name in {"kafka", "database"}), *own, *declared(tables.__contains__)]
+
+
+def test_a_glob_chooses_of_all_sinks() -> None:
+    """Beside one name it has no meaning."""
+    with pytest.raises(ConfigurationError, match="match='orders-\\*': it chooses of all sinks"):
+        status(**SIDES, transactional_id="orders", match="orders-*")
+
+
+@pytest.mark.parametrize("timeout_s", [0, 3_601])
+def test_the_time_out_has_bounds(timeout_s: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"timeout_s={timeout_s}: it is at "):
+        status(**SIDES, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
             HaltCause.DATABASE_BEHIND, match=r"at least 2 batches.*batch 1: 1 records of 0:1 at offsets"
         ) as raised:
             recover(sides)
-        assert raised.value.remedies[0].startswith("compare both sides")
+        assert raised.value.remedies[0].startswith("spark-2pc verify --transactional-id ")
         assert "--adopt --accept-loss 1..2" in raised.value.remedies[-1]
     assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
     query, topics = sides.kafka.queries[0]
@@ -129,6 +129,18 @@ def test_a_loss_that_kafka_no_longer_shows_is_passed_over_from_the_command_line(
     assert recover(sides, "1..2", query_id=None).settled
     assert sides.row().batch_id == 2
     assert recover(sides, "1..2", query_id=None).actions == ()
+
+
+def test_a_batch_that_kafka_is_owed_is_not_given_up_as_lost_to_the_database() -> None:
+    """C5, B28: the database has it, also where no log can be read: `drop` is the word for giving it up."""
+    sides = RestoredSides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=False)
+    sides.kafka.found = FoundCommits(unread=("orders",))
+    report = recover(sides, "0", query_id=None)
+    assert (report.settled, [action.kind for action in report.actions]) == (False, ["note_owed"])
+    assert (sides.row().status, sides.row().batch_id) == ("owed", 0)
 
 
 @pytest.mark.parametrize("ongoing", [False, True], ids=["empty", "ongoing"])

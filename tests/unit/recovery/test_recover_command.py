@@ -56,10 +56,11 @@ def test_names_that_are_not_the_default_are_in_it(options: dict[str, Any], words
 
 def test_remedies_get_it_once() -> None:
     complete = command()
-    remedies = ("compare both sides", "spark-2pc recover --drop: give it up")
+    remedies = ("compare both sides", "spark-2pc recover --drop  # give it up", "spark-2pc verify  # look")
     options = RecoveryOptions.parse(**SIDES)
     once = with_command(remedies, options)
-    assert once == ("compare both sides", f"{complete} --drop: give it up")
+    verify = complete.replace("recover", "verify")
+    assert once == ("compare both sides", f"{complete} --drop  # give it up", f"{verify}  # look")
     assert with_command(once, options) == once
 
 
@@ -76,7 +77,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
         store=sides.store,
         clock=sides.clock,
     )
-    drop = f"{command()} --batch 0 --drop: "
+    drop = f"{command()} --batch 0 --drop  # "
     with halts(HaltCause.OUTCOME_LOST) as halted:
         recovery.run(query_id=None, run_id=None)
     assert halted.value.remedies[-1].startswith(drop)
@@ -84,7 +85,7 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     assert (report.cause, report.row.status, report.settled) == (HaltCause.OUTCOME_LOST, "decided", False)
     assert report.remedies == halted.value.remedies == recovery.diagnosis.look().remedies
     assert recovery.explain(halted.value) is halted.value
-    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop: give it up",), report=None)
+    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop  # give it up",), report=None)
     explained = recovery.explain(bare)
     assert explained.remedies == explained.report.remedies == (f"{drop}give it up",)
     assert (explained.report.cause, explained.report.settled) == (HaltCause.OUTCOME_LOST, False)

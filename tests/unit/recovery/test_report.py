@@ -164,8 +164,9 @@ def test_the_text_of_a_look() -> None:
         "orders: IN DOUBT: because",
         "  database: batch 7, decided 5:1, settled at 5:0",
         "  Kafka:    Ongoing 5:1",
-        "  touched:  4 s ago",
-        "  in doubt: for 60 s",
+        "  batch:    7: 10 rows, 9 records, decided 2026-11-24 10:01:00 UTC; orders-0 5..13",
+        "  touched:  0:00:04 ago",
+        "  in doubt: for 0:01:00",
         "  - would refuse to choose",
         "  to settle: read",
     ]

@@ -10,13 +10,13 @@ import pytest
 
 from jdbc_state.sessions import Liveness
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink, duration
+from spark_2pc_sink.recovery.report import RecoveryReport, duration
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from tests.unit.recovery.test_report import REPORT, ROW
 
 LIVES = Liveness(alive=True, detail="as it is")
 FINE = replace(REPORT, actions=())
-DECIDED = replace(REPORT, settled=False, row=ROW, dry_run=True)
+DECIDED = replace(REPORT, settled=False, row=ROW, dry_run=True, actions=())
 DONE = replace(ROW, status="done")
 OPEN = replace(DECIDED, before=DONE, row=DONE, prepared_s=7.0)
 

@@ -1,0 +1,90 @@
+"""``spark-2pc dashboard``: a web page of all sinks, from which one can be recovered."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.cli.exits import EXIT_SETTLED
+from spark_2pc_sink.cli.listening import add_watching, host_and_port, watched
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.extras import extra
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.monitoring.dashboard.access import Access
+
+#: What fewer characters have can be tried out.
+TOKEN_CHARACTERS_MIN: Final = 20
+_HELP: Final = """\
+Serves web pages of all sinks: both sides, what is in doubt and since when, batches and their times, what people did.
+One sink can be recovered after a confirmation. On a loopback address whoever has an account on this machine may come
+in; on any other address a token is asked for. docs/dashboard.md says more.
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    parser = commands.add_parser("dashboard", help="serve a web page of all sinks", description=_HELP)
+    add_watching(parser, listen="127.0.0.1:8939")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the token that visitors have to know; without it one is made and printed where --listen is "
+        "no loopback address",
+    )
+    parser.add_argument(
+        "--host-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which browsers reach the page, beside the address of --listen and this machine's own name; "
+        "may be repeated",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(given: argparse.Namespace) -> CommandResult:
+    host, port = host_and_port(given.listen, option="--listen")
+    with extra("dashboard"):
+        from spark_2pc_sink.monitoring.dashboard.server import serve  # noqa: PLC0415 - optional
+    serve(watched(given), _access(given, host), host, port)
+    return CommandResult(exit_code=EXIT_SETTLED)
+
+
+def _access(given: argparse.Namespace, host: str) -> Access:
+    """Who may come in; a token that is made here is printed, this once.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or what it has is too short.
+    """
+    from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token  # noqa: PLC0415 - optional
+
+    token = None if given.token_file is None else _read_token(given.token_file)
+    if is_loopback(host):
+        return Access(token=token, hosts=given.host_name)
+    if token is None:
+        token = new_token()
+        sys.stdout.write(f"token: {token}\n")
+    return Access(token=token, hosts=(host, socket.gethostname(), socket.getfqdn(), *given.host_name))
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            option="--token-file", value=str(path), rule=f"it can be read: {error}", remedy="make it readable"
+        ) from error
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigurationError(
+            option="--token-file",
+            value=str(path),
+            rule=f"the token has at least {TOKEN_CHARACTERS_MIN} characters",
+            remedy="write for example what `openssl rand -base64 32` prints into it",
+        )
+    return token

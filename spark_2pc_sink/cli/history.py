@@ -1,0 +1,97 @@
+"""``spark-2pc history``: the batches of sinks, and who did what to them, when and why."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from jdbc_state import ActionLine
+from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
+from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.output import CommandResult, as_table
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
+
+_EXITS: Final = (
+    "exit codes: 0 there are entries; 1 the database refused, or could not be reached; 2 wrong command line or option; "
+    "4 there are none: no sink of that name has run, or none since then"
+)
+_COLUMNS: Final = ("Time", "TransactionalId", "What", "Batch", "Who", "Reason", "Detail")
+#: Of the partitions of a batch, how many a line names; JSON has all.
+_PARTITIONS_MAX: Final = 3
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command to those of the program."""
+    command = commands.add_parser(
+        "history",
+        help="list the batches, and what drivers and people did: who, when, why; asks the database only",
+        epilog=_EXITS,
+    )
+    add_database(command)
+    command.add_argument("--transactional-id", help="one sink (default: all)")
+    command.add_argument(
+        "--last", type=int, metavar="N", help=f"the newest N entries (default: {LAST}, or with --since all)"
+    )
+    command.add_argument(
+        "--since", metavar="TIME", help="none before this: ISO 8601, as 2026-11-24T03:00; in UTC unless it says else"
+    )
+    only = command.add_mutually_exclusive_group()
+    only.add_argument("--batches-only", action="store_true", help="without what drivers and people did")
+    only.add_argument("--actions-only", action="store_true", help="without the batches")
+    command.set_defaults(run=_history)
+
+
+def _history(given: argparse.Namespace) -> CommandResult:
+    report = history(
+        **given_options(given),
+        last=given.last,
+        since=None if given.since is None else _moment(given.since),
+        batches=not given.actions_only,
+        actions=not given.batches_only,
+    )
+    text = as_table(_COLUMNS, [_line(entry) for entry in report.entries]) if report.entries else "no entries\n"
+    code = EXIT_SETTLED if report.entries else EXIT_NOT_KNOWN
+    return CommandResult(exit_code=code, fields={"entries": report.as_json()}, text=text)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        # Python 3.10 knows no Z.
+        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
+    except ValueError as error:
+        rule, remedy = "it is a time as ISO 8601 has it", "pass 2026-11-24T03:00, or 2026-11-24T04:00+01:00"
+        raise ConfigurationError(option="--since", value=text, rule=rule, remedy=remedy) from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+
+
+def _line(entry: Entry) -> tuple[str, ...]:
+    what, who, reason, detail = _batch(entry) if isinstance(entry, BatchEntry) else _action(entry)
+    batch = "" if entry.batch_id is None else str(entry.batch_id)
+    return utc(entry.at), entry.transactional_id, what, batch, who, reason, detail
+
+
+def _batch(entry: BatchEntry) -> tuple[str, ...]:
+    partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
+    more = [f"and {len(partitions) - _PARTITIONS_MAX} partitions more"] if len(partitions) > _PARTITIONS_MAX else []
+    settled = "" if entry.settled_at is None else f" at {utc(entry.settled_at)}"
+    counts = f"{entry.row_count} rows, {entry.record_count} records"
+    detail = [f"{entry.event}, now {entry.status}{settled}", counts, *partitions[:_PARTITIONS_MAX], *more]
+    return "batch", "", "", "; ".join(detail)
+
+
+def _action(line: ActionLine) -> tuple[str, ...]:
+    who = f"{line.os_user}@{line.host} by {line.program}, role {line.role}"
+    detail = str(line.detail.get("did", ""))
+    if line.generation is not None and not detail:
+        detail = f"generation {line.generation}"
+    if "rebuilt_from" in line.detail:
+        detail += f"; made the lost row again from line {line.detail['rebuilt_from']} of its history"
+    if "outcome" in line.detail:
+        detail = f"{line.detail['outcome']}: {detail}" if detail else str(line.detail["outcome"])
+    return line.action, who, _one_line(line.reason or ""), _one_line(detail)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,66 @@
+"""What commands that serve pages or figures have in common: where they listen, and what they look at."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.monitoring.watched import Watched
+
+
+def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
+    """Add both sides, the address, and the time that a look may take.
+
+    Args:
+        command: takes the flags.
+        listen: the default of the address.
+    """
+    add_connection(command)
+    add_database(command)
+    command.add_argument(
+        "--listen", metavar="HOST:PORT", default=listen, help="where to listen; port 0: any (default: %(default)s)"
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=int,
+        default=8,
+        help="how long both sides have for one look; what does not answer is shown as such (default: %(default)s)",
+    )
+
+
+def watched(given: argparse.Namespace) -> Watched:
+    """What the command line names.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+    # Loaded for these commands alone.
+    from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
+
+    if given.timeout < 1:
+        raise ConfigurationError(
+            option="--timeout", value=given.timeout, rule="it is at least 1 second", remedy="pass for example 8"
+        )
+    options = given_options(given)
+    database = options.pop("database")
+    return Watched(kafka=read_connection(given), database=database, timeout_s=given.timeout, tables=options)
+
+
+def host_and_port(text: str, *, option: str) -> tuple[str, int]:
+    """``HOST:PORT`` in its parts, an IPv6 address without its brackets.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError(
+            option=option, value=text, rule="it is HOST:PORT", remedy="pass for example 127.0.0.1:9404"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,127 @@
+"""``spark-2pc runbook``: walk a person through an incident, and write down what was done."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from jdbc_state import Actor
+from spark_2pc_sink.cli.command_parser import PROGRAM
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.runbook.conversation import Conversation, Ending
+from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.questions import NoAnswerError
+from spark_2pc_sink.runbook.sides import BothSides
+
+_EXITS: Final = {
+    Ending.SETTLED: EXIT_SETTLED,
+    Ending.NOT_KNOWN: EXIT_NOT_KNOWN,
+    Ending.LEFT: EXIT_IN_DOUBT,
+    Ending.OUT_OF_REACH: EXIT_FAILED,
+}
+_EPILOG: Final = (
+    "Answers are read from standard input, a line each; at its end, or at Ctrl-C, nothing more is changed. "
+    "RUNBOOK.md has a section for each symptom. Exit codes: 0 nothing is in doubt (any more); 1 a side refused or "
+    "could not be reached; 2 wrong command line or option; 3 something is left to a person; 4 there is no such sink "
+    "here"
+)
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    parser = commands.add_parser(
+        "runbook",
+        help="walk through an incident: look, choose, act, verify; asks before anything is changed",
+        epilog=_EPILOG,
+    )
+    add_connection(parser)
+    add_database(parser)
+    parser.add_argument("--transactional-id", help="the sink (default: every one that needs somebody)")
+    parser.add_argument(
+        "--cause",
+        type=HaltCause,
+        choices=list(HaltCause),
+        metavar="CAUSE",
+        help="what the error of the job says, where the job has stopped: "
+        f"{', '.join(cause.value for cause in HaltCause)}",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="ask nothing, and do only what is always safe: end batches as the database has decided, note how they "
+        "ended, make a lost state row again from its history",
+    )
+    parser.add_argument(
+        "--protocol",
+        type=Path,
+        metavar="FILE",
+        help="write down what was seen, answered and done: JSON where the name ends with .json, else text",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(given: argparse.Namespace) -> CommandResult:
+    connection = given_options(given)
+    transactional_id = connection.pop("transactional_id", None)
+    sides = BothSides(kafka=read_connection(given), **connection)
+    protocol = Protocol(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
+    protocol.save(protocol)
+    conversation = Conversation(sides, Terminal(), protocol, told=given.cause, automatic=given.yes)
+    ending = conversation.run(transactional_id)
+    fields = {"ending": ending.name.lower(), "protocol": protocol.as_json()}
+    # What the conversation has said of the side stands in the protocol.
+    error = ConnectionError(ending.value) if ending is Ending.OUT_OF_REACH else None
+    return CommandResult(exit_code=_EXITS[ending], fields=fields, error=error)
+
+
+def _saving(path: Path | None) -> Callable[[Protocol], None]:
+    """What writes a protocol into a file.
+
+    Raises:
+        ConfigurationError: by the function, where the file cannot be written.
+    """
+
+    def save(protocol: Protocol) -> None:
+        if path is None:
+            return
+        as_json = path.suffix == ".json"
+        try:
+            path.write_text(json.dumps(protocol.as_json(), indent=2) + "\n" if as_json else str(protocol))
+        except OSError as error:
+            raise ConfigurationError(
+                option="--protocol", value=str(path), rule=str(error), remedy="name a file that can be written"
+            ) from error
+
+    return save
+
+
+class Terminal:
+    """The person at standard input and output, or a script that feeds the answers."""
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+        sys.stdout.write(f"{text}\n")
+
+    def ask(self, question: str) -> str:
+        """Ask, and read one line.
+
+        Raises:
+            NoAnswerError: the input has ended, or Ctrl-C came.
+        """
+        try:
+            answer = input(f"{question} ")
+        except (EOFError, KeyboardInterrupt):
+            sys.stdout.write("\n")
+            raise NoAnswerError from None
+        if not sys.stdin.isatty():
+            # A terminal shows what is typed; elsewhere the answers would be missing in what is kept of the output.
+            self.say(answer)
+        return answer

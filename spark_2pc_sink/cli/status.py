@@ -1,0 +1,167 @@
+"""``spark-2pc status``: both sides of one sink, or of all, on one screen; and waiting until nothing is in doubt."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.cli.status_text import Shown, status_text
+from spark_2pc_sink.options import StatusOptions
+from spark_2pc_sink.options.settings import options_of, setting_of
+from spark_2pc_sink.recovery.api import status
+from spark_2pc_sink.recovery.status import StatusReport
+
+#: Of a terminal that does not tell its width, and of what is no terminal.
+COLUMNS: Final = 120
+#: How long ``--wait`` waits where no number is said, in seconds: a restart with its recovery takes less.
+WAIT_S: Final = 60
+#: The pause between two looks.
+_PAUSE_S: Final = 1.0
+_EXITS: Final = (
+    "exit codes: 0 nothing is in doubt; 1 a side could not be read, or (where nothing is in doubt) a sink could not be "
+    "understood; 2 wrong command line or option; 3 something is in doubt (a job that is well shows this for a moment "
+    "in each batch); 4 no sink that was asked for is known here: the state table has no row of it, or it belongs to "
+    "another Kafka cluster"
+)
+
+
+class IncompleteStatusError(Exception):
+    """A side could not be read, or a sink could not be understood. The rest of the status is printed all the same.
+
+    Attributes:
+        remedies: what a person can do.
+    """
+
+    def __init__(self, found: StatusReport) -> None:
+        problems = [
+            f"{side} could not be read: {problem}"
+            for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))
+            if problem
+        ]
+        self.remedies = ("look again when it answers, or give it longer with --timeout",) if problems else ()
+        problems += [f"{each.transactional_id} cannot be understood: {each.problem}" for each in found.unreadable]
+        super().__init__("; ".join(problems))
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    about = {item.name: setting_of(item) for item in options_of(StatusOptions)}
+    looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
+    add_connection(looking)
+    add_database(looking)
+    chosen = looking.add_mutually_exclusive_group()
+    chosen.add_argument("--transactional-id", metavar="ID", help="one sink, with all that is known of it")
+    chosen.add_argument("--match", metavar="GLOB", help=about["match"].why)
+    shown = looking.add_mutually_exclusive_group()
+    shown.add_argument("--in-doubt", action="store_true", help="only those that a person has to look after")
+    shown.add_argument("--all", action="store_true", help="every sink, however many there are and however well")
+    looking.add_argument("--details", action="store_true", help="of each sink that is shown: both sides, and remedies")
+    looking.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=int,
+        default=StatusOptions.timeout_s,
+        metavar="SECONDS",
+        help=f"{about['timeout_s'].why} (default: {StatusOptions.timeout_s})",
+    )
+    looking.add_argument(
+        "--wait",
+        dest="wait_s",
+        type=int,
+        nargs="?",
+        const=WAIT_S,
+        metavar="SECONDS",
+        help=f"until nothing is in doubt, for so long at most (without a number: {WAIT_S}); says on standard error "
+        "what it waits for",
+    )
+    looking.set_defaults(run=_status)
+
+
+def exit_code_of(found: StatusReport) -> int:
+    """What a status comes to. A picture that lacks a side is no answer, whatever the rest shows."""
+    if found.kafka_problem or found.database_problem:
+        return EXIT_FAILED
+    if found.in_doubt:
+        return EXIT_IN_DOUBT
+    if found.unreadable:
+        return EXIT_FAILED
+    nobody = all(report.condition in {"elsewhere", "not_known"} for report in found.sinks)
+    return EXIT_NOT_KNOWN if nobody else EXIT_SETTLED
+
+
+def _status(given: argparse.Namespace) -> CommandResult:
+    kafka, options = read_connection(given), given_options(given)
+
+    def look() -> StatusReport:
+        return status(kafka=kafka, match=given.match, timeout_s=given.timeout_s, **options)
+
+    found = look() if given.wait_s is None else wait_until_settled(look, limit_s=given.wait_s, say=_say)
+    width = shutil.get_terminal_size((COLUMNS, 24)).columns if sys.stdout.isatty() else COLUMNS
+    shown = Shown(in_doubt=given.in_doubt, everything=given.all, details=given.details, width=width)
+    fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
+    code = exit_code_of(found)
+    return CommandResult(
+        exit_code=code,
+        fields={**fields.as_json(), "summary": found.summary},
+        text=status_text(found, shown, one=given.transactional_id is not None),
+        error=IncompleteStatusError(found) if code == EXIT_FAILED else None,
+    )
+
+
+def wait_until_settled(
+    look: Callable[[], StatusReport],
+    *,
+    limit_s: float,
+    say: Callable[[str], None],
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> StatusReport:
+    """Look again and again until both sides are read and nothing is in doubt, or the time is over.
+
+    Args:
+        look: one look.
+        limit_s: for so long; the last look may begin then.
+        say: is told what is waited for, each time that it is something else.
+        now_s: the time.
+        sleep: waits.
+
+    Returns:
+        What the last look has found.
+    """
+    end_s = now_s() + limit_s
+    told = ""
+    while True:
+        found = look()
+        waits_for = "; ".join(_waits_for(found))
+        if not waits_for or now_s() >= end_s:
+            return found
+        if waits_for != told:
+            say(f"waiting for {waits_for}")
+            told = waits_for
+        sleep(min(_PAUSE_S, max(0.0, end_s - now_s())))
+
+
+def _waits_for(found: StatusReport) -> Iterator[str]:
+    """What there is to wait for; without numbers that grow, so that it is told once."""
+    yield from (
+        f"{side}, which cannot be read"
+        for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))
+        if problem
+    )
+    for report in found.in_doubt:
+        batch = "" if report.row is None or report.row.batch_id is None else f", batch {report.row.batch_id}"
+        yield f"{report.transactional_id} ({report.condition.replace('_', ' ')}{batch})"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"spark-2pc: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,106 @@
+"""Batch counters: sums over the lines of the history, each line counted once.
+
+The history is trimmed, so a sum over what it has would shrink, which Prometheus takes for a restart of the counter.
+Counting therefore begins at the newest line at the first look, with zero: a restart of the exporter counts no batch
+twice, and forgets those that came while it was away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from jdbc_state import DECIDED, HistoryLine, StateRow
+
+#: Events of the history that add a batch; a resend adds none, as its batch is a line already.
+_BATCH_EVENTS: Final = frozenset({"decided", "empty", "accepted"})
+_RESENT: Final = "resent"
+
+
+@dataclass
+class Sum:
+    """How often something was measured, and what the measurements add up to."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add one measurement."""
+        self.count += 1
+        self.total += value
+
+
+@dataclass
+class SinkCounts:
+    """What a sink has done since the first look at it.
+
+    Attributes:
+        batches: that both sides have, empty ones among them.
+        resends: of batches that Kafka had lost.
+        rows: of those batches in the table.
+        records: of them in Kafka.
+        record_bytes: of their record batches, compressed, as far as the history has it.
+        seconds: of a batch, from Spark's call until Kafka's commit, likewise.
+        steps: the same by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
+    """
+
+    batches: int = 0
+    resends: int = 0
+    rows: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    seconds: Sum = field(default_factory=Sum)
+    steps: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+
+    def add(self, line: HistoryLine) -> None:
+        """Count one line."""
+        row = line.row
+        if line.event in _BATCH_EVENTS:
+            self.batches += 1
+            self.rows += row.row_count
+            self.records += row.record_count
+        elif line.event == _RESENT:
+            self.resends += 1
+        figures = line.figures
+        self.record_bytes += int(figures.get("record_bytes", 0))
+        if "seconds" in figures:
+            self.seconds.add(float(figures["seconds"]))
+        for step, seconds in figures.get("step_seconds", {}).items():
+            self.steps[step].add(float(seconds))
+
+
+class BatchCounters:
+    """The counts of all sinks, kept from one look to the next."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, SinkCounts] = {}
+        # Number of the newest line of each sink that is counted.
+        self._counted: dict[str, int] = {}
+
+    def lines_wanted(self, row: StateRow) -> int:
+        """How many of the sink's newest lines have to be read, 0 for none.
+
+        The line of a batch that Kafka does not have yet is counted later, when it is complete.
+        """
+        settled = row.decision - (row.status == DECIDED)
+        counted = self._counted.setdefault(row.transactional_id, settled)
+        self._counts.setdefault(row.transactional_id, SinkCounts())
+        if row.decision < counted:
+            # The row and its history are gone, and the sink has begun anew.
+            self._counted[row.transactional_id] = counted = 0
+        return row.decision - counted if settled > counted else 0
+
+    def count(self, transactional_id: str, lines: Iterable[HistoryLine]) -> None:
+        """Count those of a sink's newest lines that are new and settled."""
+        counted = self._counted[transactional_id]
+        new = [line for line in lines if line.row.decision > counted and line.row.status != DECIDED]
+        for line in new:
+            self._counts[transactional_id].add(line)
+        self._counted[transactional_id] = max([counted, *(line.row.decision for line in new)])
+
+    @property
+    def by_sink(self) -> Mapping[str, SinkCounts]:
+        """The counts by transactional id, of every sink that `lines_wanted` was asked about."""
+        return self._counts

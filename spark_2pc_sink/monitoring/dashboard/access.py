@@ -1,0 +1,108 @@
+"""Access to the dashboard: who may come in, from which pages, and what a browser may do with a page.
+
+On the loopback interface whoever has an account on the machine may come in, as may then use ``spark-2pc`` too. On any
+other, and wherever a token is given, a person logs in with the token. Forms carry a CSRF token (Flask-WTF), the Host
+header must be a name of this server (against DNS rebinding), and the Content-Security-Policy allows no script at all.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Final
+
+from flask import Flask, Response, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+from flask_wtf.csrf import CSRFProtect
+
+LOOPBACK_NAMES: Final = ("127.0.0.1", "[::1]", "localhost")
+#: Bytes of a token that is made here.
+TOKEN_BYTES: Final = 32
+#: How long a login lasts, and a form that was left open.
+SESSION: Final = timedelta(hours=8)
+#: The largest form has an id and a reason.
+FORM_BYTES_MAX: Final = 16 * 1024
+_GRANTED: Final = "granted"
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address, or a name, that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may come in.
+
+    Args:
+        token: what a person has to say first; None for nothing.
+        hosts: names of this server in the Host header, beside those of the loopback interface.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    hosts: Iterable[str] = ()
+
+    def guard(self, app: Flask) -> None:
+        """Let ``app`` ask for it, on every page."""
+        app.config.update(
+            SECRET_KEY=secrets.token_bytes(TOKEN_BYTES),
+            SESSION_COOKIE_NAME="spark_2pc_dashboard",
+            SESSION_COOKIE_HTTPONLY=True,
+            SESSION_COOKIE_SAMESITE="Strict",
+            PERMANENT_SESSION_LIFETIME=SESSION,
+            WTF_CSRF_TIME_LIMIT=int(SESSION.total_seconds()),
+            TRUSTED_HOSTS=[*LOOPBACK_NAMES, *self.hosts],
+            MAX_CONTENT_LENGTH=FORM_BYTES_MAX,
+        )
+        CSRFProtect(app)
+        app.before_request(self._check)
+        app.after_request(_with_headers)
+        app.add_url_rule("/login", "login", self._login, methods=["GET", "POST"])
+
+    def _check(self) -> ResponseReturnValue | None:
+        """Send whoever has not logged in to the login; None lets the request pass."""
+        if self.token is None or session.get(_GRANTED) or request.endpoint in {"login", "static"}:
+            return None
+        return redirect(url_for("login"), 303)
+
+    def _login(self) -> ResponseReturnValue:
+        if self.token is None:
+            return redirect(url_for("sinks"), 303)
+        if request.method == "GET":
+            return render_template("login.html", wrong=False)
+        if not secrets.compare_digest(request.form.get("token", "").strip().encode(), self.token.encode()):
+            return render_template("login.html", wrong=True), 403
+        session.clear()
+        session.permanent = True
+        session[_GRANTED] = True
+        return redirect(url_for("sinks"), 303)
+
+
+def _with_headers(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
+    return response

@@ -1,0 +1,181 @@
+"""The dashboard's pages: all sinks, one sink, and its recovery."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from flask import Flask, abort, render_template, request
+from flask.typing import ResponseReturnValue
+from sqlalchemy.engine import make_url
+from werkzeug.exceptions import HTTPException
+
+from spark_2pc_sink.errors import DualWriteError, HaltError, TakeOverRefusedError
+from spark_2pc_sink.monitoring.dashboard import sink_views
+from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.charts import bar_chart
+from spark_2pc_sink.monitoring.dashboard.recovery_choices import Choice, choices, fingerprint
+from spark_2pc_sink.monitoring.watched import Watched
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.recovery.report import RecoveryReport
+
+#: Lines of the history and of the actions on a sink's page.
+LINES_SHOWN: Final = 40
+#: Of the batches in words; the charts have all of those lines.
+BATCHES_LISTED: Final = 12
+#: How often a page is loaded again where that was chosen.
+REFRESH_S: Final = 10
+
+
+def make_app(watched: Watched, access: Access) -> Flask:
+    """The web application.
+
+    Args:
+        watched: both sides.
+        access: who may come in.
+    """
+    app = Flask(__name__)
+    access.guard(app)
+    app.jinja_env.filters.update(
+        {name: getattr(sink_views, name) for name in ("duration", "instant", "name", "number")}
+    )
+    app.jinja_env.globals.update({name: getattr(sink_views, name) for name in ("badge", "pending", "driver_line")})
+    app.context_processor(
+        lambda: {
+            "sides": _sides(watched),
+            "now": datetime.now(timezone.utc),
+            "refresh_s": REFRESH_S if request.args.get("refresh") == "on" and request.method == "GET" else None,
+            "logs_in": access.token is not None,
+        }
+    )
+    app.register_error_handler(HTTPException, _failed_request)
+    app.register_error_handler(DualWriteError, _failed_side)
+    pages = _Pages(watched)
+    app.add_url_rule("/", "sinks", pages.sinks)
+    app.add_url_rule("/sink", "sink", pages.sink)
+    app.add_url_rule("/recover", "recover", pages.recover, methods=["GET", "POST"])
+    return app
+
+
+@dataclass
+class _Pages:
+    """The pages, each made of one look at both sides."""
+
+    watched: Watched
+    #: One recovery at a time: two persons who press the button claim one after the other.
+    recovering: threading.Lock = field(default_factory=threading.Lock)
+
+    def sinks(self) -> ResponseReturnValue:
+        """All sinks."""
+        found = self.watched.look()
+        ordered = sorted(found.sinks, key=sink_views.weight)
+        return render_template("sinks.html", found=found, ordered=ordered)
+
+    def sink(self) -> ResponseReturnValue:
+        """One sink with its batches, and what people did."""
+        transactional_id = _asked_id()
+        found = self.watched.look(transactional_id)
+        lines, actions = [], []
+        if not found.database_problem:
+            with self.watched.store() as store:
+                lines = store.read_history(transactional_id, last=LINES_SHOWN)
+                actions = store.read_actions(transactional_id, last=LINES_SHOWN)
+        return render_template(
+            "sink.html",
+            found=found,
+            transactional_id=transactional_id,
+            sink=found.sinks[0] if found.sinks else None,
+            batches=lines[:BATCHES_LISTED],
+            actions=actions,
+            rows_chart=bar_chart(sink_views.row_bars(lines), name="rows of each batch", unit=""),
+            steps_chart=bar_chart(sink_views.step_bars(lines), name="seconds of each batch by steps", unit="s"),
+            steps=(*sink_views.SHOWN_STEPS, sink_views.OTHER_STEPS),
+        )
+
+    def recover(self) -> ResponseReturnValue:
+        """What a recovery would do; by POST, the recovery."""
+        transactional_id = _asked_id()
+        with self.recovering:
+            look = self.watched.look(transactional_id)
+            if look.kafka_problem or look.database_problem or not look.sinks:
+                return render_template("sink.html", found=look, transactional_id=transactional_id), HTTPStatus.CONFLICT
+            found = look.sinks[0]
+            if request.method == "GET":
+                return _form(found)
+            chosen = {choice.value: choice for choice in choices(found)}.get(request.form.get("choice", ""))
+            wrong = _refusal(found, chosen)
+            if wrong or chosen is None:
+                return _form(found, wrong=wrong), HTTPStatus.CONFLICT
+            return self._carry_out(transactional_id, chosen)
+
+    def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
+        """Recover as chosen, and show what came of it."""
+        reason = request.form.get("reason", "").strip() or None
+        report: RecoveryReport | None
+        problem = ""
+        try:
+            report = self.watched.recover(transactional_id, reason=reason, **chosen.keywords)
+        except (HaltError, TakeOverRefusedError) as error:
+            report, problem = error.report, str(error)
+        status = HTTPStatus.OK if report is not None and report.settled else HTTPStatus.CONFLICT
+        return render_template(
+            "recovered.html", sink=report, transactional_id=transactional_id, problem=problem, chosen=chosen
+        ), status
+
+
+def _form(found: RecoveryReport, *, wrong: str = "") -> str:
+    return render_template(
+        "recover.html",
+        sink=found,
+        transactional_id=found.transactional_id,
+        choices=choices(found),
+        seen=fingerprint(found),
+        wrong=wrong,
+        given=request.form,
+    )
+
+
+def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
+    """Why the form is not carried out; '' where it is."""
+    form = request.form
+    if form.get("seen") != fingerprint(found):
+        return (
+            "Both sides have changed since this page was made. Nothing was done: look at them again, and choose anew."
+        )
+    if chosen is None:
+        return "Choose what to do. Nothing was done."
+    if form.get("typed", "").strip() != found.transactional_id:
+        return "The id that was typed is not the id of this sink. Nothing was done."
+    if chosen.reason_needed and not form.get("reason", "").strip():
+        return "This choice needs a reason: it is written down with your choice. Nothing was done."
+    return ""
+
+
+def _asked_id() -> str:
+    """The transactional id in the address, or in the form; any text can be one."""
+    found = request.values.get("id", "")
+    if not found:
+        abort(HTTPStatus.NOT_FOUND)
+    return found
+
+
+def _sides(watched: Watched) -> dict[str, str]:
+    """Where both sides are, without credentials."""
+    url = make_url(watched.database)
+    place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}"
+    return {
+        "kafka": ", ".join(watched.options().kafka.bootstrap_servers),
+        "database": f"{place}/{url.database or ''}",
+    }
+
+
+def _failed_request(error: HTTPException) -> ResponseReturnValue:
+    return render_template("problem.html", title=error.name, text=error.description), error.code or 500
+
+
+def _failed_side(error: DualWriteError) -> ResponseReturnValue:
+    return render_template("problem.html", title="A side refused", text=str(error)), HTTPStatus.BAD_GATEWAY

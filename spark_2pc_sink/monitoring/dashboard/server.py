@@ -1,0 +1,47 @@
+"""The dashboard as a process: waitress serves it until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from types import FrameType
+
+from waitress.server import create_server
+
+from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.app import make_app
+from spark_2pc_sink.monitoring.watched import Watched
+
+#: Pages that are made at the same time; each waits for both sides.
+_THREADS = 8
+
+
+def serve(watched: Watched, access: Access, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Prints one line, ``listening on http://HOST:PORT``, when it is there.
+
+    Args:
+        watched: both sides.
+        access: who may come in.
+        host: a name or an address.
+        port: 0 lets the system choose one.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    # No header says which product this is.
+    server = create_server(make_app(watched, access), sockets=[listening], threads=_THREADS, ident=None)
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    shown = f"[{host}]" if ":" in host else host
+    sys.stdout.write(f"listening on http://{shown}:{listening.getsockname()[1]}\n")
+    sys.stdout.flush()
+    # It ends by SystemExit and KeyboardInterrupt, and closes what it has open.
+    server.run()

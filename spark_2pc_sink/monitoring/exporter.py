@@ -1,0 +1,105 @@
+"""The exporter: Prometheus' metrics of all sinks of a database, made anew for each scrape."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from spark_2pc_sink.monitoring.batch_counters import BatchCounters
+from spark_2pc_sink.monitoring.metric_families import families
+from spark_2pc_sink.monitoring.watched import Watched
+from spark_2pc_sink.recovery.status import StatusReport
+
+_log = logging.getLogger(__name__)
+
+
+class SinkCollector(Collector):
+    """Looks at both sides when it is asked. Safe to use from several threads.
+
+    One look is under way at a time. A scrape that had to wait for it takes its result, so no scrape takes longer than
+    two looks, however many come.
+
+    Args:
+        watched: both sides.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._counters = BatchCounters()
+        self._looking = threading.Lock()
+        self._newest: list[Metric] = []
+        self._newest_s = float("-inf")
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics.
+
+        Raises:
+            DualWriteError: a side refused what it was asked; the scrape fails, and says so in the log.
+        """
+        asked_s = time.monotonic()
+        with self._looking:
+            if self._newest_s < asked_s:
+                self._newest = self._look()
+                self._newest_s = time.monotonic()
+            yield from self._newest
+
+    def _look(self) -> list[Metric]:
+        begun_s = time.monotonic()
+        found = self._watched.look()
+        if not found.database_problem:
+            self._count(found)
+        for side, problem in (("database", found.database_problem), ("Kafka", found.kafka_problem)):
+            if problem:
+                _log.warning("the %s cannot be read: %s", side, problem)
+        return list(families(found, self._counters.by_sink, took_s=time.monotonic() - begun_s))
+
+    def _count(self, found: StatusReport) -> None:
+        """Add the batches since the look before."""
+        rows = [sink.row for sink in found.sinks if sink.row is not None]
+        wanted = {row.transactional_id: lines for row in rows if (lines := self._counters.lines_wanted(row))}
+        if not wanted:
+            return
+        with self._watched.store() as store:
+            for transactional_id, last in wanted.items():
+                self._counters.count(transactional_id, store.read_history(transactional_id, last=last))
+
+
+def serve(watched: Watched, host: str, port: int) -> None:
+    """Serve ``/metrics`` until SIGTERM or SIGINT.
+
+    Prints one line, ``listening on HOST:PORT``, when it is there.
+
+    Args:
+        watched: both sides.
+        host: a name or an address.
+        port: 0 lets the system choose one.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    # Without describing it: a look at both sides is for scrapes alone.
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SinkCollector(watched))
+    server, thread = start_http_server(port, addr=host, registry=registry)
+    sys.stdout.write(f"listening on {host}:{server.server_port}\n")
+    sys.stdout.flush()
+    stopping.wait()
+    server.shutdown()
+    server.server_close()
+    thread.join()

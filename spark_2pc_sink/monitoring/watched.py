@@ -1,0 +1,72 @@
+"""What is watched: the sinks of one database and the Kafka that they write to, each look within a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """Both sides, and how long a look at them may take.
+
+    Args:
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL.
+        timeout_s: of one look.
+        tables: names of the state table and its history, as keywords of `recover`.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    kafka: Mapping[str, str | int] = field(repr=False)
+    database: str = field(repr=False)
+    timeout_s: int
+    tables: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no look could use, before the first one."""
+        self.options()
+
+    def options(self) -> RecoveryOptions:
+        """The same, checked; of no sink in particular."""
+        return RecoveryOptions.parse(
+            transactional_id="monitoring", kafka=self.kafka, database=self.database, **self.tables
+        )
+
+    def look(self, transactional_id: str | None = None) -> StatusReport:
+        """Both sides of one sink, or of all; what cannot be reached within the time is named in the report.
+
+        Raises:
+            KafkaError, StateStoreError, RemoteProtocolError: a side refused what it was asked.
+        """
+        return status(
+            kafka=self.kafka,
+            database=self.database,
+            transactional_id=transactional_id,
+            timeout_s=self.timeout_s,
+            **self.tables,
+        )
+
+    @contextmanager
+    def store(self) -> Iterator[SqlStateStore]:
+        """The state tables, whose answers are waited for no longer than a look takes."""
+        limits = {"connect_timeout_s": self.timeout_s, "commit_timeout_ms": self.timeout_s * 1000}
+        settings = StoreSettings(**{**self.options().store_settings(), **limits})
+        with closing(SqlStateStore(self.database, settings)) as store:
+            yield store
+
+    def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:
+        """Settle one sink; ``choices`` and errors are those of `recover`."""
+        return recover(
+            transactional_id=transactional_id, kafka=self.kafka, database=self.database, **self.tables, **choices
+        )

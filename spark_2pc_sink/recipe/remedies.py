@@ -1,0 +1,55 @@
+"""Commands in the remedies of halts: lines that a shell takes as they are, with what they change behind ``#``.
+
+They stand bare here. Where they are shown they get the sink's name and its connections
+(`spark_2pc_sink.recovery.recover_command`). The remedies of a halt go from the safest to the last, and each holds under
+a condition that rules out the others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RECOVER: Final = "spark-2pc recover"
+VERIFY: Final = "spark-2pc verify"
+#: For those who start the job in place of the command.
+ONE_START: Final = "on the sink, for one start"
+
+
+def remedy(command: str, change: str) -> str:
+    """One remedy with a command.
+
+    Args:
+        command: without the sink's name and connections.
+        change: what the command does to which side, and when it is the right one.
+    """
+    return f"{command}  # {change}"
+
+
+def compare(what: str, *, batch_id: int | None = None) -> str:
+    """The first remedy where a person must know more: it changes nothing.
+
+    Args:
+        what: what is to be found out.
+        batch_id: the batch in question; None for all.
+    """
+    only = "" if batch_id is None else f" --batch {batch_id}"
+    return remedy(f"{VERIFY}{only}", f"changes nothing: compare both sides: {what}")
+
+
+def drop(batch_id: int | None) -> str:
+    """The remedy that gives up the Kafka half of a batch."""
+    named = "" if batch_id is None else f" --batch {batch_id}"
+    change = "Kafka goes without the batch, or has it all the same: nothing is sent; its rows stay in the table"
+    return remedy(f"{RECOVER}{named} --drop", change)
+
+
+def accept_replay(batch_id: int | None, more: str = "") -> str:
+    """The remedy that sends a batch to Kafka as Spark replays it.
+
+    Args:
+        batch_id: the batch.
+        more: what else that does to a reader.
+    """
+    named = "" if batch_id is None else f" --batch {batch_id}"
+    change = f"Kafka lacks the batch: the next start sends what Spark replays then, whatever it is{more}"
+    return remedy(f"{RECOVER}{named} --accept-replay", change)

@@ -1,0 +1,187 @@
+"""History: the batches of sinks and what drivers and people did to them, in one line of time.
+
+The batches are in the history that each decision writes, the rest in the table of actions (`jdbc_state.actions`). Kafka
+is not asked.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from jdbc_state.actions import ActionLine
+from jdbc_state.history import ADOPTED, CLAIMED, EMPTY, NOTED, PASSED
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import RecoveryOptions, checks_keywords
+from spark_2pc_sink.recovery.api import open_store
+
+if TYPE_CHECKING:
+    from jdbc_state import HistoryLine, StateStore
+
+#: How many entries are shown where nobody says how many, or since when.
+LAST: Final = 50
+#: The most that can be asked for.
+LAST_MAX: Final = 1_000_000
+#: Lines of the history that tell no batch: the actions tell them.
+_NO_BATCH: Final = (CLAIMED, ADOPTED)
+#: Lines whose batch was not decided together with rows: when they were written is when they were settled.
+_SETTLED_ONLY: Final = (EMPTY, PASSED, NOTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchEntry:
+    """A batch that the database knows.
+
+    Attributes:
+        at: when it was decided; for a batch without rows of its own (`event`), when it was noted.
+        transactional_id: of the sink.
+        event: how it came into the database: ``decided``, ``resent`` (decided once more, as Kafka had lost it),
+            ``empty``, ``passed`` (gone on without it), ``accepted`` (a person found its rows), ``noted``.
+        status: what became of it, as of the state row.
+        batch_id, row_count, record_count, kafka_offsets, prepared_transaction_state, generation, decided_at,
+            settled_at: see `jdbc_state.StateRow`.
+    """
+
+    at: datetime
+    transactional_id: str
+    event: str
+    status: str
+    batch_id: int | None
+    row_count: int
+    record_count: int
+    kafka_offsets: dict[str, tuple[int, int]]
+    prepared_transaction_state: str
+    generation: int
+    decided_at: datetime | None
+    settled_at: datetime | None
+
+    @classmethod
+    def of(cls, line: HistoryLine) -> BatchEntry:
+        """The entry of a line."""
+        row = line.row
+        at = row.settled_at if line.event in _SETTLED_ONLY else row.decided_at
+        return cls(
+            at=at or row.claimed_at,
+            transactional_id=row.transactional_id,
+            event=line.event,
+            status=row.status,
+            batch_id=row.batch_id,
+            row_count=row.row_count,
+            record_count=row.record_count,
+            kafka_offsets=dict(row.kafka_offsets),
+            prepared_transaction_state=row.prepared_transaction_state,
+            generation=row.generation,
+            decided_at=row.decided_at,
+            settled_at=row.settled_at,
+        )
+
+
+#: Both have `at`, `transactional_id` and `batch_id`.
+Entry: TypeAlias = BatchEntry | ActionLine
+
+
+@dataclass(frozen=True)
+class HistoryReport:
+    """What was found.
+
+    Attributes:
+        entries: batches and actions, the newest last.
+    """
+
+    entries: tuple[Entry, ...]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The entries as JSON has them: ``kind`` is ``batch`` or ``action``, times are ISO 8601 in UTC."""
+        return [
+            {"kind": "batch" if isinstance(entry, BatchEntry) else "action", **_as_json(entry)}
+            for entry in self.entries
+        ]
+
+
+@checks_keywords
+def history(  # noqa: D417 - the options are described where they are declared
+    *,
+    database: str,
+    transactional_id: str | None = None,
+    last: int | None = None,
+    since: datetime | None = None,
+    batches: bool = True,
+    actions: bool = True,
+    state_schema: str = "public",
+    state_table: str = "kafka_transaction_state",
+    history_table: str | None = None,
+    history_batches: int = 1_000,
+    connect_timeout_s: int = 10,
+    lock_timeout_ms: int = 30_000,
+    statement_timeout_ms: int = 600_000,
+) -> HistoryReport:
+    """The batches of one sink, or of all, and who did what to it, when and why; nothing is claimed or changed.
+
+    Args:
+        database: SQLAlchemy URL.
+        transactional_id: one sink; None for all.
+        last: at most so many entries, the newest; None: 50, or with ``since`` all that there are.
+        since: none before this; it has a time zone.
+        batches: with the batches.
+        actions: with what drivers and people did.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+        StateStoreError: the database cannot be read.
+    """
+    if since is not None and since.tzinfo is None:
+        rule, remedy = "it has a time zone", "pass datetime(…, tzinfo=timezone.utc)"
+        raise ConfigurationError(option="since", value=str(since), rule=rule, remedy=remedy)
+    if last is not None and not 1 <= last <= LAST_MAX:
+        rule = f"it is between 1 and {LAST_MAX}"
+        raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
+    options = RecoveryOptions.parse(
+        transactional_id=transactional_id or "history",
+        # It is not asked here, and every option of a sink is.
+        kafka={"bootstrap.servers": "unused:9092"},
+        database=database,
+        state_schema=state_schema,
+        state_table=state_table,
+        history_table=history_table,
+        history_batches=history_batches,
+        connect_timeout_s=connect_timeout_s,
+        lock_timeout_ms=lock_timeout_ms,
+        statement_timeout_ms=statement_timeout_ms,
+    )
+    with closing(open_store(options)) as store:
+        return read_report(
+            store,
+            transactional_id,
+            last=last or (LAST if since is None else LAST_MAX),
+            since=since,
+            batches=batches,
+            actions=actions,
+        )
+
+
+def read_report(
+    store: StateStore, transactional_id: str | None, *, last: int, since: datetime | None, batches: bool, actions: bool
+) -> HistoryReport:
+    """See `history`."""
+    found: list[Entry] = []
+    if batches:
+        lines = store.read_history(transactional_id, last=last)
+        entries = [BatchEntry.of(line) for line in lines if line.event not in _NO_BATCH]
+        found += [entry for entry in entries if since is None or entry.at >= since]
+    if actions:
+        found += store.read_actions(transactional_id, last=last, since=since)
+    # What was done to a batch comes behind it, and two actions of one instant in their order.
+    found.sort(key=lambda entry: (entry.at, entry.number if isinstance(entry, ActionLine) else -1))
+    return HistoryReport(tuple(found[-last:]))
+
+
+def utc(moment: datetime) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    values = asdict(entry)
+    return {name: utc(value) if isinstance(value, datetime) else value for name, value in values.items()}

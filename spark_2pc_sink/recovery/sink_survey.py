@@ -1,0 +1,324 @@
+"""Survey of sinks: both sides of one or of many within one time-out, whatever one of the two does.
+
+Each side is asked in a thread of its own. What hangs there (a name that no resolver answers for, a port that accepts
+and says nothing) is left behind when the time is over, and what the other side has said is shown all the same. Such a
+thread ends when its system call does; it holds up neither the caller nor the end of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as WaitedTooLongError
+from contextlib import closing
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    RemoteProtocolError,
+    StateStoreError,
+)
+from spark_2pc_sink.ids import TransactionState
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.descriptions import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.recipe.resolve import KafkaView
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
+from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database
+from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.recovery.state_row import problem_of
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jdbc_state import StateRow
+    from jdbc_state.survey import Survey
+    from spark_2pc_sink.options import CommonOptions, KafkaOptions
+    from spark_2pc_sink.recovery.report import RecoveryReport
+
+#: Of the time, in hundredths: the database has this much, so that Kafka can still be asked for what it knows alone.
+_DATABASE_PERCENT: Final = 60
+#: The same until Kafka gives up: then its own reason is there before nobody waits for it any more.
+_KAFKA_PERCENT: Final = 90
+#: libpq waits no shorter for a connection.
+_CONNECT_S_MIN: Final = 2
+#: Transactions that no row names, of which a note names the first ones.
+_NAMED_MAX: Final = 5
+
+_KAFKA_REFUSALS: Final = (KafkaError, KafkaTimeoutError, RemoteProtocolError)
+
+_Answer = TypeVar("_Answer")
+
+
+class TimedCluster(Cluster):
+    """A cluster whose answers all together are waited for until one point in time.
+
+    Args:
+        options: see `Cluster`.
+        end: that point.
+    """
+
+    def __init__(self, options: KafkaOptions, end: Deadline) -> None:
+        super().__init__(options)
+        self._end = end
+
+    def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
+        """As the base class has it, but not beyond the end."""
+        wanted_ms = self.options.max_block_ms if limit_ms is None else limit_ms
+        return super().deadline(min(wanted_ms, int(self._end.remaining_s * 1000)), backoff_ms=backoff_ms)
+
+
+@dataclass
+class _Sinks:
+    """What the database has said, sorted by what is to be done about it."""
+
+    rows: dict[str, tuple[StateRow, bool]] = field(default_factory=dict)
+    unreadable: list[UnreadableSink] = field(default_factory=list)
+
+
+class SinkSurvey:
+    """One look at the sinks of a database and a cluster.
+
+    Args:
+        options: of both sides; its transactional id is not used.
+        transactional_id: one sink; None for all.
+        match: of all, those whose ids fit this glob; None for all.
+        timeout_s: for everything.
+        clock: measures.
+    """
+
+    def __init__(
+        self,
+        options: CommonOptions,
+        *,
+        transactional_id: str | None,
+        match: str | None,
+        timeout_s: int,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._only = transactional_id
+        self._match = match
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._end = self._until(100)
+        self._store = SqlStateStore(options.database, self._store_settings())
+        #: What was found with both sides, while the thread that asks Kafka is at it.
+        self._reports: dict[str, RecoveryReport] = {}
+        self._unreadable: dict[str, UnreadableSink] = {}
+        self._note = ""
+
+    def run(self) -> StatusReport:
+        """Ask both sides, and put together what they have said when the time is over.
+
+        Raises:
+            ConfigurationError: a file of TLS cannot be read, or the database is reached by a pooler that lets nobody
+                decide anything.
+        """
+        end_of_database = self._until(_DATABASE_PERCENT)
+        survey = _in_thread("database of a status", self._read_database)
+        looking = _in_thread("Kafka of a status", lambda: self._ask_kafka(survey, end_of_database))
+        database_problem = _problem_of(survey, end_of_database, "the database", (StateStoreError,))
+        kafka_problem = _problem_of(looking, self._end, "Kafka", _KAFKA_REFUSALS)
+        reports, unreadable = dict(self._reports), dict(self._unreadable)
+        note = self._note
+        if not database_problem:
+            found = survey.result()
+            sinks = self._sorted(found)
+            for row, lost in sinks.rows.values():
+                driver = found.drivers.get(row.transactional_id)
+                reports.setdefault(row.transactional_id, by_the_database(row, lost=lost, driver=driver))
+            unreadable |= {each.transactional_id: each for each in sinks.unreadable}
+            if not (reports or unreadable):
+                note = self._nothing_there(found) + note
+        return StatusReport(
+            sinks=tuple(reports[name] for name in sorted(reports)),
+            unreadable=tuple(unreadable[name] for name in sorted(unreadable)),
+            kafka_problem=kafka_problem,
+            database_problem=database_problem,
+            note=note,
+        )
+
+    # --- the database ----------------------------------------------------------------------------------------------
+
+    def _read_database(self) -> Survey:
+        with closing(self._store):
+            return self._store.survey(self._only)
+
+    def _store_settings(self) -> StoreSettings:
+        share_ms = self._timeout_s * 10 * _DATABASE_PERCENT
+        given = self._options.store_settings()
+        bounds = {
+            "connect_timeout_s": max(_CONNECT_S_MIN, min(given["connect_timeout_s"], share_ms // 1000)),
+            "connect_deadline_ms": 0,
+            "claim_lock_timeout_ms": min(given["claim_lock_timeout_ms"], share_ms // 2),
+            "commit_timeout_ms": share_ms,
+        }
+        return StoreSettings(**(given | bounds))
+
+    def _sorted(self, survey: Survey) -> _Sinks:
+        """The sinks that are meant, without those that cannot be understood."""
+        sinks = _Sinks()
+        for row, lost in [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]:
+            if not self._is_meant(row.transactional_id):
+                continue
+            problem = problem_of(row)
+            if problem:
+                sinks.unreadable.append(UnreadableSink(row.transactional_id, "database", problem))
+            else:
+                sinks.rows[row.transactional_id] = (row, lost)
+        sinks.unreadable += [
+            UnreadableSink(bad.transactional_id, "database", bad.problem)
+            for bad in survey.unreadable
+            if self._is_meant(bad.transactional_id)
+        ]
+        return sinks
+
+    def _is_meant(self, transactional_id: str) -> bool:
+        return self._match is None or fnmatchcase(transactional_id, self._match)
+
+    def _nothing_there(self, survey: Survey) -> str:
+        table = f"{self._options.state_schema}.{self._options.state_table} in {self._store.database.label}"
+        if self._match is not None and (survey.rows or survey.lost or survey.unreadable):
+            return f"no sink of table {table} has an id that fits {self._match!r}"
+        elsewhere = "or it has another name (state_schema, state_table), or is in another database"
+        if survey.table_there:
+            return f"table {table} has no row, and its history no line: no sink has run with it, {elsewhere}"
+        return f"there is no table {table}: no sink has run with it, {elsewhere}"
+
+    # --- Kafka -----------------------------------------------------------------------------------------------------
+
+    def _ask_kafka(self, survey: Future[Survey], end_of_database: Deadline) -> None:
+        end = self._until(_KAFKA_PERCENT)
+        with TimedCluster(self._options.kafka, end) as cluster:
+            cluster.features()
+            try:
+                found = survey.result(end_of_database.remaining_s)
+            except (StateStoreError, WaitedTooLongError):
+                # Why that is so is said by who waits for the database.
+                self._look_at_kafka_alone(cluster)
+                return
+            self._look_at_both(cluster, found, end)
+
+    def _look_at_both(self, cluster: Cluster, survey: Survey, end: Deadline) -> None:
+        here = cluster.features().cluster_id
+        sinks = self._sorted(survey)
+        asked = [name for name, (row, _) in sinks.rows.items() if row.cluster_id in (None, here)]
+        if not (sinks.rows or sinks.unreadable) and self._only is not None:
+            asked = [self._only]
+        described = describe_all(cluster, asked, cluster.deadline())
+        for name in asked:
+            row, lost = sinks.rows.get(name, (None, False))
+            self._look_at_one(cluster, name, row, described[name], survey, lost=lost, end=end)
+        for name in sinks.rows.keys() - {*asked}:
+            row, lost = sinks.rows[name]
+            self._reports[name] = self._elsewhere(cluster, name, row, lost=lost)
+        if not asked and not sinks.unreadable and not sinks.rows:
+            self._note = self._others_in(cluster)
+
+    def _look_at_one(
+        self,
+        cluster: Cluster,
+        name: str,
+        row: StateRow | None,
+        described: TransactionDescription | KafkaError | KafkaTimeoutError,
+        survey: Survey,
+        *,
+        lost: bool,
+        end: Deadline,
+    ) -> None:
+        diagnosis = self._diagnosis(cluster, name, end)
+        driver = None if row is None else survey.drivers.get(name)
+        try:
+            if isinstance(described, Exception):
+                raise described
+            report = diagnosis.judge(None if lost else row, row, diagnosis.view_of(described))
+        except _KAFKA_REFUSALS as error:
+            self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
+            if row is not None:
+                self._reports[name] = by_the_database(row, lost=lost, driver=driver)
+            return
+        self._reports[name] = with_ways_on(replace(report, driver=driver), diagnosis.options)
+
+    def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
+        """The report of a sink of another cluster, which is not asked about it here."""
+        features = cluster.features()
+        unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
+        report = self._diagnosis(cluster, name, self._end).judge(None if lost else row, row, unasked)
+        return replace(report, kafka=None)
+
+    def _look_at_kafka_alone(self, cluster: Cluster) -> None:
+        names = list_open(cluster, cluster.deadline()) if self._only is None else [self._only]
+        self._describe_alone(cluster, filter(self._is_meant, names))
+
+    def _describe_alone(self, cluster: Cluster, names: Iterable[str]) -> None:
+        for name, described in describe_all(cluster, names, cluster.deadline()).items():
+            try:
+                if isinstance(described, Exception):
+                    raise described
+                view = self._diagnosis(cluster, name, self._end).view_of(described)
+            except (*_KAFKA_REFUSALS, ConfigurationError) as error:
+                # A configuration error: it is an id that no sink can have.
+                self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
+            else:
+                self._reports[name] = by_kafka(name, view, open_s=open_s(view))
+
+    def _others_in(self, cluster: Cluster) -> str:
+        """Which transactions Kafka has open where no row names one: a sink's row may be lost with its history."""
+        names = [name for name in list_open(cluster, cluster.deadline()) if self._is_meant(name)]
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""
+
+    def _diagnosis(self, cluster: Cluster, name: str, end: Deadline) -> Diagnosis:
+        left_ms = max(1, int(end.remaining_s * 1000))
+        options = replace(
+            self._options,
+            transactional_id=name,
+            settle_deadline_ms=min(self._options.settle_deadline_ms, left_ms),
+        )
+        client = TransactionClient(cluster, name, options.kafka)
+        return Recovery(options, kafka=client, store=self._store, clock=self._clock).diagnosis
+
+    def _until(self, percent: int) -> Deadline:
+        return Deadline(self._clock, self._timeout_s * 10 * percent)
+
+
+def _in_thread(name: str, ask: Callable[[], _Answer]) -> Future[_Answer]:
+    """Ask in a thread that nobody has to wait for."""
+    future: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            future.set_exception(error)
+
+    # What is known of the caller, such as how commands for people name both sides, holds there too.
+    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
+    return future
+
+
+def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[type[Exception], ...]) -> str:
+    """Why a side has not answered, '' where it has.
+
+    Args:
+        future: of the answer.
+        end: until when it is waited for.
+        side: for the reason.
+        refusals: errors that are reasons; others are raised.
+    """
+    try:
+        future.result(end.remaining_s)
+    except WaitedTooLongError:
+        return f"{side} did not answer within {end.limit_ms / 1000:g} s"
+    except refusals as error:
+        return str(error)
+    return ""

@@ -1,0 +1,323 @@
+"""The conversation: look, name the symptom, show the choices, ask, act, look again, verify; and note every step.
+
+Nothing is done that was not chosen and confirmed. With ``automatic`` nobody is asked: only choices are carried out that
+are always safe, and the rest is left to a person. A driver that lives is taken over only by a word of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
+from spark_2pc_sink.runbook.choice import Act, Choice
+from spark_2pc_sink.runbook.choices import choices_of
+from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
+from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom, symptom_of
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.recovery.report import RecoveryReport
+    from spark_2pc_sink.runbook.picture import Picture
+    from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
+    from spark_2pc_sink.runbook.sides import Compared
+    from spark_2pc_sink.verification.report import Verdict
+
+#: So often one sink is looked at, at most: whoever has not come to an end by then begins again.
+ROUNDS_MAX: Final = 20
+#: A batch under way has this long to end before it is looked at again.
+LOOK_AGAIN_S: Final = 5.0
+
+
+class Sides(Protocol):
+    """Kafka and the database, as the conversation uses them; `spark_2pc_sink.runbook.sides` has the real ones."""
+
+    def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
+        """Look at one sink, or at all; nothing is claimed or changed."""
+
+    def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
+        """Call `spark_2pc_sink.recover`."""
+
+    def abort_hanging(self, picture: Picture) -> list[str]:
+        """End the transactions that hang in the topics of a sink; a line for each."""
+
+    def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
+        """Compare topic and table."""
+
+    def recover_command(self, transactional_id: str) -> str:
+        """``spark-2pc recover`` with the connections of a sink."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+
+
+class Ending(Enum):
+    """How a conversation ends; the worst of several sinks counts."""
+
+    SETTLED = "nothing is in doubt any more"
+    NOT_KNOWN = "there is no such sink"
+    LEFT = "something is left to a person"
+    OUT_OF_REACH = "a side is out of reach"
+
+
+#: Of what is left as it is; of every other symptom something is left to a person.
+_ENDINGS: Final = {
+    Symptom.NOTHING_WRONG: Ending.SETTLED,
+    Symptom.NOT_KNOWN: Ending.NOT_KNOWN,
+    Symptom.ELSEWHERE: Ending.NOT_KNOWN,
+    Symptom.KAFKA_OUT_OF_REACH: Ending.OUT_OF_REACH,
+    Symptom.DATABASE_OUT_OF_REACH: Ending.OUT_OF_REACH,
+}
+
+
+class Conversation:
+    """Walks a person through what is wrong with one sink after the other.
+
+    Args:
+        sides: Kafka and the database.
+        asker: the person.
+        protocol: takes what was seen, answered and done.
+        told: the cause that the error of the job names, where that is known from the start.
+        automatic: ask nobody, and do only what is always safe.
+    """
+
+    def __init__(
+        self,
+        sides: Sides,
+        asker: Asker,
+        protocol: WrittenProtocol,
+        *,
+        told: HaltCause | None = None,
+        automatic: bool = False,
+    ) -> None:
+        self._sides = sides
+        self._questions = Questions(asker, protocol)
+        self._protocol = protocol
+        self._told_at_first = self._told = told
+        self._automatic = automatic
+        self._acted = False
+        self._accepted: list[str] = []
+
+    def run(self, transactional_id: str | None) -> Ending:
+        """Look at one sink, or at all, and see each that is not well through.
+
+        Args:
+            transactional_id: the sink; None for all.
+
+        Raises:
+            DualWriteError: a side cannot be used, or refused. What was done until then is in the protocol.
+        """
+        pictures = self._sides.look(transactional_id)
+        if transactional_id is None:
+            every, pictures = len(pictures), tuple(picture for picture in pictures if needs_care(picture))
+            self._say(f"{every} sinks, {len(pictures)} of them with something to look after")
+        if not pictures:
+            self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
+        ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=Ending.SETTLED)
+        self._say(f"The end: {ending.value}")
+        self._protocol.note("ended", ending.value)
+        return ending
+
+    def _one(self, picture: Picture) -> Ending:
+        """See one sink through."""
+        self._told, self._acted, self._accepted = self._told_at_first, False, []
+        try:
+            for _ in range(ROUNDS_MAX):
+                picture = replace(picture, told=self._told)
+                ending = self._round(picture, symptom_of(picture))
+                if ending is not None:
+                    return ending
+                (picture,) = self._sides.look(picture.transactional_id)
+        except NoAnswerError:
+            changed = "nothing more than is said above was changed" if self._acted else "nothing was changed"
+            return self._left(f"Stopped at a question: {changed}", symptom_of(picture))
+        except DualWriteError as error:
+            self._protocol.note("failed", str(error), error=type(error).__name__)
+            raise
+        return self._left(f"Looked {ROUNDS_MAX} times; begin again", symptom_of(picture))
+
+    def _round(self, picture: Picture, symptom: Symptom) -> Ending | None:
+        """Show one look at the sink, and do what is chosen; None to look again."""
+        self._show(picture, symptom)
+        if symptom is Symptom.NOTHING_WRONG:
+            return self._nothing_wrong(picture, symptom)
+        if self._automatic and not needs_care(picture):
+            return _ENDINGS.get(symptom, Ending.SETTLED)
+        offered = choices_of(symptom, picture)
+        self._offer(offered, picture)
+        if self._automatic:
+            choice = next((one for one in offered if one.automatic), None)
+            if choice is None:
+                return self._left("A person has to decide: call spark-2pc runbook without --yes", symptom)
+        else:
+            choice = self._questions.choose(offered)
+            if choice is None:
+                return self._left("Nothing was chosen", symptom)
+        return self._carry_out(choice, picture, symptom)
+
+    # --- showing -------------------------------------------------------------------------------------------------
+
+    def _say(self, text: str = "") -> None:
+        self._questions.say(text)
+
+    def _show(self, picture: Picture, symptom: Symptom) -> None:
+        about = ABOUT[symptom]
+        # Choices take the place of the remedies, which are those of all ways on at once.
+        report = None if picture.report is None else replace(picture.report, remedies=())
+        problems = (picture.database_problem, picture.kafka_problem, picture.unreadable, picture.readers.problem)
+        seen = "\n".join([*([] if report is None else [str(report)]), *(text for text in problems if text)])
+        self._say()
+        self._say(f"{picture.transactional_id}: {about.title} ({symptom.value})")
+        self._say(f"  {about.meaning}")
+        self._say(_indented(seen))
+        self._protocol.note(
+            "saw",
+            f"{picture.transactional_id}: {about.title} ({symptom.value})\n{seen}",
+            transactional_id=picture.transactional_id,
+            symptom=symptom.value,
+            report=None if report is None else report.as_json(),
+        )
+
+    def _offer(self, offered: tuple[Choice, ...], picture: Picture) -> None:
+        self._say("What can be done, the safest first:")
+        command = self._sides.recover_command(picture.transactional_id)
+        for choice in offered:
+            named = {each.option: "…" for each in choice.inputs} | ({"reason": "…"} if choice.accepts else {})
+            pasted = choice.command(command, named)
+            lines = [
+                *choice.effects,
+                f"by:       {choice.act.value}",
+                *([f"accepts:  {choice.accepts}"] if choice.accepts else []),
+                *([f"the same: {pasted}"] if pasted else []),
+            ]
+            self._say(f"  {choice.name}: {choice.title}")
+            self._say(_indented("\n".join(lines), by=6))
+        self._say(f"  {STOP}: change nothing")
+
+    # --- acting --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, choice: Choice, picture: Picture, symptom: Symptom) -> Ending | None:
+        """Do what was chosen; None to look again."""
+        if choice.act is Act.LOOK_AGAIN:
+            self._sides.wait(LOOK_AGAIN_S)
+            return None
+        if choice.act is Act.COMPARE:
+            self._compare(picture, open_transaction=symptom is Symptom.OPEN_TRANSACTION)
+            return None
+        if choice.act is Act.ABORT_HANGING:
+            if self._questions.confirm(choice):
+                lines = self._sides.abort_hanging(picture)
+                self._did("\n".join(lines), choice=choice.name)
+            return None
+        named = self._questions.name_inputs(choice)
+        if choice.act is Act.BY_HAND:
+            return self._by_hand(choice, named, picture, symptom)
+        return self._recover(choice, named, picture, symptom)
+
+    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending:
+        if choice.on_sink and choice.accepts:
+            named["reason"] = self._questions.reason(choice)
+        steps = [f"{number}. {step}" for number, step in enumerate(choice.steps, start=1)]
+        pasted = choice.command(self._sides.recover_command(picture.transactional_id), named)
+        todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
+        return self._left("\n".join(todo), symptom)
+
+    def _recover(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending | None:
+        """Dry run, confirmation, recovery. What is refused is said, and the sink is looked at again."""
+        keywords = choice.keywords(named)
+        try:
+            if self._automatic or self._dry_run(choice, keywords, picture):
+                self._act(choice, keywords, picture)
+        except (ConfigurationError, HaltError, TakeOverRefusedError) as error:
+            self._protocol.note("failed", str(error), error=type(error).__name__, choice=choice.name)
+            if self._automatic:
+                return self._left(str(error), symptom)
+            self._say(str(error))
+            if isinstance(error, HaltError):
+                self._told = error.cause
+        return None
+
+    def _dry_run(self, choice: Choice, keywords: dict[str, Any], picture: Picture) -> bool:
+        """Show what would be done, and have it confirmed; with the reason in ``keywords`` where one is needed.
+
+        Raises:
+            ConfigurationError: what was named does not fit what both sides show.
+        """
+        planned = self._sides.recover(picture.transactional_id, **keywords, dry_run=True)
+        if planned.cause is HaltCause.OPEN_TRANSACTION and "open_transaction" not in keywords:
+            self._say("Kafka has a transaction open that no state row tells of: say first how it ends")
+            self._told = HaltCause.OPEN_TRANSACTION
+            return False
+        for action in planned.actions:
+            self._say(f"  - {action}")
+        if choice.accepts:
+            keywords["reason"] = self._questions.reason(choice)
+        return self._questions.confirm(choice)
+
+    def _act(self, choice: Choice, keywords: dict[str, Any], picture: Picture) -> None:
+        transactional_id = picture.transactional_id
+        try:
+            report = self._sides.recover(transactional_id, **keywords)
+        except TakeOverRefusedError as error:
+            if self._automatic:
+                raise
+            self._say(str(error))
+            if not self._questions.take_over():
+                return
+            report = self._sides.recover(transactional_id, **keywords, take_over=True)
+        self._told = None
+        if choice.accepts:
+            self._accepted.append(choice.accepts)
+        command = choice.command(self._sides.recover_command(transactional_id), keywords)
+        self._did(str(report), choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
+
+    def _did(self, text: str, **fields: Any) -> None:
+        self._acted = True
+        self._say("Done:")
+        self._say(_indented(text))
+        self._protocol.note("did", text, **fields)
+
+    # --- ending --------------------------------------------------------------------------------------------------
+
+    def _nothing_wrong(self, picture: Picture, symptom: Symptom) -> Ending | None:
+        """The end, unless the job says something that neither side shows; verified where something was done."""
+        if self._acted:
+            found = self._compare(picture, open_transaction=False)
+            if found == "different" and not self._accepted:
+                self._left("Topic and table differ, and nobody has accepted that", symptom)
+                return Ending.LEFT
+            return Ending.SETTLED
+        if self._automatic or self._told is not None:
+            return Ending.SETTLED
+        self._told = self._questions.cause()
+        return Ending.SETTLED if self._told is None else None
+
+    def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
+        self._say("Comparing topic and table, which reads both:")
+        found = self._sides.compare(picture.transactional_id, open_transaction=open_transaction)
+        self._say(_indented(found.text))
+        if found.verdict == "different" and self._accepted:
+            self._say(f"  accepted: {'; '.join(self._accepted)}. Any other difference is not")
+        self._protocol.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
+        return found.verdict
+
+    def _left(self, text: str, symptom: Symptom) -> Ending:
+        """Leave what is left to a person."""
+        self._say(text)
+        self._say(f"More: RUNBOOK.md#{symptom.value}")
+        self._protocol.note("left", text, symptom=symptom.value)
+        return _ENDINGS.get(symptom, Ending.LEFT)
+
+
+def needs_care(picture: Picture) -> bool:
+    """Whether a sink needs somebody: none that is well, at work with a batch, or of another cluster."""
+    at_work = picture.report is not None and picture.report.condition == "at_work"
+    return not at_work and symptom_of(picture) not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
+
+
+def _indented(text: str, by: int = 2) -> str:
+    return "\n".join(f"{'':{by}}{line}" for line in text.splitlines())
+
+
+def _plain(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.name.lower() if isinstance(value, Enum) else value for name, value in keywords.items()}

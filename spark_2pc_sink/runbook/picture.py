@@ -1,0 +1,85 @@
+"""The picture of one sink: what status, the job's error and the topics have shown; the symptom is named from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.errors import HaltCause
+    from spark_2pc_sink.recovery.report import RecoveryReport
+    from spark_2pc_sink.transactions import HangingTransaction
+
+#: A driver that no database session tells of may live when its row was touched later than this ago: the default of
+#: ``takeover_grace_s``, by which `recover` decides.
+MAY_LIVE_S: Final = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenElsewhere:
+    """An open transaction of another producer in a topic of the sink, which its coordinator knows.
+
+    Attributes:
+        transactional_id: its owner.
+        producer_id: of the transaction.
+        partitions: of the sink's topics, in which it is open.
+        never_expires: True with two-phase commit: only its owner ends it.
+    """
+
+    transactional_id: str
+    producer_id: int
+    partitions: tuple[str, ...]
+    never_expires: bool
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What holds up readers of committed records in the topics of a sink.
+
+    Attributes:
+        hanging: open transactions that no coordinator will end.
+        waiting: open transactions of other producers that a coordinator knows.
+        problem: why it was not looked up, or not everywhere; '' where it was.
+    """
+
+    hanging: tuple[HangingTransaction, ...] = ()
+    waiting: tuple[OpenElsewhere, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What was seen of one sink.
+
+    Attributes:
+        transactional_id: of the sink.
+        report: of status; None where nothing could be read of the sink.
+        kafka_problem: why Kafka could not be read; '' where it was.
+        database_problem: why the database could not be read; '' where it was.
+        unreadable: what of the sink cannot be understood; '' where all is.
+        readers: what holds up readers of its topics; only looked up where the sink itself is well.
+        told: the cause that the error of the job names, where a person has told it.
+    """
+
+    transactional_id: str
+    report: RecoveryReport | None = None
+    kafka_problem: str = ""
+    database_problem: str = ""
+    unreadable: str = ""
+    readers: Readers = Readers()
+    told: HaltCause | None = None
+
+    @property
+    def batch_id(self) -> int | None:
+        """The batch of the state row; None where there is no row, or no batch in it."""
+        return None if self.report is None or self.report.row is None else self.report.row.batch_id
+
+    @property
+    def driver_may_live(self) -> bool:
+        """Whether the driver lives, or may: `recover` then leaves the sink alone, unless it is told to take over."""
+        driver = None if self.report is None else self.report.driver
+        if self.report is None or driver is None:
+            return False
+        if driver.alive is None:
+            return self.report.age_s is not None and self.report.age_s < MAY_LIVE_S
+        return driver.alive

@@ -1,0 +1,81 @@
+"""The protocol of a conversation: what was seen, chosen, done and left, in order and with the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from jdbc_state import Actor
+
+#: ``saw`` a symptom; ``answered`` a question; ``did`` something to either side; ``verified`` both sides; ``left``
+#: something to a person; ``failed`` with an error; ``ended``.
+StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ended"]
+
+
+def utc_now() -> datetime:
+    """The time, as protocols have it."""
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a protocol.
+
+    Attributes:
+        at: when.
+        kind: for programs.
+        text: for people.
+        fields: for programs; JSON values.
+    """
+
+    at: datetime
+    kind: StepKind
+    text: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The step as JSON has it."""
+        return {"at": self.at.isoformat(), "kind": self.kind, "text": self.text, **self.fields}
+
+    def __str__(self) -> str:
+        first, *more = self.text.splitlines() or [""]
+        rest = "".join(f"\n{'':30}{line}" for line in more)
+        return f"{self.at.isoformat(timespec='seconds').replace('+00:00', 'Z')} {self.kind:8} {first}{rest}"
+
+
+@dataclass
+class Protocol:
+    """The steps of one conversation.
+
+    Args:
+        who: the person, as the system knows them, and the program.
+        save: called after each step, so that what is written down is never behind what was done.
+        now: the time.
+    """
+
+    who: Actor
+    save: Callable[[Protocol], None] = lambda _: None
+    now: Callable[[], datetime] = utc_now
+    steps: list[Step] = field(default_factory=list)
+
+    def note(self, kind: StepKind, text: str, **fields: Any) -> None:
+        """Add a step.
+
+        Args:
+            kind: what it is.
+            text: for people.
+            fields: for programs; JSON values.
+        """
+        self.steps.append(Step(self.now(), kind, text, fields))
+        self.save(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """The protocol as JSON has it: who, where, and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
+        who = {"os_user": self.who.os_user, "host": self.who.host, "program": self.who.program}
+        return {**who, "steps": [step.as_json() for step in self.steps]}
+
+    def __str__(self) -> str:
+        title = f"{self.who.program} runbook, by {self.who.os_user} on {self.who.host}"
+        return "".join(f"{line}\n" for line in [title, *map(str, self.steps)])

@@ -1,0 +1,135 @@
+"""The questions of the runbook: each is asked a few times at most, and its answer is noted in the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.runbook.symptoms import TOLD_CAUSES, cause_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spark_2pc_sink.runbook.choice import Choice
+    from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
+
+#: So often one question is asked: whoever has not answered by then gets no further.
+ANSWERS_MAX: Final = 5
+STOP: Final = "stop"
+YES: Final = "yes"
+TAKE_OVER: Final = "take over"
+NO_CAUSE: Final = "none"
+
+
+class NoAnswerError(Exception):
+    """The answers have ended, or the person has interrupted a question, or no answer could be read."""
+
+
+class Asker(Protocol):
+    """The person, or a script in its place."""
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+
+    def ask(self, question: str) -> str:
+        """Ask, and wait for the answer.
+
+        Raises:
+            NoAnswerError: there will be none.
+        """
+
+
+class Questions:
+    """All that a person is asked.
+
+    Args:
+        asker: the person.
+        protocol: takes each answer.
+    """
+
+    def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:
+        self.say = asker.say
+        self._asker = asker
+        self._protocol = protocol
+
+    def choose(self, offered: Sequence[Choice]) -> Choice | None:
+        """Which of the choices; None to stop.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        by_name = {choice.name: choice for choice in offered}
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
+            if answer == STOP or answer in by_name:
+                return by_name.get(answer)
+            self.say(f"{answer!r} is none of them")
+        raise NoAnswerError
+
+    def name_inputs(self, choice: Choice) -> dict[str, object]:
+        """What a person names for a choice.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        return {each.option: self._parsed(each.question, each.option, each.parse) for each in choice.inputs}
+
+    def reason(self, choice: Choice) -> str:
+        """Why a difference between both sides is accepted.
+
+        Raises:
+            NoAnswerError: nobody says.
+        """
+        self.say(f"This accepts a difference: {choice.accepts}")
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask("Why? A sentence, for the history", "reason")
+            if answer:
+                return answer
+        raise NoAnswerError
+
+    def confirm(self, choice: Choice) -> bool:
+        """Whether a choice is to be carried out.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
+        return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
+
+    def take_over(self) -> bool:
+        """Whether a driver that lives, or may, is to be stopped.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        return self._ask(f"Its driver lives, or may. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
+
+    def cause(self) -> HaltCause | None:
+        """What the error of the job says, where neither side shows that anything is wrong; None for no error.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        self.say("Has the job stopped with an error? Then it is one of these:")
+        for cause, says in TOLD_CAUSES.items():
+            self.say(f'  {cause.value}: "… {says} …"')
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask(f"What does the error say? [a name, the line itself, or {NO_CAUSE}]", "cause")
+            found = cause_in(answer)
+            if answer == NO_CAUSE or found is not None:
+                return found
+            self.say("That names none of them")
+        raise NoAnswerError
+
+    def _parsed(self, question: str, name: str, parse: Callable[[str], object]) -> object:
+        for _ in range(ANSWERS_MAX):
+            try:
+                return parse(self._ask(question, name))
+            except ConfigurationError as error:
+                self.say(str(error))
+        raise NoAnswerError
+
+    def _ask(self, question: str, name: str) -> str:
+        answer = self._asker.ask(question).strip()
+        self._protocol.note("answered", f"{question} {answer}", question=name, answer=answer)
+        return answer

@@ -1,0 +1,58 @@
+"""Readers of the topics of a sink: which transactions of other producers hold them up.
+
+A reader of committed records stands still at the oldest open transaction of a partition. One that hangs is ended by
+nobody; one that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.ids import TransactionState
+from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
+from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+#: Other producers have a transaction open all the time; one that lasts longer is worth a look.
+OPEN_MS_MIN: Final = 60_000
+
+
+def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
+    """Look for transactions of other producers that hold up the readers of some topics; changes nothing.
+
+    Args:
+        tool: asks the cluster.
+        topics: of the sink.
+        transactional_id: of the sink, whose own transaction is left out.
+    """
+    hanging: tuple[HangingTransaction, ...] = ()
+    waiting: list[OpenElsewhere] = []
+    try:
+        for topic in sorted(topics):
+            hanging += tool.find_hanging(topic=topic)
+        waiting += _waiting(tool, topics, transactional_id)
+    except (KafkaError, KafkaTimeoutError) as error:
+        # The sink itself was looked at; what Kafka does not tell about others is said, and stops nobody.
+        return Readers(hanging, tuple(waiting), problem=f"whether readers stand still was not looked up: {error}")
+    return Readers(hanging, tuple(waiting))
+
+
+def _waiting(tool: TransactionTool, topics: Collection[str], own: str) -> Iterator[OpenElsewhere]:
+    """Open transactions of other ids, as their coordinators know them."""
+    for listed in tool.list_transactions(
+        ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
+    ):
+        if listed.transactional_id == own:
+            continue
+        details = tool.describe(listed.transactional_id)
+        here = tuple(str(partition) for partition in details.partitions if partition.topic in topics)
+        if here:
+            yield OpenElsewhere(
+                transactional_id=details.transactional_id,
+                producer_id=details.producer_id,
+                partitions=here,
+                never_expires=details.two_phase_commit,
+            )

@@ -1,0 +1,130 @@
+"""Kafka and the database, as the conversation uses them: the public functions, with the connections of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_2pc_sink.clock import Clock, SystemClock
+from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.extras import MissingExtraError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.recover_command import recover_command
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport
+from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.readers import look_at_readers
+from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.verification.api import verify
+from spark_2pc_sink.verification.report import Verdict
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The result of a comparison of topic and table.
+
+    Attributes:
+        verdict: as of `VerifyReport`.
+        text: for people.
+    """
+
+    verdict: Verdict
+    text: str
+
+
+class BothSides:
+    """Kafka and the database.
+
+    Args:
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL.
+        clock: waits.
+        tables: the names of the state tables, as `recover` takes them.
+    """
+
+    def __init__(
+        self, *, kafka: Mapping[str, str | int], database: str, clock: Clock | None = None, **tables: str | int
+    ) -> None:
+        self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
+        self._kafka = kafka
+        self._clock = clock or SystemClock()
+
+    def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
+        """Look at one sink, or at all; nothing is claimed or changed.
+
+        Args:
+            transactional_id: the sink; what holds up the readers of its topics is looked up too. None for all.
+        """
+        found = status(transactional_id=transactional_id, **self._connections)
+        pictures = pictures_of(found, transactional_id)
+        return tuple(map(self._with_readers, pictures)) if transactional_id is not None else pictures
+
+    def _with_readers(self, picture: Picture) -> Picture:
+        report = picture.report
+        if picture.kafka_problem or report is None or not report.settled or report.row is None:
+            return picture
+        written = {TopicPartition.parse(name).topic for name in report.row.kafka_offsets}
+        topics = {*report.row.topic_ids, *written}
+        with TransactionTool(kafka=self._kafka) as tool:
+            readers = look_at_readers(tool, topics, transactional_id=picture.transactional_id)
+        return replace(picture, readers=readers)
+
+    def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
+        """Call `recover` for one sink."""
+        return recover(transactional_id=transactional_id, **self._connections, **keywords)
+
+    def abort_hanging(self, picture: Picture) -> list[str]:
+        """End the transactions that hang in the topics of a sink; a line for each."""
+        lines = []
+        with TransactionTool(kafka=self._kafka) as tool:
+            for one in picture.readers.hanging:
+                done = tool.abort(one.topic, one.partition, start_offset=one.start_offset)
+                lines.append(f"aborted the transaction at offset {done.start_offset} of {done.where}: {done.reason}")
+        return lines
+
+    def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
+        """Compare topic and table, as the newest claim of the job has noted them.
+
+        Args:
+            transactional_id: of the sink.
+            open_transaction: also the records of the open transaction.
+        """
+        try:
+            found = verify(transactional_id=transactional_id, open_transaction=open_transaction, **self._connections)
+        except (DualWriteError, MissingExtraError) as error:
+            # What was done before stands, whether or not it can be compared.
+            return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")
+        return Compared(found.verdict, str(found))
+
+    def recover_command(self, transactional_id: str) -> str:
+        """``spark-2pc recover`` for one sink, complete with its connections, without secrets."""
+        return recover_command(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self._clock.sleep(seconds)
+
+
+def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Picture, ...]:
+    """What status found, a picture for each sink; one without a report where nothing could be read of any.
+
+    Args:
+        found: by `status`.
+        transactional_id: the sink that was asked for; None where all were.
+    """
+    every = [
+        *(Picture(transactional_id=one.transactional_id, report=one) for one in found.sinks),
+        *(
+            Picture(transactional_id=one.transactional_id, unreadable=f"{one.side}: {one.problem}")
+            for one in found.unreadable
+        ),
+    ]
+    if not every and (transactional_id is not None or found.kafka_problem or found.database_problem):
+        every.append(Picture(transactional_id=transactional_id or "every sink"))
+    return tuple(
+        replace(picture, kafka_problem=found.kafka_problem, database_problem=found.database_problem)
+        for picture in every
+    )

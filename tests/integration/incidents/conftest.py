@@ -1,0 +1,52 @@
+"""Fixtures of the incidents: the brokers that they are made on, and the job that each of them is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from tests.conftest import or_skip
+from tests.harness.incidents import INCIDENTS, SIZES, Incident, Scene
+from tests.harness.providers import Broker, BrokerPool, ReferenceProvider
+from tests.integration.faults.conftest import MakeJob, make_job, nursery, run
+
+__all__ = ["make_job", "nursery", "run"]
+
+
+@pytest.fixture(scope="session")
+def reference_brokers() -> Iterator[BrokerPool]:
+    """Reference coordinators that keep no prepared transaction, as no released Kafka does."""
+    pool = BrokerPool(ReferenceProvider())
+    yield pool
+    pool.close()
+
+
+class MakeIncident(Protocol):
+    """The type of the fixture make_incident."""
+
+    def __call__(self, name: str, kind: str) -> Incident:
+        """The incident of this name, on a ``reference`` coordinator or on ``kafka``, as the switches provide it."""
+
+
+@pytest.fixture
+def make_incident(
+    request: pytest.FixtureRequest, brokers: BrokerPool, reference_brokers: BrokerPool, make_job: MakeJob
+) -> MakeIncident:
+    """Makes incidents; their drivers end with the test."""
+
+    def make(name: str, kind: str) -> Incident:
+        pool = {"reference": reference_brokers, "kafka": brokers}[kind]
+
+        def broker(*, two_phase_commit: bool) -> Broker:
+            return or_skip(
+                request.config,
+                lambda: pool.get(transaction_version=2, two_phase_commit=two_phase_commit, as_released=True),
+            )
+
+        # Without the key nothing but the product keeps rows from being there twice.
+        job = make_job(broker(two_phase_commit=True), sizes=SIZES, primary_key=False)
+        return INCIDENTS[name](Scene(job, lambda: broker(two_phase_commit=False)))
+
+    return make

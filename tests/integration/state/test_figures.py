@@ -1,0 +1,130 @@
+"""Figures of a batch in the history: written with the note that it is done, and done without where there is no room."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from jdbc_state import SqlStateStore, StateStore, ddl
+from tests.integration.state.state_stores import ID, claim, decide, execute, reach, settings, sql_store
+from tests.integration.state.test_versions import role
+from tests.unit.fakes.memory_store import MemoryStateStore
+
+FIGURES: Final = {"record_bytes": 812, "step_seconds": {"produce": 0.8}}
+HISTORY: Final = "kafka_transaction_state_history"
+LOSE: Final = f"ALTER TABLE {HISTORY} DROP COLUMN figures"
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest) -> Iterator[StateStore]:
+    """An empty store, whose tables exist."""
+    made: StateStore
+    if request.param == "memory":
+        made = MemoryStateStore()
+    else:
+        made = SqlStateStore(request.getfixturevalue("database"), settings())
+    made.prepare_schema()
+    yield made
+    made.close()
+
+
+def figures(store: StateStore) -> list[Any]:
+    """Of each line, the oldest first."""
+    return [line.figures for line in store.read_history(ID, last=10)[::-1]]
+
+
+def test_the_figures_are_in_the_line_of_their_batch_alone(store: StateStore) -> None:
+    row = claim(store)
+    decide(store, row)
+    assert figures(store) == [{}, {}]
+    row = store.mark_done(ID, row.generation, "5:1", figures=FIGURES)
+    assert figures(store) == [{}, FIGURES]
+    decide(store, row, batch_id=1, prepared="5:1")
+    assert figures(store) == [{}, FIGURES, {}]
+
+
+def test_what_happens_to_the_row_later_leaves_them(store: StateStore) -> None:
+    row = reach(store, "decided")
+    store.mark_done(ID, row.generation, "5:1", figures=FIGURES)
+    claim(store, run_id="run-2")
+    assert figures(store)[-1] == FIGURES
+
+
+def test_a_repetition_after_a_lost_answer_succeeds(store: StateStore) -> None:
+    row = reach(store, "decided")
+    done = store.mark_done(ID, row.generation, "5:1", figures=FIGURES)
+    assert store.mark_done(ID, row.generation, "5:1", figures={"record_bytes": 1}) == done
+    assert figures(store)[-1] == FIGURES
+
+
+@pytest.mark.postgres
+def test_a_store_without_a_history_has_no_place_for_them(database: str) -> None:
+    with sql_store(database, history_batches=0) as store:
+        row = reach(store, "decided")
+        assert store.mark_done(ID, row.generation, "5:1", figures=FIGURES).status == "done"
+        assert store.read_history(ID, last=10) == []
+
+
+@contextmanager
+def no_owner(database: str) -> Iterator[str]:
+    """The URL of a role that may use the tables, and alter none."""
+    with role(database) as (name, url):
+        execute(database, ddl(settings(), role=name))
+        yield url
+
+
+@pytest.mark.postgres
+def test_a_history_that_lacks_the_column_is_read_and_written_without(database: str) -> None:
+    """A role that may not alter the table goes on: nothing is decided by figures."""
+    with sql_store(database) as first:
+        reach(first, "done")
+    execute(database, LOSE)
+    with no_owner(database) as url, sql_store(url) as store:
+        row = claim(store, run_id="run-2")
+        decide(store, row, batch_id=1, prepared="5:1")
+        store.mark_done(ID, row.generation, "5:2", figures=FIGURES)
+        assert figures(store) == [{}, {}, {}]
+        assert store.read_lost() == []
+
+
+@pytest.mark.postgres
+def test_its_owner_adds_the_column(database: str) -> None:
+    with sql_store(database) as first:
+        reach(first, "done")
+    execute(database, LOSE)
+    with sql_store(database) as store:
+        row = claim(store, run_id="run-2")
+        decide(store, row, batch_id=1, prepared="5:1")
+        store.mark_done(ID, row.generation, "5:2", figures=FIGURES)
+        assert figures(store) == [{}, {}, FIGURES]
+
+
+@pytest.mark.postgres
+def test_a_check_names_the_command_that_adds_it(database: str) -> None:
+    with sql_store(database):
+        pass
+    execute(database, LOSE)
+    store = SqlStateStore(database, settings())
+    before = store.check_schema()
+    said = f"public.{HISTORY} lacks column figures: batches have no times in it, and work. To add it: spark-2pc state "
+    assert before.ready
+    assert any(line.startswith(said) for line in before.lines)
+    with no_owner(database) as url:
+        assert not any("figures" in line for line in SqlStateStore(url, settings()).migrate())
+    assert f"added column figures to public.{HISTORY}" in store.migrate()
+    assert not any("figures" in line for line in store.migrate())
+    assert not any("lacks column" in line for line in store.check_schema().lines)
+    store.close()
+
+
+def test_schemas_do_not_mix(database: str) -> None:
+    """The column is looked for in the history of the store's own names."""
+    with sql_store(database), sql_store(database, state_schema=f"other_{secrets.token_hex(4)}") as other:
+        execute(database, LOSE)
+        row = reach(other, "decided")
+        other.mark_done(ID, row.generation, "5:1", figures=FIGURES)
+        assert figures(other)[-1] == FIGURES

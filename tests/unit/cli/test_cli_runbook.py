@@ -1,0 +1,167 @@
+"""``spark-2pc runbook``: words to a conversation, answers from standard input, exit codes, the protocol file, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.cli import main
+from spark_2pc_sink.cli import runbook as runbook_module
+from spark_2pc_sink.cli.runbook import Terminal
+from spark_2pc_sink.errors import HaltCause, KafkaTimeoutError
+from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.questions import NoAnswerError
+from tests.harness.json_contract import read_output
+from tests.unit.runbook.pictures import halted, in_doubt, owed, picture
+from tests.unit.runbook.test_conversation import FakeSides
+
+WORDS = ["runbook", "--bootstrap-server", "h:9092", "--database", "postgresql://h/d"]
+
+
+class Command:
+    """Runs the command on sides that are given, and keeps what it hands to them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.connections: dict[str, Any] = {}
+        self.sides = FakeSides(picture())
+
+    def run(self, *words: str, looks: tuple[Any, ...] = (), answers: str = "") -> int:
+        if looks:
+            self.sides = FakeSides(*looks)
+
+        def made(**connections: Any) -> FakeSides:
+            self.connections = connections
+            return self.sides
+
+        self._monkeypatch.setattr(runbook_module, "BothSides", made)
+        self._monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+        return main([*WORDS, *words])
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("look", "code"),
+    [
+        (picture(), 0),
+        (Picture(transactional_id="orders", kafka_problem="refused"), 1),
+        (in_doubt(), 3),
+        (Picture(transactional_id="orders"), 4),
+    ],
+    ids=str,
+)
+def test_the_exit_code_says_how_it_ended(command: Command, look: Picture, code: int) -> None:
+    """Here without an answer, so nothing is done."""
+    assert command.run("--transactional-id", "orders", looks=(look,)) == code
+    assert command.sides.calls == []
+
+
+def test_answers_are_read_line_by_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """And shown, as no terminal has shown them."""
+    code = command.run("--transactional-id", "orders", looks=(in_doubt(), picture()), answers="settle\nyes\n")
+    assert (code, command.sides.calls) == (0, [{}])
+    assert "Do it? [yes/no] yes\n" in capsys.readouterr().out
+
+
+def test_the_end_of_the_answers_changes_nothing_and_says_so(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.run("--transactional-id", "orders", looks=(in_doubt(),), answers="settle\n") == 3
+    assert command.sides.calls == []
+    assert "Stopped at a question: nothing was changed" in capsys.readouterr().out
+
+
+def test_connections_and_tables_reach_both_sides(command: Command) -> None:
+    assert command.run("--state-schema", "ours") == 0
+    assert command.connections == {
+        "kafka": {"bootstrap.servers": "h:9092"},
+        "database": "postgresql://h/d",
+        "state_schema": "ours",
+    }
+
+
+@pytest.mark.parametrize("cause", HaltCause)
+def test_a_cause_is_told_by_its_name(command: Command, capsys: pytest.CaptureFixture[str], cause: HaltCause) -> None:
+    about_owed = cause in {HaltCause.OTHER_BATCH_OWED, HaltCause.RESEND_DIFFERS}
+    look = owed() if about_owed else halted(cause)
+    assert command.run("--transactional-id", "orders", "--cause", cause.value, looks=(look,)) == 3
+    assert f"({cause.value})" in capsys.readouterr().out
+
+
+def test_a_cause_that_there_is_not_is_refused(command: Command) -> None:
+    assert command.run("--cause", "bad_luck") == 2
+
+
+def test_with_yes_nobody_is_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(_: str) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr("builtins.input", asked)
+    assert command.run("--yes", looks=(in_doubt(), picture())) == 0
+    assert command.run("--yes", looks=(owed(),)) == 3
+
+
+def test_a_protocol_is_written_as_text(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "night.txt"
+    command.run("--protocol", str(file), looks=(in_doubt(), picture()), answers="settle\nyes\n")
+    kinds = [line.split()[1] for line in file.read_text().splitlines() if line.startswith("2")]
+    assert kinds == ["saw", "answered", "answered", "did", "saw", "verified", "ended"]
+
+
+def test_a_protocol_is_written_as_json(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "night.json"
+    command.run("--protocol", str(file), looks=(owed(),), answers="stop\n")
+    written = json.loads(file.read_text())
+    assert [step["kind"] for step in written["steps"]] == ["saw", "answered", "left", "ended"]
+    assert written["program"] == "spark-2pc"
+
+
+def test_a_protocol_that_cannot_be_written_is_refused_first(command: Command, tmp_path: Path) -> None:
+    code = command.run("--protocol", str(tmp_path / "none" / "night.txt"), looks=(in_doubt(),), answers="settle\nyes\n")
+    assert (code, command.sides.calls) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("looks", "answers", "code"),
+    [
+        ((in_doubt(), picture()), "settle\nyes\n", 0),
+        ((owed(), picture()), "drop\ngiven up\nyes\n", 0),
+        ((owed(),), "", 3),
+        ((Picture(transactional_id="orders", database_problem="refused"),), "repair\n", 1),
+    ],
+    ids=["done", "accepted", "left", "out_of_reach"],
+)
+def test_json_is_of_the_documented_form(
+    command: Command, capsys: pytest.CaptureFixture[str], looks: tuple[Picture, ...], answers: str, code: int
+) -> None:
+    """What is said meanwhile goes to standard error."""
+    assert command.run("--json", "--transactional-id", "orders", looks=looks, answers=answers) == code
+    printed = capsys.readouterr()
+    found = read_output(printed.out)
+    assert (found["command"], found["exit_code"]) == ("runbook", code)
+    assert found["protocol"]["steps"][-1]["text"] in printed.err or found["protocol"]["steps"][-1]["kind"] == "ended"
+
+
+def test_an_error_of_a_side_ends_it(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    command.sides = FakeSides(in_doubt())
+    command.sides.raises = [KafkaTimeoutError(operation="EndTxn", deadline_ms=1, last_error="none")]
+    assert command.run("--json", answers="settle\nyes\n") == 1
+    assert read_output(capsys.readouterr().out)["error"]["type"] == "KafkaTimeoutError"
+
+
+@pytest.mark.parametrize("raised", [EOFError, KeyboardInterrupt])
+def test_an_interrupted_question_has_no_answer(monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]) -> None:
+    def interrupted(_: str) -> str:
+        raise raised
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    with pytest.raises(NoAnswerError):
+        Terminal().ask("Which one?")

@@ -1,0 +1,231 @@
+"""Every remedy with a command, of every halt and refusal: the command line takes it, and the first one is safe."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import pytest
+
+from jdbc_state import StateRow
+from jdbc_state.model import claim_refusal, lost_commits_error
+from jdbc_state.sessions import Liveness
+from spark_2pc_sink.cli import command_parser
+from spark_2pc_sink.cli.options import given_options
+from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, TakeOverRefusedError
+from spark_2pc_sink.ids import ENDING_STATES, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.recipe.handed_over import RunRecord, place_beyond
+from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits, LostBatches
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
+from spark_2pc_sink.recipe.replay_decision import place_batch
+from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, behind_kafka, resolve
+from spark_2pc_sink.recovery import api
+from spark_2pc_sink.recovery.control_marker import ask_the_log
+from spark_2pc_sink.recovery.open_transaction import explained
+from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.sink.contract.batch_work import Replay
+from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
+from tests.unit.recovery.test_recovery import Sides
+
+OPTIONS = RecoveryOptions.parse(
+    transactional_id="orders",
+    kafka={
+        "bootstrap.servers": "h:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "app",
+        "sasl.password": "hidden",
+    },
+    database="postgresql://app:hidden@h/shop",
+    state_schema="ops",
+)
+ROW = StateRow(
+    transactional_id="orders",
+    prepared_transaction_state="7:3",
+    status="done",
+    generation=2,
+    query_id="query-1",
+    batch_id=4,
+    record_count=20,
+    digest="0" * 32,
+    cluster_id="here",
+    kafka_offsets={"orders-0": (5, 24)},
+    claimed_at=datetime(2026, 11, 24, tzinfo=timezone.utc),
+)
+PAIR = ProducerIdAndEpoch(7, 3)
+ORDERS = TopicPartition("orders", 0)
+#: What only a person knows, and an example of it: docs/command-line.md says what each stands for.
+PLACEHOLDERS: Final = {"N": "4", "FIRST..LAST": "5..6", "FILE": "client.properties"}
+#: Commands that change nothing.
+READ_ONLY: Final = ("verify", "status")
+
+
+def kafka_view(state: TransactionState, cluster_id: str = "here") -> KafkaView:
+    return KafkaView(state, ProducerIdAndEpoch(7, 9), 2, cluster_id)
+
+
+def halt_of(found: object) -> Halt:
+    assert isinstance(found, Halt)
+    return found
+
+
+def raised_by(call: Callable[[], object]) -> HaltError:
+    with pytest.raises(HaltError) as raised:
+        call()
+    return raised.value
+
+
+def halts_of_resolve() -> Iterator[Halt]:
+    """Each status beside each state of Kafka, of this cluster and of another."""
+    for status in RowStatus:
+        for state in TransactionState:
+            for cluster_id in ("here", "elsewhere"):
+                row = RowView(status, cluster_id=cluster_id)
+                found = resolve(row, kafka_view(state), adopt=False)
+                if isinstance(found, Halt):
+                    yield found
+    fresh, ongoing = RowView(RowStatus.NONE), kafka_view(TransactionState.ONGOING)
+    opened = halt_of(resolve(fresh, ongoing, adopt=True))
+    yield opened
+    yield explained(opened, {ORDERS: 5})
+    for state in set(TransactionState) - ENDING_STATES - {TransactionState.ONGOING}:
+        yield halt_of(heed(fresh, kafka_view(state), opened, OpenTransactionEnd(4)))
+
+
+def halts_of_lost_batches() -> Iterator[Halt]:
+    transaction = CommittedTransaction(PAIR, 20, {ORDERS: (25, 44)})
+    gap = halt_of(place_batch(status=RowStatus.DONE, row_batch_id=4, batch_id=6))
+    for found in (FoundCommits(), FoundCommits((transaction,)), FoundCommits((), ("orders-1",))):
+        yield LostBatches(first=5, found=found).explain(behind_kafka())
+        yield LostBatches(first=5, found=found, came=6).explain(gap)
+
+
+def halts_of_lost_records() -> Iterator[Halt]:
+    written = WrittenRecords(4, {ORDERS: (5, 24)}, {"orders": "old"})
+    for logs in (LogsView(topic_ids={}, ends={}), LogsView(topic_ids={"orders": "new"}, ends={ORDERS: 0})):
+        for committed in (True, False):
+            yield halt_of(find_lost_records(written, logs, committed=committed))
+    sides = Sides()
+    for batch_id in (4, None):
+        yield halt_of(ask_the_log(sides.kafka, None, {}, sides.recovery().diagnosis._deadline(), batch_id=batch_id))
+
+
+def halts_of_a_batch() -> Iterator[Halt]:
+    for status, row_batch_id, batch_id in (
+        (RowStatus.NONE, None, 3),
+        (RowStatus.DONE, 4, 6),
+        (RowStatus.DONE, 4, 2),
+        (RowStatus.OWED, 4, 6),
+        (RowStatus.OWED, None, 6),
+    ):
+        yield halt_of(place_batch(status=status, row_batch_id=row_batch_id, batch_id=batch_id))
+    beyond = halt_of(place_batch(status=RowStatus.DONE, row_batch_id=4, batch_id=6))
+    yield halt_of(place_beyond(range(5, 6), RunRecord(frozenset({5}), frozenset()), beyond))
+
+
+def halts_of_the_driver() -> Iterator[HaltError]:
+    other = Replay(20, "1" * 32)
+    yield raised_by(lambda: check_resend(ROW, other, accept_replay=None))
+    yield raised_by(lambda: check_skip(ROW, other, accept_replay=None))
+    yield lost_commits_error(ROW, "generation 7")
+
+
+def take_over_refused() -> TakeOverRefusedError:
+    remedies = with_command(behind_kafka().remedies, OPTIONS)
+    found = RecoveryReport(transactional_id="orders", settled=False, remedies=remedies)
+    with pytest.raises(TakeOverRefusedError) as raised:
+        api._left_alone(found, Liveness(alive=True, detail="pid 1"), ROW, OPTIONS)
+    return raised.value
+
+
+def refusals() -> Iterator[tuple[str, ...]]:
+    """Of a claim, of a transaction in doubt, of a driver that lives, and of a batch that is owed."""
+    for row in (ROW, replace(ROW, status="decided")):
+        for cluster_id, query_id in (("elsewhere", None), ("here", "query-2")):
+            refused = claim_refusal(row, cluster_id=cluster_id, query_id=query_id, adopt=False)
+            assert refused is not None
+            yield refused.remedies
+    yield InDoubtError(transactional_id="orders", prepared="7:3", detail="no answer").remedies
+    yield take_over_refused().remedies
+    sides = Sides()
+    sides.decide(sides.start())
+    sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
+    yield sides.recovery().run(query_id=None, run_id=None).report.remedies
+
+
+HALTS: Final[list[Halt | HaltError]] = [
+    *halts_of_resolve(),
+    *halts_of_lost_batches(),
+    *halts_of_lost_records(),
+    *halts_of_a_batch(),
+    *halts_of_the_driver(),
+]
+ALL: Final = sorted({halt.remedies for halt in HALTS} | set(refusals()))
+
+
+def commands(remedies: tuple[str, ...]) -> list[list[str]]:
+    """The words of each command among them, as a shell that knows comments splits them."""
+    return [shlex.split(remedy, comments=True) for remedy in remedies if remedy.startswith("spark-2pc ")]
+
+
+def test_every_cause_is_walked() -> None:
+    assert {halt.cause for halt in HALTS} == set(HaltCause)
+
+
+@pytest.mark.parametrize("remedies", ALL, ids=range(len(ALL)))
+def test_each_command_is_one_that_the_command_line_takes(
+    remedies: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As printed, but for what only a person knows; and its options do not contradict each other."""
+    monkeypatch.setenv("SPARK_2PC_COMMAND_CONFIG", "")
+    for words in commands(with_command(remedies, OPTIONS)):
+        filled = [PLACEHOLDERS.get(word, word) for word in words[1:]]
+        assert not [word for word in filled if re.fullmatch(r"[A-Z][A-Z_.]+", word)], words
+        given = command_parser(filled).parse_args(filled)
+        assert callable(given.run)
+        assert given.transactional_id == "orders"
+        assert given.bootstrap_server
+        assert given.database
+        if words[1] == "recover":
+            options: dict[str, Any] = given_options(given)
+            RecoveryOptions.parse(kafka={"bootstrap.servers": "h:9092"}, **options)
+
+
+@pytest.mark.parametrize("remedies", ALL, ids=range(len(ALL)))
+def test_a_remedy_is_a_sentence_or_a_whole_command_that_says_its_change(remedies: tuple[str, ...]) -> None:
+    """No command hides in a sentence, where nobody could paste it; and no secret is in one."""
+    for shown in with_command(remedies, OPTIONS):
+        command, comment, change = shown.partition("  # ")
+        assert "spark-2pc " not in (change if comment else shown)
+        assert bool(comment) == command.startswith("spark-2pc ")
+        assert not comment or len(change) > len("changes nothing")
+        assert "hidden" not in shown
+
+
+@pytest.mark.parametrize("remedies", ALL, ids=range(len(ALL)))
+def test_the_first_remedy_changes_nothing(remedies: tuple[str, ...]) -> None:
+    """It is a sentence for a person, or a command that only looks; what looks never stands behind what changes."""
+    assert remedies
+    changing = [each[1] not in READ_ONLY for each in commands(remedies)]
+    assert not remedies[0].startswith("spark-2pc ") or commands(remedies)[0][1] in READ_ONLY
+    assert changing == sorted(changing)
+    for words, shown in zip(
+        commands(remedies), filter(lambda each: each.startswith("spark-2pc "), remedies), strict=True
+    ):
+        assert ("changes nothing" in shown) == (words[1] in READ_ONLY)
+
+
+@pytest.mark.parametrize("remedies", ALL, ids=range(len(ALL)))
+def test_two_commands_are_not_the_same_with_other_words(remedies: tuple[str, ...]) -> None:
+    """What one remedy says is not refused by another: nothing is adopted where a decision would be forgotten."""
+    listed = [tuple(words) for words in commands(remedies)]
+    assert len(listed) == len(set(listed))
+    if any("status in the database" in each for each in remedies):
+        assert not any("--adopt" in words for words in listed)

@@ -1,0 +1,181 @@
+"""``spark-2pc status``: its words, its exit codes, its JSON, and how it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import status as command
+from spark_2pc_sink.cli.status import exit_code_of, wait_until_settled
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from tests.harness.json_contract import read_output
+from tests.unit.recovery.test_report import ROW
+from tests.unit.recovery.test_status import DECIDED, FINE, LIVES, OPEN
+
+SIDES = ["--bootstrap-server", "h:1", "--database", "postgresql://h/d"]
+UNKNOWN = replace(FINE, known=False, row=None, before=None)
+AWAY = replace(DECIDED, elsewhere=True)
+BROKEN = UnreadableSink("bad", "database", "no pair")
+
+Give = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """Lets looks find these reports, one after the other; returns what they were asked."""
+
+    def given(*reports: StatusReport) -> list[dict[str, Any]]:
+        asked: list[dict[str, Any]] = []
+
+        def status(**options: Any) -> StatusReport:
+            asked.append(options)
+            return reports[min(len(asked), len(reports)) - 1]
+
+        monkeypatch.setattr(command, "status", status)
+        return asked
+
+    return given
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (StatusReport(sinks=(FINE, AWAY)), 0),
+        (StatusReport(sinks=(replace(OPEN, driver=LIVES),)), 0),
+        (StatusReport(sinks=(FINE, DECIDED, UNKNOWN), unreadable=(BROKEN,)), 3),
+        (StatusReport(sinks=(FINE,), unreadable=(BROKEN,)), 1),
+        (StatusReport(sinks=(DECIDED,), kafka_problem="down"), 1),
+        (StatusReport(sinks=(FINE,), database_problem="down"), 1),
+        (StatusReport(sinks=(UNKNOWN,)), 4),
+        (StatusReport(sinks=(AWAY,)), 4),
+        (StatusReport(), 4),
+    ],
+)
+def test_exit_codes(found: StatusReport, code: int) -> None:
+    """1 before 3: what was seen of one side alone is no answer. 3 before 1 where only a row could not be understood."""
+    assert exit_code_of(found) == code
+
+
+def test_what_was_said_is_passed_on(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = give(StatusReport(note="there is no table"))
+    words = ["status", *SIDES, "--match", "orders-*", "--timeout", "3", "--state-schema", "ops"]
+    assert cli.main(words) == 4
+    assert asked == [
+        {
+            "kafka": {"bootstrap.servers": "h:1"},
+            "database": "postgresql://h/d",
+            "state_schema": "ops",
+            "match": "orders-*",
+            "timeout_s": 3,
+            "transactional_id": None,
+        }
+    ]
+    assert capsys.readouterr().out == "0 sinks\nthere is no table\n"
+
+
+@pytest.mark.parametrize("words", [["--transactional-id", "a", "--match", "b"], ["--all", "--in-doubt"]])
+def test_words_that_contradict_each_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", *SIDES, *words]) == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_json_has_what_was_asked_for(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the schema; with --in-doubt only those, and the summary of all."""
+    give(StatusReport(sinks=(FINE, replace(DECIDED, transactional_id="late")), unreadable=(BROKEN,)))
+    assert cli.main(["status", *SIDES, "--json"]) == 3
+    printed = read_output(capsys.readouterr().out)
+    assert [sink["transactional_id"] for sink in printed["sinks"]] == ["orders", "late"]
+    assert (printed["in_doubt"], printed["unreadable"][0]["side"]) == (["late"], "database")
+    cli.main(["status", *SIDES, "--json", "--in-doubt"])
+    printed = read_output(capsys.readouterr().out)
+    assert [sink["transactional_id"] for sink in printed["sinks"]] == ["late"]
+    assert printed["summary"] == "3 sinks: 1 fine, 1 in doubt (for 0:01:00), 1 unreadable"
+
+
+def test_json_of_one_side(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and what was read."""
+    give(StatusReport(sinks=(replace(DECIDED, known=None, row=None, before=None),), database_problem="it is down"))
+    assert cli.main(["status", *SIDES, "--json"]) == 1
+    out, err = capsys.readouterr()
+    printed = read_output(out)
+    assert err == "spark-2pc: the database could not be read: it is down\n"
+    assert (printed["error"]["type"], len(printed["error"]["remedies"])) == ("IncompleteStatusError", 1)
+    assert (printed["database_problem"], printed["kafka_problem"]) == ("it is down", None)
+    assert [(sink["condition"], sink["known"]) for sink in printed["sinks"]] == [("unclear", None)]
+
+
+def test_a_sink_that_cannot_be_understood_is_named(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    give(StatusReport(sinks=(FINE,), unreadable=(BROKEN,)))
+    assert cli.main(["status", *SIDES]) == 1
+    assert capsys.readouterr().err == "spark-2pc: bad cannot be understood: no pair\n"
+
+
+def test_details_are_those_of_the_report(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    give(StatusReport(sinks=(FINE,)))
+    cli.main(["status", *SIDES, "--transactional-id", "orders"])
+    assert str(FINE) in capsys.readouterr().out
+    cli.main(["status", *SIDES])
+    assert str(FINE) not in capsys.readouterr().out
+    cli.main(["status", *SIDES, "--details"])
+    assert str(FINE) in capsys.readouterr().out
+
+
+class Looks:
+    """Looks of which each takes two seconds, by a clock that only moves with them and with pauses."""
+
+    def __init__(self, *found: StatusReport) -> None:
+        self.found = list(found)
+        self.time_s = 0.0
+        self.said: list[str] = []
+
+    def look(self) -> StatusReport:
+        self.time_s += 2.0
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.time_s += seconds
+
+    def wait(self, limit_s: float) -> StatusReport:
+        return wait_until_settled(
+            self.look, limit_s=limit_s, say=self.said.append, now_s=lambda: self.time_s, sleep=self.sleep
+        )
+
+
+WAITED = StatusReport(sinks=(FINE, DECIDED))
+SETTLED = StatusReport(sinks=(FINE, AWAY))
+
+
+def test_it_waits_until_nothing_is_in_doubt() -> None:
+    """What it waits for is said when it changes, and once."""
+    older = replace(WAITED, sinks=(FINE, replace(DECIDED, row=replace(ROW, decided_age_s=61.0))))
+    down = replace(WAITED, kafka_problem="down")
+    looks = Looks(WAITED, older, down, StatusReport(database_problem="down"), SETTLED)
+    assert looks.wait(60) is SETTLED
+    assert looks.said == [
+        "waiting for orders (in doubt, batch 7)",
+        "waiting for Kafka, which cannot be read; orders (in doubt, batch 7)",
+        "waiting for the database, which cannot be read",
+    ]
+
+
+def test_it_waits_no_longer_than_it_may() -> None:
+    looks = Looks(WAITED)
+    assert looks.wait(10) is WAITED
+    assert looks.time_s == pytest.approx(12.0, abs=1.0)
+    assert Looks(SETTLED).wait(0) is SETTLED
+
+
+def test_waiting_on_the_command_line(give: Give, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is waited for stands on standard error, so that it is not in the JSON."""
+    asked = give(WAITED, SETTLED)
+    assert cli.main(["status", *SIDES, "--wait", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert read_output(printed.out)["in_doubt"] == []
+    assert printed.err == "spark-2pc: waiting for orders (in doubt, batch 7)\n"
+    assert len(asked) == 2
+    give(WAITED)
+    assert cli.main(["status", *SIDES, "--wait", "0"]) == 3

@@ -1,0 +1,104 @@
+"""RUNBOOK.md says what the program says, and its answers lead through the runbook to the end that it promises."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+import pytest
+
+from jdbc_state import Actor
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.runbook.conversation import Conversation, Ending
+from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.symptoms import ABOUT, TOLD_CAUSES, Symptom
+from tests.harness.runbook_page import PAGE, Way, ways
+from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
+from tests.unit.runbook.test_conversation import FakeSides, Script
+
+TEXT = PAGE.read_text()
+WAYS = ways()
+ANSWERED = [way for way in WAYS if way.answers]
+VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..LAST": "8..9"}
+#: What is left to the person at the end of a way, where its answers settle nothing by themselves.
+BY_HAND = {
+    *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_stand_still"),
+    *("id_in_use", "not_the_first_batch", "gap", "replay_differs", "not_handed_over"),
+    *("outcome_lost", "topic_remade", "resend_differs"),
+}
+_REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}
+
+
+def looks_of(name: str) -> list[Picture]:
+    """What is seen of an incident, and after what the page tells to do."""
+    made: dict[str, list[Picture]] = {
+        "nothing_wrong": [picture()],
+        "driver_alive": [in_doubt(driver=ALIVE)],
+        "in_doubt": [in_doubt(), picture()],
+        "owed": [owed()],
+        "lost_row": [in_doubt("rebuild_row", before=None), picture()],
+        "not_known": [Picture(transactional_id="orders")],
+        "kafka_out_of_reach": [Picture(transactional_id="orders", kafka_problem="refused")],
+        "database_out_of_reach": [Picture(transactional_id="orders", database_problem="refused")],
+        "hanging_transaction": [picture(readers=Readers(hanging=(HANGING,))), picture()],
+        "readers_stand_still": [picture(readers=Readers(waiting=(WAITING,)))],
+        "commits_lost": [halted(HaltCause.DATABASE_BEHIND), picture()],
+        "open_transaction": [halted(HaltCause.ID_IN_USE), halted(HaltCause.ID_IN_USE), picture()],
+        "other_batch_owed": [owed(), picture()],
+        "resend_differs": [owed(), owed()],
+    }
+    if name in made:
+        return made[name]
+    cause = HaltCause(name)
+    return [picture() if cause in TOLD_CAUSES else halted(cause), owed() if name in _REPLAYED else picture()]
+
+
+@pytest.mark.parametrize("symptom", Symptom)
+def test_each_symptom_has_a_section_in_the_words_of_the_program(symptom: Symptom) -> None:
+    about = ABOUT[symptom]
+    section = re.search(rf"^### {symptom.value}\n\n(.*?)(?:\n\n)", TEXT, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    assert section[1].replace("\n", " ") == f"**{about.title}.** {about.meaning}"
+
+
+@pytest.mark.parametrize("cause", HaltCause)
+def test_each_cause_has_its_words_and_its_answers(cause: HaltCause) -> None:
+    assert f"](#{cause.value}) |" in TEXT
+    assert [way.incident for way in ANSWERED].count(cause.value) == 1
+
+
+@pytest.mark.parametrize("way", ANSWERED, ids=lambda way: way.incident)
+def test_the_answers_lead_through_the_runbook(way: Way) -> None:
+    """Each question has the words of the page, none is left over, and the end is as the page says."""
+    (command,) = way.commands
+    words = way.words(command, VALUES)
+    told = HaltCause(words[words.index("--cause") + 1]) if "--cause" in words else None
+    script = Script(way.stdin(VALUES).splitlines())
+    now = datetime(2026, 11, 24, tzinfo=timezone.utc)
+    protocol = Protocol(Actor(os_user="me", host="here", program="spark-2pc"), now=lambda: now)
+    sides = FakeSides(*looks_of(way.incident))
+    ending = Conversation(sides, script, protocol, told=told).run("orders")
+    assert len(script.questions) == len(way.answers)
+    for asked, (part, _) in zip(script.questions, way.answers, strict=True):
+        assert part in asked
+    left = [step.text for step in protocol.steps if step.kind == "left"]
+    assert bool(left) is (way.incident in BY_HAND)
+    assert (ending is Ending.SETTLED) is not bool(left)
+    if way.options is not None:
+        assert all(f"{name}=" in left[-1] for name in way.options)
+    assert not any(step.kind == "failed" for step in protocol.steps)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.options is not None], ids=lambda way: way.incident)
+def test_the_options_of_a_start_have_the_values_of_the_incident(way: Way) -> None:
+    options = way.sink_options(VALUES)
+    assert options.keys() <= {"adopt", "accept_loss", "accept_replay", "reason"}
+    assert options.get("accept_loss", "8..9") == "8..9"
+    assert options.get("accept_replay", 7) == 7
+
+
+def test_each_command_is_for_an_incident() -> None:
+    """So each is run by the tests of the incidents."""
+    assert "```console\n" not in TEXT
+    assert all(way.commands for way in WAYS)

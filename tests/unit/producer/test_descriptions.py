@@ -1,0 +1,105 @@
+"""Many transactional ids, described with one request to each coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.producer import descriptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.descriptions import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer
+from tests.unit.producer.support import T0, options_for
+
+UNKNOWN = TransactionDescription("Unknown", None, 0)
+
+
+def state_of(found: TransactionDescription | KafkaError | KafkaTimeoutError) -> str:
+    assert isinstance(found, TransactionDescription), found
+    return found.state
+
+
+def test_one_request_finds_the_coordinators_and_one_asks_each() -> None:
+    """KIP-699, KIP-664: forty sinks are no forty round trips."""
+    names = [f"orders-{number}" for number in range(40)]
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        fake.coordinators |= {name: number % 2 for number, name in enumerate(names)}
+        found = describe_all(cluster, names, cluster.deadline())
+        assert found == dict.fromkeys(names, UNKNOWN)
+        assert len(fake.of(Api.FIND_COORDINATOR)) == 1
+        assert sorted(request.node_id for request in fake.of(Api.DESCRIBE_TRANSACTIONS)) == [0, 1]
+        # The coordinators are remembered for what else is asked of them.
+        assert cluster.coordinator("orders-1", cluster.deadline()) == 1
+        assert len(fake.of(Api.FIND_COORDINATOR)) == 1
+
+
+def test_no_request_has_too_many_ids(fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptions, "IDS_PER_REQUEST_MAX", 2)
+    assert len(describe_all(cluster, ["a", "b", "c"], cluster.deadline())) == 3
+    assert [len(request.body.transactional_ids) for request in fake.of(Api.DESCRIBE_TRANSACTIONS)] == [2, 1]
+
+
+def test_what_is_open_has_its_beginning(fake: FakeCluster, cluster: Cluster) -> None:
+    """By the coordinator's clock. What is at rest has the beginning of the last one, or none."""
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
+    found = describe_all(cluster, ["orders", "other"], cluster.deadline())
+    opened = found["orders"]
+    assert isinstance(opened, TransactionDescription)
+    assert (opened.state, opened.producer, opened.partitions) == ("Ongoing", ProducerIdAndEpoch(7, 4), (T0,))
+    assert opened.start_time_ms == 1_000
+    assert found["other"] == UNKNOWN
+    assert found["other"].start_time_ms is None
+
+
+def test_whoever_may_not_be_described_hides_nobody(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    found = describe_all(cluster, ["a", "b"], cluster.deadline())
+    assert isinstance(found["a"], AuthorizationError)
+    fake.script(Api.FIND_COORDINATOR, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    assert isinstance(describe_all(cluster, ["a"], cluster.deadline())["a"], AuthorizationError)
+
+
+@pytest.mark.parametrize(
+    ("api", "step"),
+    [
+        (Api.FIND_COORDINATOR, hang_up),
+        (Api.FIND_COORDINATOR, answer(Code.COORDINATOR_NOT_AVAILABLE)),
+        (Api.DESCRIBE_TRANSACTIONS, lose_answer),
+        (Api.DESCRIBE_TRANSACTIONS, answer(Code.NOT_COORDINATOR)),
+        (Api.DESCRIBE_TRANSACTIONS, answer(Code.COORDINATOR_LOAD_IN_PROGRESS)),
+    ],
+    ids=["nobody finds it", "it is not there yet", "an answer is lost", "it has moved", "it loads its log"],
+)
+def test_it_asks_again_until_the_time_is_over(fake: FakeCluster, cluster: Cluster, api: Api, step: Step) -> None:
+    """Who has not been answered for by then is said, with the newest reason."""
+    fake.script(api, step)
+    assert state_of(describe_all(cluster, ["a"], cluster.deadline())["a"]) == "Unknown"
+    fake.script(api, *[step] * 1000)
+    error = describe_all(cluster, ["a"], cluster.deadline(200))["a"]
+    assert isinstance(error, KafkaTimeoutError)
+    assert "DESCRIBE_TRANSACTIONS for 'a'" in str(error)
+    assert error.last_error != "no broker was asked in time"
+
+
+def test_no_time_is_said_as_that(cluster: Cluster) -> None:
+    error = describe_all(cluster, ["a"], cluster.deadline(0))["a"]
+    assert isinstance(error, KafkaTimeoutError)
+    assert error.last_error == "no broker was asked in time"
+
+
+def test_what_has_not_ended_is_listed() -> None:
+    """At each broker, which lists what it coordinates."""
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        fake.know(FakeTransaction(7, 4, partitions=(T0,)))
+        assert list_open(cluster, cluster.deadline()) == ["orders"]
+        asked = fake.of(Api.LIST_TRANSACTIONS)
+        assert sorted(request.node_id for request in asked) == [0, 1]
+        assert asked[0].body.state_filters == ["Ongoing", "PrepareCommit", "PrepareAbort"]
+        fake.script(Api.LIST_TRANSACTIONS, answer(Code.CLUSTER_AUTHORIZATION_FAILED))
+        with pytest.raises(AuthorizationError, match="ListTransactions"):
+            list_open(cluster, cluster.deadline())

@@ -1,0 +1,268 @@
+"""The history of a sink: batches and actions in one line of time, from a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from jdbc_state import AcceptedLoss, ActionLine, Decision, StateStore
+from spark_2pc_sink import cli
+from spark_2pc_sink import history as from_outside
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import history as command
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.recovery import history as module
+from spark_2pc_sink.recovery.history import LAST_MAX, BatchEntry, HistoryReport, history, read_report, utc
+from tests.harness.json_contract import read_output
+from tests.unit.fakes.memory_store import MemoryStateStore
+
+ID = "orders"
+START = datetime(2026, 11, 24, 3, 0, tzinfo=timezone.utc)
+DATABASE = "postgresql://h/d"
+
+
+class Ticking(MemoryStateStore):
+    """Each look at the clock is a second later."""
+
+    def __init__(self) -> None:
+        self.now = START
+        super().__init__(clock=self._tick)
+        self.prepare_schema()
+
+    def _tick(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+
+def take_over(store: StateStore, transactional_id: str = ID, **changes: Any) -> int:
+    claimant = {"cluster_id": "a", "query_id": "query-1", "run_id": "run-1", **changes}
+    return store.claim(transactional_id=transactional_id, **claimant).generation
+
+
+def decide(store: StateStore, generation: int, batch_id: int, transactional_id: str = ID) -> None:
+    row = store.read(transactional_id)
+    assert row is not None
+    offsets = {f"orders-{partition}": (batch_id, batch_id) for partition in range(5)}
+    with store.deciding(transactional_id, generation) as transaction:
+        transaction.decide(
+            Decision(
+                prepared=f"5:{batch_id}",
+                expected=row.prepared_transaction_state,
+                batch_id=batch_id,
+                row_count=2,
+                record_count=3,
+                digest="abc",
+                kafka_offsets=offsets,
+            )
+        )
+
+
+@pytest.fixture
+def store() -> Ticking:
+    """Two batches, a recovery of the second, one without records, and one that is given up."""
+    made = Ticking()
+    generation = take_over(made, layout={"table": "orders"})
+    decide(made, generation, 0)
+    made.mark_done(ID, generation, "5:1")
+    decide(made, generation, 1)
+    generation = take_over(made, query_id=None, run_id=None)
+    made.mark_done(ID, generation, "5:2", action="commit", detail={"did": "committed 5:1"})
+    made.take_empty_batch(ID, generation, 2, "5:1")
+    loss = AcceptedLoss(batch_id=3, record_count=7, kafka_offsets={}, settled="5:9")
+    made.accept_loss(ID, generation, loss, detail={"did": "went on\nwithout 3", "batches": "3"})
+    return made
+
+
+def read(store: StateStore, transactional_id: str | None = ID, **chosen: Any) -> HistoryReport:
+    said = {"last": 100, "since": None, "batches": True, "actions": True, **chosen}
+    return read_report(store, transactional_id, **said)
+
+
+def shown(report: HistoryReport) -> list[tuple[str, int | None]]:
+    return [
+        (entry.event if isinstance(entry, BatchEntry) else f"- {entry.action}", entry.batch_id)
+        for entry in report.entries
+    ]
+
+
+EVERYTHING = [
+    ("- claim", None),
+    ("decided", 0),
+    ("decided", 1),
+    ("- claim", 1),
+    ("- commit", 1),
+    ("empty", 2),
+    ("passed", 3),
+    ("- accept_loss", 3),
+]
+
+
+def test_batches_and_actions_are_one_line_of_time(store: Ticking) -> None:
+    """D2: the newest is last; a line of the history that tells a claim is told by the action."""
+    report = read(store)
+    assert shown(report) == EVERYTHING
+    assert [entry.at for entry in report.entries] == sorted(entry.at for entry in report.entries)
+    decided = report.entries[1]
+    assert isinstance(decided, BatchEntry)
+    assert (decided.at, decided.status, decided.row_count) == (decided.decided_at, "done", 2)
+
+
+def test_entries_can_be_chosen(store: Ticking) -> None:
+    assert shown(read(store, last=3)) == EVERYTHING[-3:]
+    assert shown(read(store, actions=False)) == [each for each in EVERYTHING if each[0][0] != "-"]
+    assert shown(read(store, batches=False)) == [each for each in EVERYTHING if each[0][0] == "-"]
+    since = read(store).entries[4].at
+    assert shown(read(store, since=since)) == EVERYTHING[4:]
+    assert shown(read(store, since=store.now + timedelta(hours=1))) == []
+    assert shown(read(store, "another")) == []
+
+
+def test_all_sinks_are_shown_together(store: Ticking) -> None:
+    decide(store, take_over(store, "second"), 8, "second")
+    every = read(store, None)
+    assert shown(every) == [*EVERYTHING, ("- claim", None), ("decided", 8)]
+    assert {entry.transactional_id for entry in every.entries} == {ID, "second"}
+
+
+def test_two_actions_of_one_instant_keep_their_order() -> None:
+    still = MemoryStateStore(clock=lambda: START)
+    still.prepare_schema()
+    generation = take_over(still)
+    decide(still, generation, 0)
+    still.drop_batch(ID, generation, "5:1")
+    assert shown(read(still)) == [("decided", 0), ("- claim", None), ("- drop", 0)]
+
+
+# --- the function and the command ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(store: Ticking, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The options with which a store was asked for."""
+    asked: list[Any] = []
+
+    def open_store(options: Any) -> Ticking:
+        asked.append(options)
+        return store
+
+    monkeypatch.setattr(module, "open_store", open_store)
+    return asked
+
+
+def test_the_function_needs_a_database_only(opened: list[Any]) -> None:
+    assert from_outside is history
+    assert shown(history(database=DATABASE)) == EVERYTHING
+    assert shown(history(database=DATABASE, transactional_id=ID, last=1, state_table="mine")) == EVERYTHING[-1:]
+    assert [options.state_table for options in opened] == ["kafka_transaction_state", "mine"]
+    assert len(history(database=DATABASE, since=START).entries) == len(EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"since": datetime(2026, 1, 1)}, "since='2026-01-01 00:00:00': it has a time zone"),  # noqa: DTZ001 - is the test
+        ({"last": 0}, f"last=0: it is between 1 and {LAST_MAX}"),
+        ({"lst": 1}, "did you mean 'last'"),
+        ({"database": "mysql://h/d"}, "database="),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(opened: list[Any], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        history(**{"database": DATABASE, **given})
+    assert opened == []
+
+
+def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """D2: who, when, why; of many partitions only some."""
+    assert cli.main(["history", "--database", DATABASE]) == exits.EXIT_SETTLED
+    header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [cell.strip() for cell in header] == list(command._COLUMNS)
+    cells = [[cell.strip() for cell in line] for line in lines]
+    claimed, decided = read(store).entries[:2]
+    assert isinstance(decided, BatchEntry)
+    assert decided.settled_at is not None
+    assert cells[0] == [
+        utc(claimed.at),
+        ID,
+        "claim",
+        "",
+        "nobody@nowhere by test, role job",
+        "",
+        "generation 1",
+    ]
+    assert cells[1][2:4] == ["batch", "0"]
+    assert cells[1][-1] == (
+        f"decided, now done at {utc(decided.settled_at)}; 2 rows, 3 records; orders-0 0..0; orders-1 0..0; "
+        "orders-2 0..0; and 2 partitions more"
+    )
+    assert cells[-1][-1] == "went on without 3"
+    assert opened[0].database.endswith("//h/d")
+
+
+def test_more_that_a_line_can_say(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that was made again, an outcome with and without words, a batch that is not settled."""
+    decide(store, 2, 4)
+    del store._rows[ID]
+    take_over(store)
+    store.note_action("foreign", None, "force_terminate", {"outcome": "asked"})
+    store.note_action("foreign", None, "force_terminate", {"outcome": "refused", "did": "not authorized"})
+    assert cli.main(["history", "--database", DATABASE, "--last", "4"]) == exits.EXIT_SETTLED
+    details = [line.split("\t")[-1].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert details[0].startswith("decided, now decided; 2 rows")
+    assert details[1:] == [
+        "generation 3; made the lost row again from line 5 of its history",
+        "asked",
+        "refused: not authorized",
+    ]
+    assert len(opened) == 1
+
+
+def test_json_is_of_the_documented_form(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["history", "--database", DATABASE, "--json"]) == exits.EXIT_SETTLED
+    found = read_output(capsys.readouterr().out)["entries"]
+    assert [each["kind"] for each in found] == ["batch" if name[0] != "-" else "action" for name, _ in EVERYTHING]
+    assert found[0]["detail"]["layout"] == {"table": "orders"}
+    assert found[1]["kafka_offsets"]["orders-4"] == [0, 0]
+    assert found[1]["decided_at"] == found[1]["at"] == utc(read(store).entries[1].at)
+    assert found[1]["at"].startswith("2026-11-24T03:00:0")
+    assert opened != []
+
+
+def test_nothing_found_is_exit_code_4(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["history", "--database", DATABASE, "--transactional-id", "another"]
+    assert cli.main(words) == exits.EXIT_NOT_KNOWN
+    assert capsys.readouterr().out == "no entries\n"
+    assert cli.main([*words, "--json"]) == exits.EXIT_NOT_KNOWN
+    assert read_output(capsys.readouterr().out)["entries"] == []
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    ("time", "hour"),
+    [("2026-11-24T03:00:05", 3), ("2026-11-24T03:00:05Z", 3), ("2026-11-24T05:00:05+02:00", 3)],
+)
+def test_a_time_is_in_utc_unless_it_says_else(
+    opened: list[Any], capsys: pytest.CaptureFixture[str], time: str, hour: int
+) -> None:
+    words = ["history", "--database", DATABASE, "--since", time, "--actions-only", "--json"]
+    assert cli.main(words) == exits.EXIT_SETTLED
+    first = read_output(capsys.readouterr().out)["entries"][0]
+    assert (first["action"], datetime.fromisoformat(first["at"].replace("Z", "+00:00")).hour) == ("claim", hour)
+    assert len(opened) == 1
+
+
+def test_a_time_that_is_none(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["history", "--database", DATABASE, "--since", "yesterday"]) == exits.EXIT_USAGE
+    assert "--since='yesterday': it is a time as ISO 8601 has it" in capsys.readouterr().err
+    assert cli.main(["history", "--database", DATABASE, "--actions-only", "--batches-only"]) == exits.EXIT_USAGE
+    assert opened == []
+
+
+def test_lines_are_values() -> None:
+    line: Callable[..., ActionLine] = ActionLine
+    same = {"number": 1, "transactional_id": ID, "at": START, "action": "drop", "batch_id": 1, "generation": 1}
+    who = {"role": "r", "os_user": "o", "host": "h", "program": "p", "reason": None}
+    assert hash(line(**same, **who, detail={"did": "a"})) == hash(line(**same, **who))

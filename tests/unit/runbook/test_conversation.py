@@ -1,0 +1,389 @@
+"""The conversation: what is shown, asked, done and written down, for each way that it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from jdbc_state import Actor
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    DualWriteError,
+    HaltCause,
+    HaltError,
+    InDoubtError,
+    TakeOverRefusedError,
+)
+from spark_2pc_sink.options import OperatorDecision
+from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.runbook.choices import choices_of
+from spark_2pc_sink.runbook.conversation import LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
+from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.protocol import Protocol
+from spark_2pc_sink.runbook.questions import ANSWERS_MAX, NoAnswerError
+from spark_2pc_sink.runbook.sides import Compared
+from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom
+from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
+
+ME = Actor(os_user="me", host="here", program="spark-2pc")
+COMMAND = "spark-2pc recover --transactional-id orders"
+SAME = Compared("same", "orders: the same: 9 records, 10 rows")
+REFUSED = TakeOverRefusedError(transactional_id="orders", driver="its driver lives", remedies=(), report=None)
+
+
+class Script:
+    """A person who answers in order, and then no more."""
+
+    def __init__(self, answers: Iterable[str]) -> None:
+        self._answers = iter(answers)
+        self.questions: list[str] = []
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self, question: str) -> str:
+        self.questions.append(question)
+        for answer in self._answers:
+            return answer
+        raise NoAnswerError
+
+
+class FakeSides:
+    """Both sides, as a list of what one look after the other finds; the last one stays."""
+
+    def __init__(self, *looks: Picture | tuple[Picture, ...]) -> None:
+        self._looks = [look if isinstance(look, tuple) else (look,) for look in looks]
+        self.calls: list[dict[str, Any]] = []
+        self.raises: list[DualWriteError | None] = []
+        self.planned: RecoveryReport = report(actions=(Action("commit", "would commit 5:1"),))
+        self.compared = SAME
+        self.comparisons: list[bool] = []
+        self.aborted = 0
+        self.waited_s: list[float] = []
+
+    def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
+        found = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
+        return tuple(one for one in found if transactional_id in (None, one.transactional_id))
+
+    def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
+        assert transactional_id == "orders"
+        if keywords.pop("dry_run", False):
+            return self.planned
+        self.calls.append(keywords)
+        error = self.raises.pop(0) if self.raises else None
+        if error is not None:
+            raise error
+        return report(dry_run=False, actions=(Action("commit", "committed 5:1"),))
+
+    def abort_hanging(self, seen: Picture) -> list[str]:
+        self.aborted += 1
+        return [f"aborted {one.where}" for one in seen.readers.hanging]
+
+    def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
+        assert transactional_id == "orders"
+        self.comparisons.append(open_transaction)
+        return self.compared
+
+    def recover_command(self, transactional_id: str) -> str:
+        return COMMAND.replace("orders", transactional_id)
+
+    def wait(self, seconds: float) -> None:
+        self.waited_s.append(seconds)
+
+
+class Walk:
+    """One conversation that has ended."""
+
+    def __init__(self, sides: FakeSides, *answers: str, transactional_id: str | None = "orders", **how: Any) -> None:
+        self.sides = sides
+        self.script = Script(answers)
+        self.protocol = Protocol(who=ME, now=lambda: datetime(2026, 11, 24, tzinfo=timezone.utc))
+        self.ending = Conversation(sides, self.script, self.protocol, **how).run(transactional_id)
+        self.said = "\n".join(self.script.said)
+
+    def noted(self, kind: str) -> list[dict[str, Any]]:
+        return [step.fields for step in self.protocol.steps if step.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        *(halted(cause) for cause in HaltCause),
+        in_doubt(),
+        in_doubt(driver=ALIVE),
+        owed(),
+        in_doubt("rebuild_row", before=None),
+        picture(readers=Readers(hanging=(HANGING,))),
+        picture(readers=Readers(waiting=(WAITING,))),
+        Picture(transactional_id="orders", kafka_problem="refused"),
+    ],
+    ids=str,
+)
+def test_every_symptom_is_shown_with_its_choices_and_can_be_left(seen: Picture) -> None:
+    walk = Walk(FakeSides(seen), "stop")
+    symptom = Symptom(walk.noted("saw")[0]["symptom"])
+    assert ABOUT[symptom].title in walk.said
+    for choice in choices_of(symptom, seen):
+        assert f"  {choice.name}: {choice.title}\n      {choice.effects[0]}" in walk.said
+    assert f"More: RUNBOOK.md#{symptom.value}" in walk.said
+    assert walk.sides.calls == []
+    assert walk.ending is (Ending.OUT_OF_REACH if symptom is Symptom.KAFKA_OUT_OF_REACH else Ending.LEFT)
+
+
+def test_what_is_confirmed_is_done_and_verified() -> None:
+    walk = Walk(FakeSides(in_doubt(), picture()), "settle", "yes")
+    assert walk.sides.calls == [{}]
+    assert walk.sides.comparisons == [False]
+    assert walk.ending is Ending.SETTLED
+    assert "  - would commit 5:1" in walk.said
+    assert "the same: 9 records" in walk.said
+    assert [step.kind for step in walk.protocol.steps] == [
+        *("saw", "answered", "answered", "did", "saw", "verified", "ended")
+    ]
+    assert walk.noted("did")[0]["command"] == COMMAND
+
+
+@pytest.mark.parametrize("answers", [("settle", "no"), ("settle", ""), ("settle",), (), ("stop",)])
+def test_without_a_yes_nothing_is_done(answers: tuple[str, ...]) -> None:
+    """A no goes back to the choices, and the end of the answers changes nothing and says so."""
+    walk = Walk(FakeSides(in_doubt()), *answers)
+    assert walk.sides.calls == []
+    assert walk.ending is Ending.LEFT
+    assert walk.said.count("nothing was changed") == (answers != ("stop",))
+
+
+def test_an_end_of_the_answers_after_an_act_says_what_stands() -> None:
+    walk = Walk(FakeSides(in_doubt("note_owed"), owed()), "settle", "yes")
+    assert "Stopped at a question: nothing more than is said above was changed" in walk.said
+    assert walk.ending is Ending.LEFT
+
+
+def test_a_choice_that_there_is_not_is_asked_again() -> None:
+    walk = Walk(FakeSides(in_doubt(), picture()), "commit", "settle", "yes")
+    assert "'commit' is none of them" in walk.said
+    assert walk.ending is Ending.SETTLED
+
+
+def test_a_question_is_not_asked_for_ever() -> None:
+    walk = Walk(FakeSides(in_doubt()), *["what?"] * 100)
+    assert len(walk.script.questions) == ANSWERS_MAX
+
+
+def test_a_sink_is_not_looked_at_for_ever() -> None:
+    walk = Walk(FakeSides(in_doubt(driver=ALIVE)), *["again"] * 100)
+    assert walk.sides.waited_s == [LOOK_AGAIN_S] * ROUNDS_MAX
+    assert walk.ending is Ending.LEFT
+
+
+def test_an_accepted_difference_needs_its_reason() -> None:
+    """The reason goes into the table of actions with the decision; an empty one is asked for again."""
+    walk = Walk(FakeSides(owed(), picture()), "drop", "", "the consumer has it from the old topic", "yes")
+    reason = "the consumer has it from the old topic"
+    assert walk.sides.calls == [{"batch": 7, "decision": OperatorDecision.DROP, "reason": reason}]
+    assert walk.noted("did")[0]["keywords"] == {"batch": 7, "decision": "drop", "reason": reason}
+    assert walk.noted("did")[0]["command"] == f"{COMMAND} --batch 7 --drop --reason '{reason}'"
+
+
+def test_without_a_reason_no_difference_is_accepted() -> None:
+    walk = Walk(FakeSides(owed()), "drop", *[""] * 100)
+    assert walk.sides.calls == []
+    assert walk.ending is Ending.LEFT
+
+
+def test_what_is_named_wrongly_is_named_again() -> None:
+    behind = halted(HaltCause.DATABASE_BEHIND)
+    walk = Walk(FakeSides(behind, picture()), "accept_loss", "all of them", "8..9", "given up", "yes")
+    assert "write '41..43', '41' or 'none'" in walk.said
+    assert walk.sides.calls == [{"adopt": True, "accept_loss": "8..9", "reason": "given up"}]
+    assert walk.ending is Ending.SETTLED
+
+
+def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
+    sides = FakeSides(halted(HaltCause.DATABASE_BEHIND))
+    sides.raises = [ConfigurationError(option="accept_loss", value="8", rule="it names two", remedy="name '8..9'")]
+    walk = Walk(sides, "accept_loss", "8", "given up", "yes", "stop")
+    assert "it names two; name '8..9'" in walk.said
+    assert walk.ending is Ending.LEFT
+    assert walk.noted("failed")[0]["error"] == "ConfigurationError"
+
+
+def test_a_halt_of_the_recovery_is_the_next_symptom() -> None:
+    sides = FakeSides(in_doubt(), halted(HaltCause.ID_IN_USE))
+    halt = HaltError(
+        transactional_id="orders",
+        cause=HaltCause.OPEN_TRANSACTION,
+        database_side="none",
+        kafka_side="Ongoing",
+        reason="it is open",
+        remedies=(),
+    )
+    sides.raises = [halt]
+    walk = Walk(sides, "settle", "yes", "stop")
+    assert [seen["symptom"] for seen in walk.noted("saw")] == ["in_doubt", "open_transaction"]
+
+
+def test_an_id_with_an_open_transaction_is_not_taken_over_before_somebody_says_how_that_ends() -> None:
+    sides = FakeSides(halted(HaltCause.ID_IN_USE))
+    sides.planned = report(cause=HaltCause.OPEN_TRANSACTION, settled=False)
+    walk = Walk(sides, "adopt", "commit", "7", "its rows are there", "yes", "stop")
+    assert [seen["symptom"] for seen in walk.noted("saw")][:2] == ["id_in_use", "open_transaction"]
+    assert walk.sides.calls == [
+        {"adopt": True, "open_transaction": "commit", "batch": 7, "reason": "its rows are there"}
+    ]
+
+
+def test_an_open_transaction_is_compared_with_the_table() -> None:
+    walk = Walk(FakeSides(halted(HaltCause.OPEN_TRANSACTION)), "compare", "stop")
+    assert walk.sides.comparisons == [True]
+
+
+def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
+    for answer, calls in (("take over", [{}, {"take_over": True}]), ("yes", [{}]), ("no", [{}])):
+        sides = FakeSides(in_doubt(), picture())
+        sides.raises = [REFUSED]
+        walk = Walk(sides, "settle", "yes", answer)
+        assert "its driver lives" in walk.said
+        assert walk.sides.calls == calls
+
+
+def test_without_a_word_a_living_driver_goes_on() -> None:
+    sides = FakeSides(in_doubt())
+    sides.raises = [REFUSED]
+    walk = Walk(sides, "settle", "yes")
+    assert walk.sides.calls == [{}]
+    assert "nothing was changed" in walk.said
+
+
+def test_a_batch_under_way_is_looked_at_again() -> None:
+    walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again", "none")
+    assert walk.sides.waited_s == [LOOK_AGAIN_S]
+    assert walk.ending is Ending.SETTLED
+
+
+def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
+    walk = Walk(FakeSides(picture()), "pass_over", "8..9", "nobody has them", told=HaltCause.GAP)
+    assert "To do by hand (pass_over):" in walk.said
+    assert "DualWriteSink(…, adopt=True, accept_loss='8..9', reason='nobody has them')" in walk.said
+    assert walk.sides.calls == []
+    assert walk.ending is Ending.LEFT
+
+
+def test_the_error_of_the_job_is_asked_for_where_nothing_shows() -> None:
+    line = "batch 9 follows batch 5 in the state row: it is neither its replay nor the next"
+    walk = Walk(FakeSides(picture()), "no idea", line, "stop")
+    assert [seen["symptom"] for seen in walk.noted("saw")] == ["nothing_wrong", "gap"]
+    assert walk.ending is Ending.LEFT
+
+
+@pytest.mark.parametrize("answers", [("none",), ()])
+def test_where_nothing_is_wrong_nothing_is_done(answers: tuple[str, ...]) -> None:
+    """Also when nobody answers."""
+    walk = Walk(FakeSides(picture()), *answers)
+    assert (walk.ending, walk.sides.calls, walk.sides.comparisons) == (Ending.SETTLED, [], [])
+
+
+def test_a_transaction_that_hangs_is_aborted_when_that_is_confirmed() -> None:
+    ill = picture(readers=Readers(hanging=(HANGING,)))
+    assert Walk(FakeSides(ill), "abort", "no", "stop").sides.aborted == 0
+    walk = Walk(FakeSides(ill, picture()), "abort", "yes")
+    assert (walk.sides.aborted, walk.ending) == (1, Ending.SETTLED)
+    assert "aborted orders-0" in walk.said
+
+
+@pytest.mark.parametrize(
+    ("seen", "answers", "ending"),
+    [
+        (in_doubt(), ("settle", "yes"), Ending.LEFT),
+        (owed(), ("drop", "given up", "yes"), Ending.SETTLED),
+    ],
+    ids=str,
+)
+def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
+    seen: Picture, answers: tuple[str, ...], ending: Ending
+) -> None:
+    sides = FakeSides(seen, picture())
+    sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
+    walk = Walk(sides, *answers)
+    assert walk.ending is ending
+    assert walk.noted("verified")[0]["verdict"] == "different"
+
+
+def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
+    sides = FakeSides(in_doubt(), picture())
+    sides.compared = Compared("not_checked", "the table is not known")
+    walk = Walk(sides, "settle", "yes")
+    assert "the table is not known" in walk.said
+    assert walk.ending is Ending.SETTLED
+
+
+def test_a_side_that_fails_ends_it_and_is_written_down() -> None:
+    sides = FakeSides(in_doubt())
+    sides.raises = [InDoubtError(transactional_id="orders", prepared="5:1", detail="no answer")]
+    protocol = Protocol(who=ME)
+    with pytest.raises(InDoubtError):
+        Conversation(sides, Script(["settle", "yes"]), protocol).run("orders")
+    assert protocol.steps[-1].kind == "failed"
+
+
+# --- without a person --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [(in_doubt(), picture()), (in_doubt("rebuild_row", "abort", before=None), picture())],
+    ids=["in_doubt", "lost_row"],
+)
+def test_what_is_always_safe_is_done_without_a_question(looks: tuple[Picture, ...]) -> None:
+    walk = Walk(FakeSides(*looks), automatic=True)
+    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [{}], Ending.SETTLED)
+    assert walk.sides.comparisons == [False]
+
+
+@pytest.mark.parametrize("seen", [owed(), in_doubt(driver=ALIVE), *(halted(cause) for cause in HaltCause)], ids=str)
+def test_without_a_person_nothing_is_decided(seen: Picture) -> None:
+    walk = Walk(FakeSides(seen), automatic=True)
+    assert (walk.script.questions, walk.sides.calls, walk.ending) == ([], [], Ending.LEFT)
+    assert "call spark-2pc runbook without --yes" in walk.said
+
+
+def test_without_a_person_no_driver_is_taken_over() -> None:
+    """One that made its session anew since the look."""
+    sides = FakeSides(in_doubt())
+    sides.raises = [REFUSED]
+    walk = Walk(sides, automatic=True)
+    assert (walk.sides.calls, walk.ending) == ([{}], Ending.LEFT)
+    assert "its driver lives" in walk.said
+
+
+def test_a_batch_at_work_needs_nobody() -> None:
+    walk = Walk(FakeSides(in_doubt("abort", status="done", driver=ALIVE)), automatic=True)
+    assert (walk.sides.calls, walk.ending) == ([], Ending.SETTLED)
+
+
+# --- many sinks --------------------------------------------------------------------------------------------------
+
+
+def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
+    well = replace(picture(), transactional_id="well")
+    walk = Walk(FakeSides((well, in_doubt()), picture()), transactional_id=None, automatic=True)
+    assert "2 sinks, 1 of them with something to look after" in walk.said
+    assert walk.sides.calls == [{}]
+    assert walk.ending is Ending.SETTLED
+
+
+def test_the_worst_ending_counts() -> None:
+    halts = replace(halted(HaltCause.GAP), transactional_id="other")
+    walk = Walk(FakeSides((in_doubt(), halts), picture(), halts), transactional_id=None, automatic=True)
+    assert walk.ending is Ending.LEFT
+
+
+def test_where_all_is_well_the_way_on_is_named() -> None:
+    walk = Walk(FakeSides((picture(),)), transactional_id=None)
+    assert "0 of them" in walk.said
+    assert "spark-2pc runbook --transactional-id" in walk.said
+    assert (walk.script.questions, walk.ending) == ([], Ending.SETTLED)

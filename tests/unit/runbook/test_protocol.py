@@ -1,0 +1,57 @@
+"""The protocol: every step with its time, for people and for programs, saved as it comes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+from jdbc_state import Actor
+from spark_2pc_sink.runbook.protocol import Protocol
+
+ME = Actor(os_user="me", host="here", program="spark-2pc")
+AT = datetime(2026, 11, 24, 3, 7, tzinfo=timezone.utc)
+
+
+def test_a_protocol_is_saved_after_each_step() -> None:
+    saved: list[list[str]] = []
+    protocol = Protocol(who=ME, save=lambda given: saved.append([step.kind for step in given.steps]))
+    protocol.note("saw", "in doubt")
+    protocol.note("did", "committed")
+    assert saved == [["saw"], ["saw", "did"]]
+
+
+def test_a_protocol_as_text() -> None:
+    protocol = Protocol(who=ME, now=lambda: AT)
+    protocol.note("saw", "orders: in doubt\n  database: batch 7", symptom="in_doubt")
+    protocol.note("ended", "")
+    assert str(protocol).splitlines() == [
+        "spark-2pc runbook, by me on here",
+        "2026-11-24T03:07:00Z saw      orders: in doubt",
+        f"{'':30}  database: batch 7",
+        "2026-11-24T03:07:00Z ended    ",
+    ]
+
+
+def test_a_protocol_as_json() -> None:
+    protocol = Protocol(who=ME, now=lambda: AT)
+    protocol.note("saw", "orders: in doubt", symptom="in_doubt", report=None)
+    assert json.loads(json.dumps(protocol.as_json())) == {
+        "os_user": "me",
+        "host": "here",
+        "program": "spark-2pc",
+        "steps": [
+            {
+                "at": "2026-11-24T03:07:00+00:00",
+                "kind": "saw",
+                "text": "orders: in doubt",
+                "symptom": "in_doubt",
+                "report": None,
+            }
+        ],
+    }
+
+
+def test_the_time_is_in_utc() -> None:
+    protocol = Protocol(who=ME)
+    protocol.note("ended", "")
+    assert protocol.steps[0].at.tzinfo is timezone.utc

@@ -1,0 +1,188 @@
+"""Both sides as the conversation sees them: what status found as pictures, and what holds readers up."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.extras import MissingExtraError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+from spark_2pc_sink.runbook import sides as sides_module
+from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
+from spark_2pc_sink.runbook.readers import OPEN_MS_MIN, look_at_readers
+from spark_2pc_sink.runbook.sides import BothSides, Compared, pictures_of
+from spark_2pc_sink.runbook.symptoms import Symptom, symptom_of
+from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
+from spark_2pc_sink.verification.report import VerifyReport
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.runbook.pictures import HANGING, picture, report
+
+CONNECTIONS: dict[str, Any] = {
+    "kafka": {"bootstrap.servers": "h:9092"},
+    "database": "postgresql://me:secret@h/d",
+    "state_schema": "ours",
+}
+
+
+def listed(transactional_id: str) -> TransactionListing:
+    return TransactionListing(transactional_id, coordinator=0, producer_id=8, state="Ongoing")
+
+
+def details(transactional_id: str, *topics: str) -> TransactionDetails:
+    return TransactionDetails(
+        coordinator=0,
+        transactional_id=transactional_id,
+        producer_id=8,
+        producer_epoch=0,
+        state="Ongoing",
+        timeout_ms=2**31 - 1,
+        start_time_ms=0,
+        duration_ms=100_000,
+        partitions=tuple(TopicPartition(topic, 0) for topic in topics),
+    )
+
+
+def tool(**answers: Any) -> mock.Mock:
+    """A transaction tool that finds nothing but what is given."""
+    usual = {"find_hanging": (), "list_transactions": (), "describe": None}
+    made = mock.Mock(**{f"{name}.return_value": value for name, value in {**usual, **answers}.items()})
+    made.__enter__ = mock.Mock(return_value=made)
+    made.__exit__ = mock.Mock(return_value=None)
+    return made
+
+
+def test_each_sink_of_a_status_is_a_picture() -> None:
+    unreadable = UnreadableSink(transactional_id="newer", side="database", problem="status 'x'")
+    found = pictures_of(StatusReport(sinks=(report(),), unreadable=(unreadable,)), None)
+    assert [(one.transactional_id, symptom_of(one)) for one in found] == [
+        ("orders", Symptom.NOTHING_WRONG),
+        ("newer", Symptom.UNREADABLE),
+    ]
+
+
+@pytest.mark.parametrize("asked", [None, "orders"])
+def test_a_side_out_of_reach_is_a_picture_too(asked: str | None) -> None:
+    """Where no sink was found because nothing could be read."""
+    (found,) = pictures_of(StatusReport(database_problem="refused"), asked)
+    assert (found.transactional_id, symptom_of(found)) == (asked or "every sink", Symptom.DATABASE_OUT_OF_REACH)
+    (found,) = pictures_of(StatusReport(sinks=(report(),), kafka_problem="refused"), asked)
+    assert symptom_of(found) is Symptom.KAFKA_OUT_OF_REACH
+
+
+def test_a_database_without_sinks_has_no_picture_but_of_the_one_that_was_asked_for() -> None:
+    assert pictures_of(StatusReport(), None) == ()
+    (found,) = pictures_of(StatusReport(), "orders")
+    assert symptom_of(found) is Symptom.NOT_KNOWN
+
+
+def test_what_hangs_is_looked_for_in_each_topic() -> None:
+    asked = tool(find_hanging=(HANGING,))
+    found = look_at_readers(asked, {"b", "a"}, transactional_id="orders")
+    assert found == Readers(hanging=(HANGING, HANGING))
+    assert asked.find_hanging.call_args_list == [mock.call(topic="a"), mock.call(topic="b")]
+
+
+def test_open_transactions_of_others_are_shown_that_reach_into_the_topics() -> None:
+    """The sink's own is no news, and one in another topic holds up nobody here."""
+    asked = tool(list_transactions=(listed("orders"), listed("billing"), listed("elsewhere")))
+    asked.describe.side_effect = lambda each: details(each, "orders" if each == "billing" else "invoices")
+    found = look_at_readers(asked, {"orders"}, transactional_id="orders")
+    assert found.waiting == (
+        OpenElsewhere(transactional_id="billing", producer_id=8, partitions=("orders-0",), never_expires=True),
+    )
+    assert asked.describe.call_count == 2
+    (wanted,) = asked.list_transactions.call_args.args
+    assert (wanted.states, wanted.running_longer_than_ms) == (("Ongoing",), OPEN_MS_MIN)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(api="DescribeProducers", code=29, name="TOPIC_AUTHORIZATION_FAILED", detail="READ"),
+        KafkaTimeoutError(operation="ListTransactions", deadline_ms=1, last_error="none"),
+    ],
+)
+def test_what_kafka_does_not_tell_of_others_is_said(error: Exception) -> None:
+    asked = tool(find_hanging=(HANGING,))
+    asked.list_transactions.side_effect = error
+    found = look_at_readers(asked, {"orders"}, transactional_id="orders")
+    assert found.hanging == (HANGING,)
+    assert str(error) in found.problem
+
+
+def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many sinks that would take too long, and for one in doubt its own transaction comes first."""
+    asked = tool(find_hanging=(HANGING,))
+    monkeypatch.setattr(sides_module, "TransactionTool", mock.Mock(return_value=asked))
+    looked_at = mock.Mock(return_value=StatusReport(sinks=(report(),)))
+    monkeypatch.setattr(sides_module, "status", looked_at)
+    sides = BothSides(**CONNECTIONS)
+    (found,) = sides.look("orders")
+    assert symptom_of(found) is Symptom.HANGING_TRANSACTION
+    assert looked_at.call_args.kwargs["state_schema"] == "ours"
+    assert [one.readers for one in sides.look(None)] == [Readers()]
+    looked_at.return_value = StatusReport(sinks=(report(settled=False),))
+    assert [one.readers for one in sides.look("orders")] == [Readers()]
+
+
+def test_each_transaction_that_hangs_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = AbortedOpenTransaction("orders", 0, 9, 0, 1, 14, marker_written=True, reason="nobody knows it")
+    asked = tool(abort=ended)
+    monkeypatch.setattr(sides_module, "TransactionTool", mock.Mock(return_value=asked))
+    lines = BothSides(**CONNECTIONS).abort_hanging(picture(readers=Readers(hanging=(HANGING,))))
+    assert lines == ["aborted the transaction at offset 14 of orders-0: nobody knows it"]
+    asked.abort.assert_called_once_with("orders", 0, start_offset=14)
+
+
+def test_recover_gets_the_connections_and_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = mock.Mock(return_value=report())
+    monkeypatch.setattr(sides_module, "recover", called)
+    BothSides(**CONNECTIONS).recover("orders", adopt=True)
+    assert called.call_args.kwargs == {
+        "transactional_id": "orders",
+        "kafka": CONNECTIONS["kafka"],
+        "database": CONNECTIONS["database"],
+        "state_schema": "ours",
+        "adopt": True,
+    }
+
+
+def test_a_command_shows_no_password() -> None:
+    command = BothSides(**CONNECTIONS).recover_command("orders")
+    assert command.startswith("spark-2pc recover --transactional-id orders --bootstrap-server h:9092")
+    assert "--state-schema ours" in command
+    assert "secret" not in command
+
+
+def test_waiting_is_by_the_clock() -> None:
+    clock = FakeClock()
+    before = clock.now_s()
+    BothSides(**CONNECTIONS, clock=clock).wait(5.0)
+    assert clock.now_s() - before == 5.0
+
+
+def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
+    monkeypatch.setattr(sides_module, "verify", compared)
+    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=True)
+    assert found == Compared("different", str(compared.return_value))
+    assert compared.call_args.kwargs == {"transactional_id": "orders", "open_transaction": True, **CONNECTIONS}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError(option="table", value=None, rule="nobody has noted it", remedy="pass it"),
+        MissingExtraError("confluent-kafka", "verify"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_result_too(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The recovery before it stands."""
+    monkeypatch.setattr(sides_module, "verify", mock.Mock(side_effect=error))
+    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=False)
+    assert found.verdict == "not_checked"
+    assert str(error) in found.text

@@ -21,6 +21,7 @@ from spark_2pc_sink.verification.missing_files import MissingFiles
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.reading import Bounds, RecordStage, read_all, sample, stage_uncommitted
 from spark_2pc_sink.verification.record_digest import content_of, record_hash
+from spark_2pc_sink.verification.record_key import record_key
 from spark_2pc_sink.verification.report import BatchResult, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
@@ -200,6 +201,7 @@ class Verification:
             table=str(sql.table),
             columns=sql.compared.names,
             key=sql.key,
+            record_key=record_key(self._evidence.layout, columns=sql.compared.names, row_key=sql.key),
             topics=sorted(self._evidence.claims.topics),
             commands=Commands.of(self._request.options, self._request.shape),
         )

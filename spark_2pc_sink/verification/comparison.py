@@ -105,7 +105,7 @@ class Comparison:
                 run(statement)
         run("ANALYZE verify_records")
         run(sql.make_rows(of_rows))
-        for statement in (*sql.make_surplus(), sql.make_pairs()):
+        for statement in sql.make_lone():
             run(statement)
 
     def _move(self, session: StagingSession, condition: str) -> None:

@@ -210,8 +210,7 @@ class Lone:
     def _typed(self, partition: TopicPartition, message: Message) -> Mapping[str, str | None] | None:
         """The record's columns as PostgreSQL writes them; None where it cannot be a row."""
         text = self._texts.make(
-            partition.topic,
-            partition.partition,
+            partition,
             message.offset() or 0,
             message.key(),
             message.value(),

@@ -20,6 +20,7 @@ from psycopg2.extensions import QuotedString
 
 from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.record_facts import as_object
 from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
 
@@ -106,7 +107,7 @@ class RecordTexts:
         self.plain = not expressions
 
     def make(
-        self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
+        self, place: TopicPartition, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> bytes:
         """The text of one record, of those parts that some expression names."""
         if self.plain:
@@ -117,8 +118,8 @@ class RecordTexts:
             "value_text": _text(value) if "value_text" in self._parts else None,
             "value_bytes": _hexadecimal(value) if "value_bytes" in self._parts else None,
             "headers": [[name, _text(part)] for name, part in headers or ()],
-            "topic": topic,
-            "partition": partition,
+            "topic": place.topic,
+            "partition": place.partition,
             "offset": offset,
         }
         named = json.dumps({part: values[part] for part in self._parts if part != "value"}).encode()

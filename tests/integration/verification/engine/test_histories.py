@@ -17,8 +17,8 @@ def admin(broker: Broker) -> AdminClient:
 
 def delete_first_offsets(sides: Sides, offsets: int) -> None:
     """Cut the first offsets of the first partition off, as retention does."""
-    wanted = [TopicPartition(sides.topic, 0, offsets)]
-    for answer in admin(sides.broker).delete_records(wanted).values():
+    client = admin(sides.broker)
+    for answer in client.delete_records([TopicPartition(sides.topic, 0, offsets)]).values():
         answer.result()
 
 

@@ -157,6 +157,10 @@ class SideSql:
             f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}",
         )
 
+    def count_batch(self, table: str, order: int) -> str:
+        """How many records of one batch there are."""
+        return f"SELECT count(*) FROM pg_temp.{table} WHERE place / {self.places} = {order}"
+
     def keep_batch(self, table: str, order: int) -> str:
         """Remove what is of another batch than the one whose places have these numbers."""
         return f"DELETE FROM pg_temp.{table} WHERE place / {self.places} <> {order}"

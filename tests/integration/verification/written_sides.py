@@ -11,7 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from jdbc_state import Decision, SqlStateStore
 from spark_2pc_sink import VerifyReport, verify
@@ -173,6 +174,14 @@ class Sides:
             first, last = offsets.get(name, (offset, offset))
             offsets[name] = (min(first, offset), max(last, offset))
         return Written(offsets, count, digest_text(digest % MODULUS))
+
+    def delete_all_records(self) -> None:
+        """Empty the topic, as retention does."""
+        client = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        for answer in client.delete_records(
+            [TopicPartition(self.topic, number, OFFSET_END) for number in (0, 1)]
+        ).values():
+            answer.result()
 
     def verify(self, **options: Any) -> VerifyReport:
         """What verify says; of this table unless another is named."""

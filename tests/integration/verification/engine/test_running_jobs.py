@@ -63,3 +63,13 @@ def test_the_records_of_an_open_transaction_are_looked_for_in_the_table(sides: S
     sides.open_producers.pop().abort_transaction(30)
     report = sides.verify(open_transaction=True, wait_ms=100)
     assert (report.verdict, report.open_transaction) == ("not_checked", None)
+
+
+def test_a_batch_in_doubt_whose_log_is_gone_has_lost_records(sides: Sides) -> None:
+    sides.write(rows(0, 20))
+    sides.write(rows(100, 20), end="committed")
+    sides.delete_all_records()
+    for scope in ({}, {"batch": 1}):
+        report = sides.verify(**scope)
+        assert report.verdict == "different", str(report)
+        assert {each.kind for each in report.differences if each.batch == 1} == {"truncated"}

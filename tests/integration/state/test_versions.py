@@ -272,7 +272,7 @@ def test_a_table_of_that_name_that_is_not_ours_is_refused(database: str) -> None
 
 
 def test_nothing_is_migrated_where_there_is_no_table(database: str) -> None:
-    with pytest.raises(StateStoreError, match=r"it does not exist\nWhat settles it:\n  start the job: its first start makes it"):
+    with pytest.raises(StateStoreError, match=r"it does not exist\nWhat settles it:\n  start the job: its first start"):
         SqlStateStore(database, settings()).migrate()
 
 

@@ -30,7 +30,7 @@ from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.commit import commit_prepared
-from spark_2pc_sink.recovery.diagnosis import OWED_REMEDIES, Diagnosis, history_line
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line, owed_remedies
 from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
@@ -367,7 +367,7 @@ class Recovery:
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
-            remedies=with_command(OWED_REMEDIES, self._options) if owed else (),
+            remedies=with_command(owed_remedies(row), self._options) if owed else (),
         )
 
 

@@ -79,7 +79,8 @@ class StatusReport:
     @property
     def summary(self) -> str:
         """One line: how many sinks there are, how many of them are how, and for how long the oldest is."""
-        number = len({each.transactional_id for each in (*self.sinks, *self.unreadable)})
+        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
+        number = len(ids)
         counted = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
         counted += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
         return f"{number} sink{'' if number == 1 else 's'}{': ' if counted else ''}{', '.join(counted)}"

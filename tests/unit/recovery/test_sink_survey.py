@@ -17,7 +17,7 @@ from spark_2pc_sink import StatusReport, status
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.recovery import sink_survey
-from spark_2pc_sink.recovery.recover_command import connection_named
+from spark_2pc_sink.recovery.recover_command import NamedConnection, connection_named
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -238,6 +238,6 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
 def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database: FakeDatabase) -> None:
     """Kafka is asked in a thread of its own, which knows it too."""
     database.has(replace(ROW, status="owed"))
-    with connection_named("--connection night.properties"):
+    with connection_named(NamedConnection("--connection night.properties", database=True)):
         [report] = look(fake).sinks
     assert "--transactional-id orders --connection night.properties" in report.remedies[-1]

@@ -25,13 +25,18 @@ with extra("verify"):
 
 _log = logging.getLogger(__name__)
 
-#: What librdkafka holds of records that were not asked for yet; what is fetched at once is a quarter of it.
-QUEUED_KBYTES_MAX: Final = 32_768
-_FETCH_BYTES: Final = 8 * 1024 * 1024
-_MESSAGES_MAX: Final = 20_000
+#: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
+_BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
+#: What librdkafka holds of records that were not asked for yet.
+QUEUED_KBYTES_MAX: Final = 8_192
+#: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
+_FETCH_BYTES: Final = 512 * 1024
+_MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
+#: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
+_NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -108,13 +113,13 @@ class TopicReader:
             consumer.close()
 
     def pick(
-        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = True
+        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
     ) -> Iterator[tuple[TopicPartition, Message]]:
         """Single records; one that is not there (any more) is passed over.
 
         Args:
             wanted: partition and offset of each, those of one partition together and ascending.
-            committed: as for `read`.
+            committed: only those that a reader of committed records sees.
         """
         consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
         place: TopicPartition | None = None
@@ -129,8 +134,11 @@ class TopicReader:
                         ready.clear()
                     found = self._next_at(consumer, partition, offset, ready)
                     position = offset + 1
-                    if found is not None:
-                        yield partition, found
+                    if found is None:
+                        # Behind the end of a log, or before its beginning, nothing more comes.
+                        place = None
+                        continue
+                    yield partition, found
         finally:
             consumer.close()
 
@@ -143,10 +151,10 @@ class TopicReader:
             while ready:
                 message = ready[0]
                 error = message.error()
-                if error is not None and error.code() != LibraryError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                if error is not None and error.code() not in _NOT_THERE:
                     raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
                 at = message.offset() or 0
-                if _place(message) == (partition.topic, partition.partition) and at >= offset:
+                if _place(message) == (partition.topic, partition.partition) and (error is not None or at >= offset):
                     return ready.popleft() if error is None and at == offset else None
                 ready.popleft()
             ready.extend(consumer.consume(_LEAP, timeout=_POLL_S))
@@ -240,7 +248,7 @@ def _place(message: Message) -> tuple[str, int]:
 def _shown_id(topic_id: Any) -> str:
     """The id as Kafka's tools print it; '' where the broker has none."""
     empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
-    return "" if empty else str(topic_id)
+    return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
 
 def _reading(*, committed: bool) -> dict[str, Any]:
@@ -253,8 +261,8 @@ def _reading(*, committed: bool) -> dict[str, Any]:
         # Records that retention removes while they are read are an error, not a leap.
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
-        "queued.min.messages": 200_000,
+        "queued.min.messages": 50_000,
         "fetch.message.max.bytes": _FETCH_BYTES,
-        "fetch.max.bytes": 2 * _FETCH_BYTES,
+        "fetch.max.bytes": 4 * _FETCH_BYTES,
         "fetch.wait.max.ms": 100,
     }

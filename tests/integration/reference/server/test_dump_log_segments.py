@@ -1,7 +1,4 @@
-"""Kafka's own tool reads our files: ``kafka-dump-log.sh``, which is ``org.apache.kafka.tools.DumpLogSegments``.
-
-Kafka 4.4.0 was published to Maven without its tools; those of 4.3.1 read the same format.
-"""
+"""Kafka's own tool reads our files: ``kafka-dump-log.sh``, which is ``org.apache.kafka.tools.DumpLogSegments``."""
 
 from __future__ import annotations
 
@@ -19,34 +16,23 @@ from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.testing import CapabilityError
-from spark_2pc_sink.testing.java import find_java_home
+from tests.harness.kafka_tools import tool_command
 from tests.unit.reference.batches import NOW_MS, append, append_in_transaction, client_batch
 
 pytestmark = pytest.mark.java
 
 DEADLINE_S = 120
-LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
-LIBS_DEFAULT = ".cache/kafka-tools-4.3.1/libs"
-
-
-def find_tools() -> Path:
-    """The folder of the tool's jars."""
-    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
-    if not any(libs.glob("kafka-tools-4*.jar")):
-        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
-    return libs
 
 
 @pytest.fixture(scope="module")
 def tool() -> list[str]:
     """The command; skips where there is no Java or no tool, which is a failure in CI."""
     try:
-        libs, java = find_tools(), find_java_home() / "bin" / "java"
+        return tool_command("kafka-dump-log.sh")
     except CapabilityError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    return [str(java), "-Xmx128m", "-cp", f"{libs}/*", "org.apache.kafka.tools.DumpLogSegments"]
 
 
 def dump(tool: list[str], *arguments: str) -> str:

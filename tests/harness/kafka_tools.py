@@ -1,0 +1,39 @@
+"""Kafka's own command-line tools. Kafka 4.4.0 was published to Maven without them; those of 4.3.1 fit it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from spark_2pc_sink.testing import CapabilityError
+from spark_2pc_sink.testing.java import find_java_home
+
+LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
+LIBS_DEFAULT = ".cache/kafka-tools-4.3.1/libs"
+#: The class of each script of Kafka's distribution.
+_CLASSES = {
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
+}
+
+
+def tool_command(script: str) -> list[str]:
+    """What a script of Kafka's distribution runs.
+
+    Raises:
+        CapabilityError: there are no jars of the tools, or no Java 17.
+    """
+    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
+    if not any(libs.glob("kafka-tools-4*.jar")):
+        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
+    return [str(find_java_home() / "bin" / "java"), "-Xmx128m", "-cp", f"{libs}/*", _CLASSES[script]]
+
+
+def make_scripts(folder: Path) -> None:
+    """Make the scripts, for commands that name them."""
+    for name in _CLASSES:
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(tool_command(name))} "$@"\n')
+        script.chmod(0o755)

@@ -1,0 +1,124 @@
+"""The rules of comparing a column with the field of a record: what is brought to what, and what is left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.verification.column_rules import compared_columns
+from spark_2pc_sink.verification.record_columns import RecordColumn
+from spark_2pc_sink.verification.record_facts import RecordFacts, as_object
+from spark_2pc_sink.verification.table_shape import Column, TableShape
+
+
+def shape(*columns: Column) -> TableShape:
+    return TableShape(TableName("target"), columns)
+
+
+def facts(*values: object) -> RecordFacts:
+    found = RecordFacts()
+    found.note(json.dumps(value).encode() for value in values)
+    return found
+
+
+def compared(base: str, *values: object) -> tuple[str, str, str]:
+    """Of a column of this type: the type of the field, and the SQL of both sides."""
+    (column,) = compared_columns(shape(Column("c", base, base)), facts(*({"c": value} for value in values))).columns
+    return column.field_type, column.record_sql(), column.table_sql("t.")
+
+
+def test_most_columns_are_compared_as_they_are() -> None:
+    assert compared("int8", 1) == ('pg_catalog."int8"', '"c"', 't."c"')
+    assert compared("bpchar", "x") == ('pg_catalog."bpchar"', '"c"', 't."c"')
+
+
+def test_binary_is_base64_in_a_record() -> None:
+    assert compared("bytea", "AA==") == ("text", "decode(\"c\", 'base64')", 't."c"')
+
+
+@pytest.mark.parametrize(
+    ("spelt", "unit"),
+    [
+        ("2023-01-01T00:00:00.123Z", "milliseconds"),
+        ("2023-01-01T00:00:00Z", "second"),
+        ("2023-01-01T00:00:00.123456Z", ""),
+    ],
+)
+def test_timestamps_are_cut_to_what_records_tell(spelt: str, unit: str) -> None:
+    _, record, table = compared("timestamptz", spelt)
+    assert record == (f"date_trunc('{unit}', \"c\")" if unit else '"c"')
+    assert table == (f"date_trunc('{unit}', t.\"c\")" if unit else 't."c"')
+
+
+def test_an_integer_that_was_a_decimal_is_read_as_one() -> None:
+    assert compared("int8", 1.0) == ("numeric", '"c"::int8', 't."c"')
+
+
+def test_json_may_be_a_text_in_the_record_and_nulls_are_left_out() -> None:
+    kind, record, table = compared("jsonb", '{"a": 1}')
+    assert (kind, table) == ("jsonb", 'jsonb_strip_nulls(t."c"::jsonb)')
+    assert "jsonb_typeof" in record
+    _, record, table = compared("jsonb", {"at": "2023-01-01T00:00:00.123Z"})
+    assert "regexp_replace" in record
+    assert "regexp_replace" in table
+
+
+def test_a_type_without_a_hash_is_compared_as_text() -> None:
+    assert compared("", "x")[1:] == ('"c"::text', 't."c"::text')
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        (Column("c", "interval", "interval"), "INTERVAL '1' DAY", "intervals"),
+        (Column("c", "bytea[]", "_bytea", is_array=True), ["AA=="], "elements"),
+        (Column("c", "text", "text"), {"a": 1}, "an object or an array"),
+    ],
+)
+def test_what_is_spelt_otherwise_is_left_out_and_named(column: Column, value: object, why: str) -> None:
+    found = compared_columns(shape(column), facts({"c": value}))
+    assert found.columns == ()
+    assert why in found.not_checked[0].why
+
+
+def test_columns_and_fields_without_a_counterpart_are_named() -> None:
+    table = shape(
+        Column("id", "bigint", "int8"),
+        Column("serial", "bigint", "int8", filled=True),
+        Column("sum", "bigint", "int8", generated=True),
+        Column("other", "text", "text"),
+    )
+    found = compared_columns(table, facts({"id": 1, "more": 2}))
+    assert (found.names, found.unseen) == (("id",), ("serial", "sum", "other"))
+    assert [(part.what, part.why) for part in found.not_checked] == [
+        ("column serial", "the table fills it, and no record has a field of that name"),
+        ("column sum", "the table computes it, and no record has a field of that name"),
+        ("column other", "no record has a field of that name"),
+        ("fields more of the records", "the table has no column of that name"),
+    ]
+
+
+def test_with_expressions_of_the_user_only_their_columns_are_compared() -> None:
+    table = shape(
+        Column("id", "numeric(5,2)", "numeric"), Column("at", "timestamptz", "timestamptz"), Column("x", "text", "text")
+    )
+    found = compared_columns(table, RecordFacts(), [RecordColumn("id", "key::int"), RecordColumn("at", "now()")])
+    assert (found.names, found.unseen) == (("id", "at"), ())
+    assert [column.field_type for column in found.columns] == ['pg_catalog."numeric"', 'pg_catalog."timestamptz"']
+    assert [part.what for part in found.not_checked] == ["finer parts of column at", "column x"]
+
+
+def test_facts_tell_fields_and_how_they_are_spelt() -> None:
+    found = facts({"a": None, "n": 1.5, "t": "2023-01-01T00:00:00.12Z"}, {"a": {"x": "2023-01-01T00:00:00.123456Z"}}, 3)
+    found.note([b"{broken", None])
+    assert (found.records, found.others, list(found.fields)) == (2, 3, ["a", "n", "t"])
+    assert found.fields["n"].point
+    assert found.fields["t"].fraction_digits == 2
+    assert (found.fields["a"].other, found.fields["a"].fraction_digits) == (True, 6)
+
+
+def test_an_object_has_its_numbers_as_they_are_spelt() -> None:
+    found = as_object(b'{"a": 1.10, "b": NaN}')
+    assert found == {"a": "1.10", "b": "NaN"}

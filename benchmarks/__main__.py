@@ -30,7 +30,10 @@ BENCHMARKS = {
     "curves": "tasks 1 to 8, Kafka partitions 1 to 64",
 }
 #: Those that run when they are named.
-MORE = {"tuning": "the pair's Kafka producer with other settings"}
+MORE = {
+    "tuning": "the pair's Kafka producer with other settings",
+    "verify": "verify over ten million rows: time, and memory of the client",
+}
 
 
 def main() -> None:

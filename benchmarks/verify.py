@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -131,16 +130,17 @@ def _send(producer: Producer, reader: TopicReader, first: int, last: int) -> tup
                 break
         contents.append(content_of(key, value, None))
     producer.commit_transaction(_DEADLINE_S)
-    ends = wait_until(lambda: _settled_ends(reader), deadline_s=_DEADLINE_S, what="end markers")
+    wait_until(lambda: _is_settled(reader), deadline_s=_DEADLINE_S, what="end markers")
+    ends = reader.committed_ends(partitions)
     # The end marker takes the last offset.
     offsets = {str(each): (starts[each], ends[each] - 2) for each in partitions if ends[each] > starts[each] + 1}
     return offsets, digest_text(digest_of(NAME, contents) % MODULUS)
 
 
-def _settled_ends(reader: TopicReader) -> Mapping[TopicPartition, int] | None:
-    """The ends of the logs, once no transaction is open in them."""
+def _is_settled(reader: TopicReader) -> bool:
+    """Whether no transaction is open in the logs."""
     logs = reader.describe([NAME])
-    return logs.ends if logs.ends == logs.written else None
+    return logs.ends == logs.written
 
 
 def _value(number: int) -> bytes:

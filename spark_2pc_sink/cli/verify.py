@@ -35,7 +35,7 @@ _EXIT_OF: Final[dict[Verdict, int]] = {
 #: The form of the table, as keywords of `verify`.
 _SHAPE: Final = ("table", "mode", "keys", "order_by", "late_rows", "record_columns")
 #: What else is asked.
-_ASKED: Final = ("since", "last", "batch", "open_transaction", "write_missing")
+_ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "write_missing")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,6 +55,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         dest="open_transaction",
         action="store_true",
         help="also compare the records of the open transaction with the table: whether to commit or abort it",
+    )
+    command.add_argument(
+        "--table-only",
+        action="store_true",
+        help="leave the history out: for topics into which a person has put records back, which are of no batch",
     )
     command.add_argument(
         "--write-missing",

@@ -6,14 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from spark_2pc_sink.options import CommonOptions, checks_keywords
-from spark_2pc_sink.options.settings import options_of
-from spark_2pc_sink.verification.record_columns import parse_record_columns
+from spark_2pc_sink.options import checks_keywords
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.scope import Scope
-from spark_2pc_sink.verification.target import GivenTarget
-from spark_2pc_sink.verification.verification import run
 
 
 @checks_keywords
@@ -32,6 +27,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     last: int | None = None,
     batch: int | None = None,
     open_transaction: bool = False,
+    table_only: bool = False,
     write_missing: Path | str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     differences_max: int = 10,
@@ -56,10 +52,13 @@ def verify(  # noqa: D417 - the options are described where they are declared
         order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
         late_rows: as the sink's upsert_late_rows; None: as it has noted it.
         record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
-            over value (jsonb), key (text), key_bytes (bytea), headers (jsonb), topic, partition and "offset".
+            over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
+            partition and "offset".
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
         open_transaction: also compare the records of the open transaction with the table.
-        write_missing: a directory for files with what either side lacks.
+        table_only: leave the history out. For topics into which a person has put records back: they are of no batch
+            for ever.
+        write_missing: a directory for files with what either side lacks; new, or empty.
         progress: called with what is being done, how much of it is done, and how much there is.
         differences_max: of each kind so many differences are named; all are counted.
         wait_ms: how long a batch that the database has decided may take to become visible in Kafka.
@@ -68,40 +67,13 @@ def verify(  # noqa: D417 - the options are described where they are declared
         ConfigurationError: an option is wrong, or the table is not there.
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
-    given = GivenTarget(
-        table=table,
-        mode=mode,
-        keys=None if keys is None else tuple(keys),
-        order_by=order_by,
-        late_rows=late_rows,
-        record_columns=parse_record_columns(record_columns),
-    )
-    common = {item.name for item in options_of(CommonOptions)}
-    request = Request(
-        options=CommonOptions.parse(**{name: value for name, value in locals().items() if name in common}),
-        target=given,
-        scope=Scope(since=since, last=last, batch=batch),
-        progress=progress or _unseen,
-        differences_max=differences_max,
-        wait_ms=wait_ms,
-        write_missing=None if write_missing is None else Path(write_missing),
-        shape={
-            "table": table,
-            "mode": mode,
-            "keys": keys,
-            "order_by": order_by,
-            "late_rows": late_rows,
-            "record_columns": record_columns,
-        },
-    )
+    request = Request.parse(locals())
+    # Only here: the package can be imported without the extra that brings the reader of topics.
+    from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
+
     if not open_transaction:
         return run(request)
     # Only here: the client that asks the coordinator takes as much memory as all the rest.
     from spark_2pc_sink.verification.open_records import run_open  # noqa: PLC0415
 
     return run_open(request)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """The progress that nobody asked for."""
-    del what, done, total

@@ -49,7 +49,7 @@ def apply_page(
     directory: str,
     table: str,
     columns: Sequence[str],
-    key: Sequence[str],
+    key_note: str,
     topics: Sequence[str],
     no_rows: int,
     commands: Commands,
@@ -61,7 +61,7 @@ def apply_page(
         directory: where the files are.
         table: as SQL.
         columns: of the files with rows.
-        key: those that name a row.
+        key_note: about the keys of records.
         topics: of the sink.
         no_rows: records that can be no row of the table.
         commands: what the commands begin with.
@@ -78,7 +78,7 @@ def apply_page(
         if records in counts:
             command = commands.console_producer(topics[0] if len(topics) == 1 else "TOPIC", READER)
             title = f"## {records}: {counts[records]} records that the table has"
-            said = [told + ".", _PRODUCER, _key_note(key), *_topic_note(topics)]
+            said = [told + ".", _PRODUCER, key_note, *_topic_note(topics)]
             parts.append("\n\n".join([title, *said, f"    {command} < {records}\n"]))
     if UNSAYABLE in counts:
         parts.append(
@@ -93,14 +93,12 @@ def apply_page(
     if not parts:
         return "# What either side lacks\n\nNothing that could be written to a file.\n"
     head = f"# What either side lacks\n\nStop the job before you apply any of this. Run the commands in {directory}.\n"
-    end = f"## Afterwards\n\nCompare both sides once more:\n\n    {commands.verify}\n"
+    end = (
+        f"## Afterwards\n\nCompare both sides once more:\n\n    {commands.verify}\n\n"
+        "Records that you have sent are of no batch, and it says so (gap). This compares with the table alone:\n\n"
+        f"    {commands.verify} --table-only\n"
+    )
     return "\n".join([head, *parts, end])
-
-
-def _key_note(key: Sequence[str]) -> str:
-    if not key:
-        return "No column names a row, so the records have no key. If the sink sends one, use a program of your own."
-    return f"The key of each record is the text of column {key[0]}. Make sure that it is what the sink sends."
 
 
 def _topic_note(topics: Sequence[str]) -> list[str]:

@@ -78,15 +78,12 @@ class Comparison:
         Args:
             order: with upserts, the number of the batch whose records are compared, where later ones are staged too.
         """
+        before = 0 if order is None else sum(self._staging.each(lambda session: _count_batch(session, order)))
         self._keep_winners()
-        superseded = 0
-        if order is not None:
-            before = sum(session.staged for session in self._staging.sessions)
-            left = sum(self._staging.each(lambda session: _keep_batch(session, order)))
-            superseded = max(before - left, 0)
+        left = 0 if order is None else sum(self._staging.each(lambda session: _keep_batch(session, order)))
         self._collect("true", self._sql.of_records())
         ((rows,),) = self._snapshot.run("SELECT count(*) FROM verify_rows")
-        return Compared(rows=rows, equal=False, superseded=superseded)
+        return Compared(rows=rows, equal=False, superseded=before - left)
 
     def _keep_winners(self) -> None:
         if self._sql.upsert:
@@ -105,7 +102,7 @@ class Comparison:
                 run(statement)
         run("ANALYZE verify_records")
         run(sql.make_rows(of_rows))
-        for statement in (*sql.make_surplus(), sql.make_pairs()):
+        for statement in sql.make_lone():
             run(statement)
 
     def _move(self, session: StagingSession, condition: str) -> None:
@@ -142,12 +139,16 @@ def _added(parts: Sequence[Fingerprints]) -> Fingerprints:
     return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}
 
 
+def _count_batch(session: StagingSession, order: int) -> int:
+    with session.connection.cursor() as cursor:
+        cursor.execute(session.sql.count_batch("verify_staged", order))
+        ((count,),) = cursor.fetchall()
+        return int(count)
+
+
 def _keep_batch(session: StagingSession, order: int) -> int:
     _run(session, [session.sql.keep_batch("verify_staged", order)])
-    with session.connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_temp.verify_staged")
-        ((left,),) = cursor.fetchall()
-        return int(left)
+    return _count_batch(session, order)
 
 
 def _run(session: StagingSession, statements: Iterable[str]) -> None:

@@ -195,7 +195,7 @@ def _hidden(
             continue
         held = [at for at, (_, last) in sorted(claim.ranges.items()) if logs.holds_back(at, last)]
         if claim.in_doubt:
-            why = _why_in_doubt(reader, claim, row, held)
+            why = _why_in_doubt(reader, claim, row, logs, held)
         elif held:
             why = f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}"
         else:
@@ -205,12 +205,21 @@ def _hidden(
     return found
 
 
-def _why_in_doubt(reader: TopicReader, claim: Claim, row: StateRow | None, held: Collection[TopicPartition]) -> str:
+def _why_in_doubt(
+    reader: TopicReader, claim: Claim, row: StateRow | None, logs: Logs, held: Collection[TopicPartition]
+) -> str:
     """Why a batch is in doubt; '' where Kafka has completed it, and only the row does not say so yet."""
     if row is not None and row.status == OWED:
         return "Kafka lacks it, and the job sends it again: see spark-2pc status"
-    first = min(((at, bounds[0]) for at, bounds in claim.ranges.items()), default=None)
-    if not held and first is not None and next(reader.pick([first]), None) is not None:
+    left = [
+        (at, offset)
+        for at, (first, last) in sorted(claim.ranges.items())
+        if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
+    ]
+    if not left and not held:
+        # Its logs have lost all of it, which is a difference, whatever became of it.
+        return ""
+    if not held and next(reader.pick(left[:1], committed=True), None) is not None:
         return ""
     return "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
 

@@ -47,7 +47,6 @@ class Lone:
         reader: of the topics.
         places: that the records were staged with.
         batch_at: the batch that has an offset; None for none.
-        committed: the records are those that a reader of committed records sees.
     """
 
     def __init__(
@@ -58,14 +57,12 @@ class Lone:
         places: Places,
         *,
         batch_at: Callable[[TopicPartition, int], int | None],
-        committed: bool = True,
     ) -> None:
         self._snapshot = snapshot
         self._sql = sql
         self._reader = reader
         self._places = places
         self._batch_at = batch_at
-        self._committed = committed
         self._texts = RecordTexts(tuple(sql.compared.given.values()))
 
     def count_records(self, reason: Reason) -> int:
@@ -188,7 +185,7 @@ class Lone:
 
     def _messages(self, wanted: Iterable[tuple[int, int]]) -> Iterator[tuple[TopicPartition, Message]]:
         named = ((self._places.partition(place), at) for place, at in wanted)
-        return self._reader.pick(named, committed=self._committed)
+        return self._reader.pick(named)
 
     # --- for files -------------------------------------------------------------------------------------------------
 
@@ -213,8 +210,7 @@ class Lone:
     def _typed(self, partition: TopicPartition, message: Message) -> Mapping[str, str | None] | None:
         """The record's columns as PostgreSQL writes them; None where it cannot be a row."""
         text = self._texts.make(
-            partition.topic,
-            partition.partition,
+            partition,
             message.offset() or 0,
             message.key(),
             message.value(),

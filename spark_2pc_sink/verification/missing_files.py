@@ -19,6 +19,7 @@ from spark_2pc_sink.verification.apply_page import PAGE, READER, RECORDS, ROWS, 
 from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.console_lines import READER_PROPERTIES, ConsoleRecord, UnsayableError, console_line
 from spark_2pc_sink.verification.missing import LoneRecord, LoneRow
+from spark_2pc_sink.verification.record_key import RecordKey
 
 #: What COPY's text format has in place of a character.
 _ESCAPES: Final = str.maketrans(
@@ -35,11 +36,13 @@ class MissingFiles:
         table: as SQL.
         columns: of the table, all that are compared.
         key: those that name a row; () where nothing does.
+        record_key: of a record that is made of a row.
         topics: of the sink.
         commands: what the commands on the page begin with.
 
     Raises:
-        ConfigurationError: the directory is not empty, or cannot be made.
+        ConfigurationError: see `checked_directory`.
+        OSError: it cannot be made.
     """
 
     def __init__(
@@ -49,14 +52,16 @@ class MissingFiles:
         table: str,
         columns: Sequence[str],
         key: Sequence[str],
+        record_key: RecordKey,
         topics: Sequence[str],
         commands: Commands,
     ) -> None:
-        _check_empty(directory)
-        self._directory = directory
+        self._directory = checked_directory(directory)
+        directory.mkdir(parents=True, exist_ok=True)
         self._table = table
         self._columns = tuple(columns)
         self._key = tuple(key)
+        self._record_key = record_key
         self._topics = tuple(topics)
         self._commands = commands
         self._files: dict[str, IO[str]] = {}
@@ -74,7 +79,7 @@ class MissingFiles:
     def add_row(self, row: LoneRow) -> None:
         """Take a row that Kafka has no record of: the record is written, and its value is the row as JSON."""
         try:
-            self._write(RECORDS[row.reason], console_line(ConsoleRecord(self._record_key(row), row.json.encode())))
+            self._write(RECORDS[row.reason], console_line(ConsoleRecord(self._key_of(row), row.json.encode())))
         except UnsayableError as error:
             self._write(UNSAYABLE, json.dumps({"row": dict(row.columns), "value": row.json, "reason": str(error)}))
 
@@ -90,7 +95,7 @@ class MissingFiles:
             directory=str(self._directory.absolute()),
             table=self._table,
             columns=self._columns,
-            key=self._key,
+            key_note=self._record_key.note,
             topics=self._topics,
             no_rows=self._no_rows,
             commands=self._commands,
@@ -108,24 +113,20 @@ class MissingFiles:
         file.write(f"{line}\n")
         self._counts[name] += 1
 
-    def _record_key(self, row: LoneRow) -> bytes | None:
-        """The text of the one column that names a row.
+    def _key_of(self, row: LoneRow) -> bytes | None:
+        """The record's key.
 
         Raises:
-            UnsayableError: several columns name it, and how the sink makes a key of them is not known.
+            UnsayableError: it is not known.
         """
-        if not self._key:
-            return None
-        if len(self._key) > 1:
-            raise UnsayableError(
-                f"the columns {', '.join(self._key)} name a row, and which key that makes is not known"
-            )
-        text = row.columns[self._key[0]]
+        if self._record_key.unknown:
+            raise UnsayableError(self._record_key.unknown)
+        text = None if self._record_key.column is None else row.columns[self._record_key.column]
         return None if text is None else text.encode()
 
     def _update_begin(self) -> str:
         names = self._names(self._columns)
-        empty = f"SELECT {names} FROM {self._table} LIMIT 0"  # noqa: S608 - all names are quoted
+        empty = f"SELECT {names} FROM {self._table} LIMIT 0"
         made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
         return f"BEGIN;\n{made};\nCOPY as_in_kafka ({names}) FROM STDIN;\n"
 
@@ -151,16 +152,24 @@ def _copied(text: str | None) -> str:
     return _NULL if text is None else text.translate(_ESCAPES)
 
 
-def _check_empty(directory: Path) -> None:
-    remedy = "name a new directory"
+def checked_directory(directory: Path) -> Path:
+    """The directory, which is not there yet or is empty.
+
+    Raises:
+        ConfigurationError: it has files, or is none.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         empty = next(directory.iterdir(), None) is None
+    except FileNotFoundError:
+        return directory
     except OSError as error:
-        raise _refusal(directory, f"it cannot be made or read: {error.strerror}", remedy) from error
+        raise _refusal(directory, f"it is a directory that can be read: {error.strerror}") from error
     if not empty:
-        raise _refusal(directory, "the directory is empty: two comparisons must not be taken for one", remedy)
+        raise _refusal(directory, "the directory is empty: files of two comparisons must not be taken for one")
+    return directory
 
 
-def _refusal(directory: Path, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)
+def _refusal(directory: Path, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="write_missing", value=str(directory), rule=rule, remedy="name a directory that is not there yet"
+    )

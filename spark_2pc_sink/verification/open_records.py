@@ -126,7 +126,7 @@ def _staged(
         staging.finish()
         Comparison(evidence.snapshot, staging).part()
         sql = staging.sessions[0].sql
-    lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=lambda *_: None, committed=False)
+    lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=lambda *_: None)
     lone.report(differences, rows_too=False)
     plan.explain(differences)
     without = sum(lone.count_records(reason) for reason in ("missing", "twice", "differing"))

@@ -12,6 +12,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_digest import content_of
 from spark_2pc_sink.verification.record_facts import RecordFacts
+from spark_2pc_sink.verification.request import Progress
 from spark_2pc_sink.verification.staging import Chunk, RecordTexts, Staging
 from spark_2pc_sink.verification.tally import Stretch, Tally
 from spark_2pc_sink.verification.topic_reader import TopicReader, headers_of, offsets_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
-Progress = Callable[[str, int, int], None]
 
 #: Of so many partitions records are looked at to learn their fields, and so many of each end of one.
 SAMPLED_PARTITIONS_MAX = 32
@@ -73,7 +73,7 @@ class RecordStage:
 
     def _text(self, partition: TopicPartition, message: Message) -> bytes:
         offset, headers = message.offset() or 0, headers_of(message)
-        return self._texts.make(partition.topic, partition.partition, offset, message.key(), message.value(), headers)
+        return self._texts.make(partition, offset, message.key(), message.value(), headers)
 
 
 def read_all(reader: TopicReader, bounds: Bounds, tally: Tally, stage: RecordStage | None, progress: Progress) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.verification.reading import Progress
+from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.verification.missing_files import checked_directory
+from spark_2pc_sink.verification.record_columns import parse_record_columns
 from spark_2pc_sink.verification.scope import Scope
 from spark_2pc_sink.verification.target import GivenTarget
+
+#: Told what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+#: Keywords of `verify` that tell the form of the table.
+_SHAPE: Final = ("table", "mode", "keys", "order_by", "late_rows", "record_columns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +32,7 @@ class Request:
         progress: told how far it is.
         differences_max: of each kind so many are named.
         wait_ms: how long a decided batch may take to become visible.
+        table_only: topics are compared with the table, and not with the history.
         write_missing: where files with what is lacking go; None for none.
         shape: the keywords of the target as they were given, for commands that repeat them.
     """
@@ -33,5 +43,35 @@ class Request:
     progress: Progress
     differences_max: int
     wait_ms: int
+    table_only: bool = False
     write_missing: Path | None = None
     shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Request:
+        """Check the keywords of `verify`.
+
+        Raises:
+            ConfigurationError: one is wrong, or contradicts another.
+        """
+        common = {item.name for item in options_of(CommonOptions)}
+        shape = {name: given[name] for name in _SHAPE}
+        keys, directory = given["keys"], given["write_missing"]
+        target = {**shape, "keys": None if keys is None else tuple(keys)}
+        target["record_columns"] = parse_record_columns(given["record_columns"])
+        return cls(
+            options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
+            target=GivenTarget(**target),
+            scope=Scope(**{name: given[name] for name in ("since", "last", "batch")}),
+            progress=given["progress"] or _unseen,
+            differences_max=given["differences_max"],
+            wait_ms=given["wait_ms"],
+            table_only=given["table_only"],
+            write_missing=None if directory is None else checked_directory(Path(directory)),
+            shape=shape,
+        )
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """The progress that nobody asked for."""
+    del what, done, total

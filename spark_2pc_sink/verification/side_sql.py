@@ -25,11 +25,32 @@ RECORD_PARTS: Final = {
     "value": "jsonb",
     "key": "text",
     "key_bytes": "bytea",
+    "value_text": "text",
+    "value_bytes": "bytea",
     "headers": "jsonb",
     "topic": "text",
     "partition": "integer",
     "offset": "bigint",
 }
+#: Hashes that one side has more often than the other.
+_COUNTS: Final = (
+    "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
+    "FROM (SELECT h, count(*) AS n FROM verify_records GROUP BY h) AS r "
+    "FULL JOIN (SELECT h, count(*) AS n FROM verify_rows GROUP BY h) AS t USING (h) WHERE r.n IS DISTINCT FROM t.n"
+)
+#: Those of one side that have no counterpart: all beyond as many as the other side has.
+_LONE: Final = (
+    "SELECT h, k, {own}, {other} > 0 AS twice FROM (SELECT s.*, c.{other}, "
+    "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n FROM {side} AS s JOIN verify_counts AS c USING (h)) AS s "
+    "WHERE n > {other}"
+)
+#: A record and a row of one key that say other things: one of each, in the order in which they are.
+_PAIRS: Final = (
+    "SELECT r.place, r.at AS record_at, t.part, t.at AS row_at FROM "
+    "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY place, at) AS n FROM verify_lone_records WHERE NOT twice) "
+    "AS r JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n FROM verify_lone_rows WHERE NOT twice) "
+    "AS t USING (k, n)"
+)
 _PLACE, _OFFSET = '"#place"', '"#offset"'
 
 
@@ -68,7 +89,7 @@ class SideSql:
     def make_staged(self) -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
         nothing = self._staged_from("'[]'", "'{}'", "'{}'")
-        return f"CREATE TEMPORARY TABLE verify_staged ON COMMIT DROP AS {nothing} WITH NO DATA"
+        return f"{_made('verify_staged', nothing)} WITH NO DATA"
 
     def stage(self, records: str, places: str, offsets: str) -> str:
         """Add records.
@@ -129,12 +150,16 @@ class SideSql:
 
     def keep_winners(self, table: str) -> tuple[str, ...]:
         """Leave the winner of each key in a table of staged records."""
+        winners = f"SELECT DISTINCT ON (k) * FROM pg_temp.{table} ORDER BY k, {self.winners_order}"
         return (
-            f"CREATE TEMPORARY TABLE verify_winners ON COMMIT DROP AS SELECT DISTINCT ON (k) * FROM pg_temp.{table} "
-            f"ORDER BY k, {self.winners_order}",
+            _made("verify_winners", winners),
             f"DROP TABLE pg_temp.{table}",
             f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}",
         )
+
+    def count_batch(self, table: str, order: int) -> str:
+        """How many records of one batch there are."""
+        return f"SELECT count(*) FROM pg_temp.{table} WHERE place / {self.places} = {order}"
 
     def keep_batch(self, table: str, order: int) -> str:
         """Remove what is of another batch than the one whose places have these numbers."""
@@ -171,10 +196,8 @@ class SideSql:
 
     def make_rows(self, condition: str) -> str:
         """The hashes of the table's rows, and where each row is."""
-        return (
-            "CREATE TEMPORARY TABLE verify_rows ON COMMIT DROP AS "
-            f"SELECT h, k, part, at FROM ({self._hashed_table(', tableoid AS part, ctid AS at')}) AS t WHERE {condition}"
-        )
+        hashed = self._hashed_table(", tableoid AS part, ctid AS at")
+        return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
     def of_records(self) -> str:
         """A condition on the table's rows: a record has the same hash, or the same key."""
@@ -182,33 +205,17 @@ class SideSql:
         by_key = "k IN (SELECT k FROM verify_records)"
         return by_key if self.upsert else f"({same} OR {by_key})" if self.key else same
 
-    def make_surplus(self) -> tuple[str, ...]:
-        """Records without a row, and rows without a record, as multisets; ``twice`` where the other side has one."""
-        return (
-            "CREATE TEMPORARY TABLE verify_counts ON COMMIT DROP AS "
-            "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
-            "FROM (SELECT h, count(*) AS n FROM verify_records GROUP BY h) AS r "
-            "FULL JOIN (SELECT h, count(*) AS n FROM verify_rows GROUP BY h) AS t USING (h) "
-            "WHERE r.n IS DISTINCT FROM t.n",
-            "CREATE TEMPORARY TABLE verify_lone_records ON COMMIT DROP AS "
-            "SELECT h, k, place, at, rows > 0 AS twice FROM (SELECT r.*, c.rows, "
-            "row_number() OVER (PARTITION BY h ORDER BY place, at) AS n "
-            "FROM verify_records AS r JOIN verify_counts AS c USING (h)) AS s WHERE n > rows",
-            "CREATE TEMPORARY TABLE verify_lone_rows ON COMMIT DROP AS "
-            "SELECT h, k, part, at, records > 0 AS twice FROM (SELECT t.*, c.records, "
-            "row_number() OVER (PARTITION BY h ORDER BY at) AS n "
-            "FROM verify_rows AS t JOIN verify_counts AS c USING (h)) AS s WHERE n > records",
-        )
+    def make_lone(self) -> tuple[str, ...]:
+        """Records without a row, rows without a record, and pairs of both that have one key.
 
-    def make_pairs(self) -> str:
-        """Records and rows of one key that say other things: one of each, in the order in which they are."""
-        numbered = "row_number() OVER (PARTITION BY k ORDER BY {}) AS n"
-        records = f"SELECT *, {numbered.format('place, at')} FROM verify_lone_records WHERE NOT twice"
-        rows = f"SELECT *, {numbered.format('at')} FROM verify_lone_rows WHERE NOT twice"
+        Both sides are multisets: of what one side has more often, only what is too much; ``twice`` says that the other
+        side has one.
+        """
         return (
-            "CREATE TEMPORARY TABLE verify_pairs ON COMMIT DROP AS SELECT r.place, r.at AS record_at, t.part, "
-            f"t.at AS row_at FROM ({records}) AS r JOIN ({rows}) AS t USING (k, n) "
-            f"WHERE {'true' if self.key else 'false'}"
+            _made("verify_counts", _COUNTS),
+            _made("verify_lone_records", _LONE.format(side="verify_records", own="place, at", other="rows")),
+            _made("verify_lone_rows", _LONE.format(side="verify_rows", own="part, at", other="records")),
+            _made("verify_pairs", f"{_PAIRS} WHERE {'true' if self.key else 'false'}"),
         )
 
     # --- rows ------------------------------------------------------------------------------------------------------
@@ -217,8 +224,9 @@ class SideSql:
         """Rows as JSON and as COPY's texts, from a query of (part, at)."""
         names = [f"t.{quote_identifier(name)}" for name in self.compared.names]
         texts = ", ".join(f"{name}::text" for name in names)
+        json = f"(SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text"
         return (
-            f"SELECT (SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text, {texts} FROM ({places}) AS p (part, at) "
+            f"SELECT {json}, {texts} FROM ({places}) AS p (part, at) "
             f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"
         )
 
@@ -232,6 +240,10 @@ class SideSql:
 
     def _key_hash(self, parts: Sequence[str]) -> str:
         return _hash(parts) if self.key else "0::bigint"
+
+
+def _made(name: str, query: str) -> str:
+    return f"CREATE TEMPORARY TABLE {name} ON COMMIT DROP AS {query}"
 
 
 def _hash(parts: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from psycopg2.extensions import QuotedString
 
 from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.record_facts import as_object
 from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
 
@@ -106,19 +107,19 @@ class RecordTexts:
         self.plain = not expressions
 
     def make(
-        self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
+        self, place: TopicPartition, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> bytes:
         """The text of one record, of those parts that some expression names."""
         if self.plain:
             return value or b"null"
         values: dict[str, Any] = {
-            "key": None if key is None else key.decode(errors="replace"),
-            "key_bytes": None if key is None else f"\\x{key.hex()}",
-            "headers": [
-                [name, None if part is None else part.decode(errors="replace")] for name, part in headers or ()
-            ],
-            "topic": topic,
-            "partition": partition,
+            "key": _text(key),
+            "key_bytes": _hexadecimal(key),
+            "value_text": _text(value) if "value_text" in self._parts else None,
+            "value_bytes": _hexadecimal(value) if "value_bytes" in self._parts else None,
+            "headers": [[name, _text(part)] for name, part in headers or ()],
+            "topic": place.topic,
+            "partition": place.partition,
             "offset": offset,
         }
         named = json.dumps({part: values[part] for part in self._parts if part != "value"}).encode()
@@ -126,6 +127,15 @@ class RecordTexts:
             return named
         # The value is JSON by itself, and goes in as it is.
         return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + (value or b"null") + b"}"
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="replace")
+
+
+def _hexadecimal(content: bytes | None) -> str | None:
+    """As PostgreSQL reads bytea."""
+    return None if content is None else f"\\x{content.hex()}"
 
 
 class StagingSession:
@@ -301,7 +311,7 @@ def _refused(sql: SideSql, error: psycopg2.Error) -> ConfigurationError | StateS
             option="record_columns" if sql.compared.given else "order_by",
             value=", ".join(sql.compared.given.values()) or sql.order_by,
             rule=f"PostgreSQL takes its expressions, and here it says: {text}",
-            remedy='they see value, key, key_bytes, headers, topic, partition and "offset" of a record; order_by sees '
-            "the columns that are compared",
+            remedy='they see value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of '
+            "a record; order_by sees the columns that are compared",
         )
     return StateStoreError(operation="verify", detail=text, sqlstate=error.pgcode or "", retriable=False)

@@ -35,6 +35,8 @@ _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
+#: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
+_NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -111,13 +113,13 @@ class TopicReader:
             consumer.close()
 
     def pick(
-        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = True
+        self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
     ) -> Iterator[tuple[TopicPartition, Message]]:
         """Single records; one that is not there (any more) is passed over.
 
         Args:
             wanted: partition and offset of each, those of one partition together and ascending.
-            committed: as for `read`.
+            committed: only those that a reader of committed records sees.
         """
         consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
         place: TopicPartition | None = None
@@ -132,8 +134,11 @@ class TopicReader:
                         ready.clear()
                     found = self._next_at(consumer, partition, offset, ready)
                     position = offset + 1
-                    if found is not None:
-                        yield partition, found
+                    if found is None:
+                        # Behind the end of a log, or before its beginning, nothing more comes.
+                        place = None
+                        continue
+                    yield partition, found
         finally:
             consumer.close()
 
@@ -146,10 +151,10 @@ class TopicReader:
             while ready:
                 message = ready[0]
                 error = message.error()
-                if error is not None and error.code() != LibraryError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                if error is not None and error.code() not in _NOT_THERE:
                     raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
                 at = message.offset() or 0
-                if _place(message) == (partition.topic, partition.partition) and at >= offset:
+                if _place(message) == (partition.topic, partition.partition) and (error is not None or at >= offset):
                     return ready.popleft() if error is None and at == offset else None
                 ready.popleft()
             ready.extend(consumer.consume(_LEAP, timeout=_POLL_S))

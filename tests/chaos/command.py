@@ -104,6 +104,7 @@ def report(tally: Tally, kinds: dict[str, Kind]) -> str:
     lines.append(summary("readers blocked after a fault that no driver died of", tally.blocked_otherwise))
     gave_up = ", ".join(f"{error} {count}" for error, count in sorted(tally.gave_up.items())) or "none"
     lines.append(f"drivers that gave up by themselves, and were started again: {gave_up}")
+    lines += [f"verify: {verdict}" for verdict in tally.verdict.verdicts]
     lines += [f"MISSED {missed}" for missed in tally.missed]
     lines += [f"WRONG {complaint}" for complaint in tally.verdict.complaints]
     sums = f"kills={tally.kills.total()} faults={tally.faults.total()}"

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import MultisetDifference, wait_until
 from tests.chaos.plan import ANYWHERE, Planned
 from tests.chaos.processes import GONE_DEADLINE_S, MissedError
@@ -96,6 +97,10 @@ class ChaosJob(ABC):
     @abstractmethod
     def compare(self) -> Comparison:
         """Read both sides to their end, by clients that know nothing of the sink, and compare with the input."""
+
+    @abstractmethod
+    def verify(self) -> VerifyReport:
+        """Compare both sides with each other and with the history, as an operator does."""
 
     @property
     def driver(self) -> DriverProcess:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from spark_2pc_sink import VerifyReport, verify
 from tests.chaos.jobs import ChaosJob, Comparison, Sides
 from tests.chaos.processes import MissedError, descendants
 from tests.harness import ROOT
@@ -105,6 +106,12 @@ class OrdersJob(ChaosJob):
             events=self._input, kafka=self.sides.kafka, topic=NAME, database=self.sides.database, table=NAME
         )
         return Comparison(compared.topic, compared.table)
+
+    def verify(self) -> VerifyReport:
+        """With nothing but the sink's id: it has noted the rest."""
+        return verify(
+            transactional_id=NAME, kafka={"bootstrap.servers": self.sides.kafka}, database=self.sides.database
+        )
 
     def virtual_machine(self) -> psutil.Process:
         """The driver's JVM.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.testing import multiset_difference, read_topic
 from tests.chaos.jobs import ChaosJob, Comparison, Sides
 from tests.harness.driver_config import END
@@ -76,3 +77,14 @@ class RowsJob(ChaosJob):
         found = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
         stored = self._job.sql(f"SELECT id, payload FROM {NAME}")
         return Comparison(multiset_difference(found, expected), multiset_difference(stored, expected))
+
+    def verify(self) -> VerifyReport:
+        """With what this driver, unlike a sink, has not noted."""
+        return verify(
+            transactional_id=NAME,
+            kafka={"bootstrap.servers": self.sides.kafka},
+            database=self.sides.database,
+            table=NAME,
+            mode="append",
+            record_columns="id = key::bigint, payload = value_text",
+        )

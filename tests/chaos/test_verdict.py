@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from confluent_kafka import KafkaException
 
+from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
+from spark_2pc_sink.verification.report import BatchResult
 from tests.chaos.jobs import Comparison
 from tests.chaos.run import Tally
 from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart, summary
@@ -45,6 +49,28 @@ def test_an_empty_comparison_shows_nothing() -> None:
     verdict = Verdict()
     verdict.compared("rows", Comparison(multiset_difference([], []), multiset_difference([], [])))
     assert not Tally(verdict=verdict).good
+
+
+def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -> None:
+    verdict = Verdict()
+    same = VerifyReport(
+        transactional_id="rows",
+        verdict="same",
+        records=4,
+        rows=4,
+        batches=(BatchResult(batch=0, decision=1, records=4),),
+    )
+    verdict.verified("rows", same)
+    assert verdict.complaints == []
+    for report in (
+        replace(same, verdict="different"),
+        replace(same, verdict="not_checked"),
+        replace(same, known=False),
+        replace(same, records=0),
+    ):
+        verdict.verified("rows", report)
+    assert [complaint.startswith("rows, verify: ") for complaint in verdict.complaints] == [True] * 4
+    assert len(verdict.verdicts) == 5
 
 
 def test_an_open_transaction_and_a_state_row_in_doubt_are_seen() -> None:

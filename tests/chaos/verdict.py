@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from spark_2pc_sink import VerifyReport
 from tests.chaos.jobs import Comparison
 from tests.chaos.watch import Ends, Partition
 
@@ -17,11 +18,13 @@ class Verdict:
         lost: records and rows of the input that are missing on a side.
         twice: those that are there more often than in the input.
         complaints: everything that is wrong, as sentences; what is lost and twice too.
+        verdicts: what verify said of each job.
     """
 
     lost: int = 0
     twice: int = 0
     complaints: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
 
     def compared(self, job: str, comparison: Comparison) -> None:
         """Add a job's comparison of both sides with its input."""
@@ -32,6 +35,14 @@ class Verdict:
                 self.complaints.append(f"{job}, {side}: {difference}")
             if not difference.expected:
                 self.complaints.append(f"{job}, {side}: nothing was expected, so nothing was shown")
+
+    def verified(self, job: str, report: VerifyReport) -> None:
+        """Add what `spark_2pc_sink.verify` says of a job, which does not know its input."""
+        if not (report.known and report.same):
+            self.complaints.append(f"{job}, verify: {report}")
+        elif not (report.records and report.rows and report.batches):
+            self.complaints.append(f"{job}, verify: nothing was compared, so nothing was shown: {report}")
+        self.verdicts.append(str(report))
 
     def at_rest(self, ends: Mapping[Partition, Ends], rows: Mapping[str, str]) -> None:
         """Add where partitions end and what the state rows say.

@@ -16,10 +16,12 @@ from sqlalchemy import Connection, make_url
 from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink import VerifyReport, verify
+from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import DriverConfig, Row
@@ -79,7 +81,8 @@ class WrittenPair:
             settings = StoreSettings(**self._options.store_settings())
             store = opened.enter_context(closing(SqlStateStore(self.database, settings)))
             kafka = TransactionClient(cluster, self.transactional_id, self._options.kafka)
-            self._driver = batch_driver(config, self._options, kafka, store)
+            self._times = StepTimes(SystemClock())
+            self._driver = batch_driver(config, self._options, kafka, store, self._times)
             self._driver.recover()
             self._open = opened.pop_all()
         return self
@@ -90,12 +93,15 @@ class WrittenPair:
     def write(self, *batches: Sequence[Row]) -> None:
         """Write batches, one after the other."""
         for rows in batches:
-            self._driver.write(self.batches, _JsonWork(self._options, list(rows), upsert=self.upsert))
-            self.batches += 1
+            self._write(_JsonWork(self._options, list(rows), upsert=self.upsert))
 
     def write_around(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
         """Write a batch, and let something happen when the first half of its records is in Kafka."""
-        self._driver.write(self.batches, _HalvedWork(self, self._options, list(rows), between))
+        self._write(_HalvedWork(self, self._options, list(rows), between))
+
+    def _write(self, work: RowsWork) -> None:
+        self._times.begin()
+        self._driver.write(self.batches, work)
         self.batches += 1
 
     def verify(self, **options: Any) -> VerifyReport:

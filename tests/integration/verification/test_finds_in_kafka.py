@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.verification.report import Difference, VerifyReport
-from tests.harness.differences import delete_records, produce, remake_topic
+from tests.conftest import StartKafka
+from tests.harness.differences import delete_records, lose_tail, produce, remake_topic
 from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
 from tests.integration.verification.conftest import BATCHES, MakePair
 
@@ -76,3 +78,20 @@ def test_a_log_that_lost_its_beginning(pair: WrittenPair) -> None:
     assert report.verdict == "different"
     assert {difference.batch for difference in of_kind(report, "truncated")} == {0, 1}
     assert {difference.topic for difference in of_kind(report, "truncated")} == {pair.topic}
+
+
+def test_a_log_that_lost_its_end(start_kafka: StartKafka, make_pair: MakePair) -> None:
+    """As where a leader fails that was ahead of its followers and its disk: two partitions lose the last batch."""
+    broker = start_kafka()
+    if not isinstance(broker, LocalBroker):
+        pytest.skip("the files of a log can be cut where the broker is a local process")
+    pair = make_pair(upsert=False, broker=broker)
+    pair.write(*BATCHES)
+    lost = {partition: first for partition, (first, _) in pair.offsets(3).items() if partition}
+    rows = sum(last - first + 1 for partition, (first, last) in pair.offsets(3).items() if partition)
+    lose_tail(broker, pair.topic, lost)
+    report = pair.verify()
+    assert report.verdict == "different"
+    assert {(found.batch, found.partition) for found in of_kind(report, "truncated")} == {(3, 1), (3, 2)}, str(report)
+    assert report.counts["missing_in_kafka"] == rows, str(report)
+    assert {found.batch for found in report.differences if found.batch is not None} == {3}

@@ -63,8 +63,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("value", [None, EXACT], ids=["usual JSON", "exact JSON"])
+@pytest.mark.parametrize(
+    ("mode", "value"), [("append", None), ("upsert", EXACT)], ids=["append, usual JSON", "upsert, exact JSON"]
+)
 def test_columns_of_many_types(
     spark: SparkSession,
     kafka: Broker,
@@ -85,7 +86,7 @@ def test_columns_of_many_types(
     )
     upsert: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
     said: dict[str, Any] = {"key": "cast(id AS string)", **({} if value is None else {"value": value})}
-    sides = {"database": database, "transactional_id": transactional_id}
+    sides: dict[str, Any] = {"database": database, "transactional_id": transactional_id}
     stream.run(make_sink(broker=kafka, topic=name, create_table=False, **sides, **upsert, **said), frame)
 
     def compare() -> VerifyReport:

@@ -6,14 +6,15 @@ So a test decides what each side has, to the record.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from jdbc_state import Decision, SqlStateStore, StateRow
+from jdbc_state import Decision, SqlStateStore
 from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.verification.record_digest import MODULUS, content_of, digest_text, record_hash
@@ -51,6 +52,7 @@ class Sides:
     table: str = "target"
     generation: int = 0
     batches: int = 0
+    open_producers: list[Producer] = field(default_factory=list)
     batch_offsets: list[Mapping[str, tuple[int, int]]] = field(default_factory=list)
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -67,37 +69,14 @@ class Sides:
         self,
         records: Iterable[tuple[str | None, bytes | None]],
         *,
-        commit: bool = True,
         transactional_id: str | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> Written:
-        """Send keys and values in one transaction, and end it."""
-        name = transactional_id or self.transactional_id
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "transactional.id": name, "linger.ms": 5})
-        places: list[tuple[str, int]] = []
-
-        def note(error: object, message: Message) -> None:
-            assert error is None, error
-            places.append((f"{message.topic()}-{message.partition()}", message.offset() or 0))
-
-        producer.init_transactions(DEADLINE_S)
-        producer.begin_transaction()
-        digest = count = 0
-        for key, value in records:
-            producer.produce(self.topic, value=value, key=key, headers=list(headers), on_delivery=note)
-            encoded = None if key is None else key.encode()
-            digest += record_hash(self.topic, content_of(encoded, value, headers))
-            count += 1
-        assert producer.flush(DEADLINE_S) == 0
-        if commit:
-            producer.commit_transaction(DEADLINE_S)
-        else:
-            producer.abort_transaction(DEADLINE_S)
-        offsets: dict[str, tuple[int, int]] = {}
-        for name, offset in places:
-            first, last = offsets.get(name, (offset, offset))
-            offsets[name] = (min(first, offset), max(last, offset))
-        return Written(offsets, count, digest_text(digest % MODULUS))
+        """Send keys and values in one transaction of this or another producer, and commit it."""
+        producer = self._producer(transactional_id or self.transactional_id)
+        sent = self._produce(producer, records, headers=headers)
+        producer.commit_transaction(DEADLINE_S)
+        return sent
 
     def write(
         self,
@@ -105,14 +84,24 @@ class Sides:
         *,
         statement: str = "INSERT INTO target SELECT * FROM json_populate_record(NULL::target, %s)",
         values: Sequence[bytes] | None = None,
-        key: str = "id",
-        done: bool = True,
-        commit: bool = True,
-    ) -> StateRow:
-        """One batch: its records, its rows, its decision, and what became of it."""
+        end: Literal["done", "committed", "aborted", "open"] = "done",
+        between: Callable[[], object] | None = None,
+        count: int | None = None,
+    ) -> None:
+        """One batch in the sink's order: its records, its rows with the decision, and the end of the transaction.
+
+        Args:
+            rows: parameters of the statement, as JSON. The field ``id`` is the key of the record.
+            statement: writes one row.
+            values: of the records; by default the rows.
+            end: how far it came: the row says so too, or Kafka alone has committed, or aborted, or neither.
+            between: called when the first record is in the log and the others are not.
+            count: as the number of records in the history, where that is to be wrong.
+        """
         values = [json.dumps(row).encode() for row in rows] if values is None else values
-        keys = [str(row[key]) if key in row else None for row in rows]
-        sent = self.send(zip(keys, values, strict=True), commit=commit)
+        keys = [str(row["id"]) if "id" in row else None for row in rows]
+        producer = self._producer(self.transactional_id)
+        sent = self._produce(producer, zip(keys, values, strict=True), between=between)
         reader = TopicReader(KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap}))
         with closing(SqlStateStore(self.database)) as store:
             if not self.generation:
@@ -130,7 +119,7 @@ class Sides:
                         expected=row.prepared_transaction_state,
                         batch_id=self.batches,
                         row_count=len(rows),
-                        record_count=sent.records,
+                        record_count=sent.records if count is None else count,
                         digest=sent.digest,
                         kafka_offsets=sent.offsets,
                         topic_ids=reader.describe([self.topic]).topic_ids,
@@ -138,11 +127,61 @@ class Sides:
                 )
             self.batches += 1
             self.batch_offsets.append(sent.offsets)
-            if done:
-                return store.mark_done(self.transactional_id, row.generation, f"7:{self.batches - 1}")
-            found = store.read(self.transactional_id)
-            assert found is not None
-            return found
+            if end == "open":
+                # A producer that is gone would try to end its transaction.
+                self.open_producers.append(producer)
+            elif end == "aborted":
+                producer.abort_transaction(DEADLINE_S)
+            else:
+                producer.commit_transaction(DEADLINE_S)
+            if end == "done":
+                store.mark_done(self.transactional_id, row.generation, f"7:{self.batches - 1}")
+
+    def _producer(self, transactional_id: str) -> Producer:
+        settings = {"bootstrap.servers": self.broker.bootstrap, "transactional.id": transactional_id, "linger.ms": 5}
+        producer = Producer(settings)
+        producer.init_transactions(DEADLINE_S)
+        return producer
+
+    def _produce(
+        self,
+        producer: Producer,
+        records: Iterable[tuple[str | None, bytes | None]],
+        *,
+        headers: Sequence[tuple[str, bytes]] = (),
+        between: Callable[[], object] | None = None,
+    ) -> Written:
+        """Send records in a transaction that is left open."""
+        places: list[tuple[str, int]] = []
+
+        def note(error: object, message: Message) -> None:
+            assert error is None, error
+            places.append((f"{message.topic()}-{message.partition()}", message.offset() or 0))
+
+        producer.begin_transaction()
+        digest = count = 0
+        for key, value in records:
+            producer.produce(self.topic, value=value, key=key, headers=list(headers), on_delivery=note)
+            encoded = None if key is None else key.encode()
+            digest += record_hash(self.topic, content_of(encoded, value, headers))
+            count += 1
+            if between is not None and count == 1:
+                assert producer.flush(DEADLINE_S) == 0
+                between()
+        assert producer.flush(DEADLINE_S) == 0
+        offsets: dict[str, tuple[int, int]] = {}
+        for name, offset in places:
+            first, last = offsets.get(name, (offset, offset))
+            offsets[name] = (min(first, offset), max(last, offset))
+        return Written(offsets, count, digest_text(digest % MODULUS))
+
+    def delete_all_records(self) -> None:
+        """Empty the topic, as retention does."""
+        client = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        for answer in client.delete_records(
+            [TopicPartition(self.topic, number, OFFSET_END) for number in (0, 1)]
+        ).values():
+            answer.result()
 
     def verify(self, **options: Any) -> VerifyReport:
         """What verify says; of this table unless another is named."""

@@ -86,6 +86,7 @@ def test_it_asks_for_what_was_said(run: Run) -> None:
         "last": None,
         "batch": None,
         "open_transaction": True,
+        "table_only": False,
         "write_missing": "dir",
     }
 

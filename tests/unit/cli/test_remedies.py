@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import pytest
 
-from jdbc_state import StateRow
+from jdbc_state import StateRow, StoreSettings
 from jdbc_state.model import claim_refusal, lost_commits_error
 from jdbc_state.sessions import Liveness
+from jdbc_state.versions import making, migration
 from spark_2pc_sink.cli import command_parser
 from spark_2pc_sink.cli.options import given_options
 from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, TakeOverRefusedError
@@ -71,7 +72,13 @@ ROW = StateRow(
 PAIR = ProducerIdAndEpoch(7, 3)
 ORDERS = TopicPartition("orders", 0)
 #: What only a person knows, and an example of it: docs/command-line.md says what each stands for.
-PLACEHOLDERS: Final = {"N": "4", "FIRST..LAST": "5..6", "FILE": "client.properties", "URL": "postgresql://h/shop"}
+PLACEHOLDERS: Final = {
+    "N": "4",
+    "FIRST..LAST": "5..6",
+    "FILE": "client.properties",
+    "URL": "postgresql://h/shop",
+    "ROLE": "job",
+}
 #: Commands that change nothing.
 READ_ONLY: Final = ("verify", "status")
 
@@ -187,6 +194,15 @@ HALTS: Final[list[Halt | HaltError]] = [
 ]
 CLUSTER: Final = [with_cluster(each, kafka_connection(OPTIONS.kafka)) for each in ends_of_transactions()]
 ALL: Final = sorted({halt.remedies for halt in HALTS} | {*refusals(), *CLUSTER})
+
+
+@pytest.mark.parametrize("remedy", [making(StoreSettings()), migration(StoreSettings(), role="owner", where="h/shop")])
+def test_the_commands_about_tables_are_taken_too(remedy: str) -> None:
+    """Whole lines, as those about sinks; a role is for a person to name."""
+    (words,) = commands((remedy,))
+    filled = [PLACEHOLDERS.get(word, word) for word in words[1:]]
+    assert callable(command_parser(filled).parse_args(filled).run)
+    assert ("changes nothing" in remedy) == (words[2] == "ddl")
 
 
 def commands(remedies: tuple[str, ...]) -> list[list[str]]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink import VerifyReport
-from spark_2pc_sink.testing import assert_same_on_both_sides, both_sides
+from spark_2pc_sink.testing import assert_same_on_both_sides
+from spark_2pc_sink.verification import api
 
 SAME = VerifyReport(transactional_id="orders", verdict="same")
 SIDES: dict[str, Any] = {"transactional_id": "orders", "kafka": {"bootstrap.servers": "h:1"}, "database": "d"}
@@ -18,7 +19,12 @@ SIDES: dict[str, Any] = {"transactional_id": "orders", "kafka": {"bootstrap.serv
 def answer(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_answer(report: VerifyReport) -> dict[str, Any]:
         asked: dict[str, Any] = {}
-        monkeypatch.setattr(both_sides, "verify", lambda **named: asked.update(named) or report)
+
+        def verify(**named: Any) -> VerifyReport:
+            asked.update(named)
+            return report
+
+        monkeypatch.setattr(api, "verify", verify)
         return asked
 
     return set_answer

@@ -42,7 +42,9 @@ def test_each_decision_is_a_batch_with_its_offsets() -> None:
         (0, {PLACE: (0, 4)}, ""),
         (1, {PLACE: (6, 9)}, ""),
     ]
-    assert (found.from_the_start, found.skipped, found.batch_ids, found.topics) == (True, (), [0, 1], {"orders"})
+    assert found.from_the_start
+    assert found.skipped == ()
+    assert (found.batch_ids, found.topics) == ([0, 1], frozenset({"orders"}))
 
 
 def test_without_a_history_the_row_is_the_only_batch() -> None:

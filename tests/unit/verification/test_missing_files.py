@@ -15,6 +15,7 @@ from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.console_lines import ConsoleRecord, console_line
 from spark_2pc_sink.verification.missing import LoneRecord, LoneRow, Reason
 from spark_2pc_sink.verification.missing_files import MissingFiles
+from spark_2pc_sink.verification.record_key import record_key
 
 COMMANDS = Commands.of(
     RecoveryOptions.parse(
@@ -25,8 +26,15 @@ COMMANDS = Commands.of(
 
 
 def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str] = ("orders",)) -> MissingFiles:
+    columns = ("id", "a b")
     return MissingFiles(
-        folder, table='"public"."orders"', columns=("id", "a b"), key=key, topics=topics, commands=COMMANDS
+        folder,
+        table='"public"."orders"',
+        columns=columns,
+        key=key,
+        record_key=record_key(None, columns=columns, row_key=key),
+        topics=topics,
+        commands=COMMANDS,
     )
 
 
@@ -54,7 +62,7 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="it cannot be made or read"):
+    with pytest.raises(ConfigurationError, match="it is a directory that can be read"):
         files_in(tmp_path / "file")
 
 
@@ -107,7 +115,7 @@ def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
     files.add_row(row("missing", "x", '{"id": 1, "a b": "x"}'))
     assert closed(files) == {UNSAYABLE, PAGE}
     found = json.loads((tmp_path / UNSAYABLE).read_text())
-    assert found.pop("reason").startswith("the columns id, a b name a row")
+    assert found.pop("reason") == "which key the columns id, a b make is not known"
     assert found == {"row": {"id": "1", "a b": "x"}, "value": '{"id": 1, "a b": "x"}'}
 
 
@@ -117,7 +125,7 @@ def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path
     closed(files)
     assert (tmp_path / RECORDS["twice"]).read_text() == console_line(ConsoleRecord(None, b"{}")) + "\n"
     page = (tmp_path / PAGE).read_text()
-    assert "the records have no key" in page
+    assert "The records have no key" in page
     assert "put one in the place of TOPIC" in page
 
 

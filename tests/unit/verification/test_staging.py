@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts
+
+PLACE = TopicPartition("t", 3)
 
 
 def test_the_value_is_the_text_where_its_fields_are_the_columns() -> None:
     texts = RecordTexts(())
-    assert texts.make("t", 0, 1, b"k", b'{"a": 1}', None) == b'{"a": 1}'
-    assert texts.make("t", 0, 1, b"k", None, None) == b"null"
+    assert texts.make(PLACE, 1, b"k", b'{"a": 1}', None) == b'{"a": 1}'
+    assert texts.make(PLACE, 1, b"k", None, None) == b"null"
 
 
 def test_expressions_see_those_parts_of_a_record_that_they_name() -> None:
     texts = RecordTexts(("(value->>'id')::int", 'key || "offset"', "headers->0"))
-    made = texts.make("t", 3, 9, b"k\xff", b'{"id": 1}', [("h", b"v"), ("n", None)])
+    made = texts.make(PLACE, 9, b"k\xff", b'{"id": 1}', [("h", b"v"), ("n", None)])
     assert json.loads(made) == {"value": {"id": 1}, "key": "k\ufffd", "headers": [["h", "v"], ["n", None]], "offset": 9}
-    assert json.loads(RecordTexts(("key_bytes", "topic")).make("t", 3, 9, b"\x01\xff", b"not JSON", None)) == {
+    assert json.loads(RecordTexts(("key_bytes", "topic")).make(PLACE, 9, b"\x01\xff", b"not JSON", None)) == {
         "key_bytes": "\\x01ff",
         "topic": "t",
     }
-    assert json.loads(RecordTexts(("value->'a'",)).make("t", 3, 9, None, b"[1]", None)) == {"value": [1]}
+    assert json.loads(RecordTexts(("value->'a'",)).make(PLACE, 9, None, b"[1]", None)) == {"value": [1]}
 
 
 def test_a_chunk_knows_where_its_records_are_and_falls_into_halves() -> None:

@@ -1,0 +1,95 @@
+"""The history against the topics: what of a batch is gone, and what is there that no batch wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.harness.providers import Broker
+from tests.integration.verification.written_sides import Sides, rows
+
+
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def delete_first_offsets(sides: Sides, offsets: int) -> None:
+    """Cut the first offsets of the first partition off, as retention does."""
+    client = admin(sides.broker)
+    for answer in client.delete_records([TopicPartition(sides.topic, 0, offsets)]).values():
+        answer.result()
+
+
+def test_records_of_another_producer_inside_the_range_of_a_batch(sides: Sides) -> None:
+    def interfere() -> None:
+        sides.send([("0", b'{"id": 900}')], transactional_id=f"{sides.transactional_id}-other")
+
+    # Both have the key 0, so they are in one partition, one behind the other.
+    row = {"id": 0, "name": "mine"}
+    sides.sql("ALTER TABLE target DROP CONSTRAINT target_pkey")
+    sides.write([row, row, row], between=interfere)
+    report = sides.verify()
+    assert report.counts == {"missing_in_table": 1, "batch_count": 1, "stranger": 1}, str(report)
+    stranger = report.differences[-1]
+    ((name, (first, _)),) = sides.batch_offsets[0].items()
+    assert (f"{stranger.topic}-{stranger.partition}", stranger.batch) == (name, 0)
+    assert first < (stranger.offset or 0) == stranger.last_offset
+    assert [(each.records, each.found, each.same) for each in report.batches] == [(3, 4, False)]
+
+
+def test_a_history_that_is_not_what_the_topics_hold(sides: Sides) -> None:
+    sides.write(rows(0, 10))
+    sides.write(rows(100, 10), count=9)
+    sides.write(rows(200, 10))
+    sides.sql("UPDATE kafka_transaction_state_history SET digest = repeat('0', 32) WHERE batch_id = 0")
+    sides.sql("DELETE FROM kafka_transaction_state_history WHERE batch_id = 1")
+    report = sides.verify()
+    assert {kind: count for kind, count in report.counts.items() if kind != "gap"} == {"digest": 1}, str(report)
+    # The batch that the history skips, and its records in each of two partitions.
+    assert report.counts["gap"] == 3
+    assert (report.rows, report.records) == (30, 30)
+
+
+def test_a_topic_that_was_deleted_and_made_anew(sides: Sides) -> None:
+    sides.write(rows(0, 10))
+    client = admin(sides.broker)
+    client.delete_topics([sides.topic])[sides.topic].result()
+    report = sides.verify()
+    assert report.counts == {"topic_deleted": 1}, str(report)
+    client.create_topics([NewTopic(sides.topic, 2, 1)])[sides.topic].result()
+    sides.write(rows(100, 10))
+    report = sides.verify()
+    assert report.counts == {"topic_remade": 1, "missing_in_kafka": 10}, str(report)
+    assert [each.same for each in report.batches] == [False, True]
+
+
+def test_a_log_that_has_lost_its_beginning(sides: Sides) -> None:
+    sides.write(rows(0, 20))
+    sides.write(rows(100, 20))
+    ((_, last),) = [at for name, at in sides.batch_offsets[0].items() if name.endswith("-0")]
+    delete_first_offsets(sides, 3)
+    report = sides.verify()
+    assert report.counts == {"truncated": 1, "missing_in_kafka": 3}, str(report)
+    assert [(each.partition, each.batch) for each in report.differences if each.kind == "truncated"] == [(0, 0)]
+    # What the history does not know is retention, and its rows cannot be told from foreign ones.
+    sides.sql("DELETE FROM kafka_transaction_state_history WHERE batch_id IS NULL OR batch_id = 0")
+    delete_first_offsets(sides, last + 1)
+    report = sides.verify()
+    assert report.verdict == "same", str(report)
+    assert any("is not known" in part.why for part in report.not_checked)
+    sides.sql("DELETE FROM target WHERE id = 107")
+    assert sides.verify().counts == {"missing_in_table": 1}
+
+
+def test_a_sink_that_nobody_knows(sides: Sides) -> None:
+    report = sides.verify()
+    assert (report.known, report.verdict) == (False, "not_checked")
+
+
+def test_a_table_that_nobody_names(sides: Sides, topic: Callable[..., str]) -> None:
+    sides.write(rows(0, 10))
+    report = sides.verify(table=None)
+    assert (report.verdict, report.rows, report.batches[0].same) == ("not_checked", None, True)
+    assert "--table" in report.not_checked[0].why

@@ -1,0 +1,151 @@
+"""The table against the records: upserts, parts of the batches, types as to_json spells them, values of other forms."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from tests.integration.verification.written_sides import Sides, rows
+
+UPSERT = (
+    "INSERT INTO target SELECT * FROM json_populate_record(NULL::target, %s) "
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, amount = excluded.amount"
+)
+
+
+def test_the_last_record_of_a_key_is_its_row(sides: Sides) -> None:
+    for turn in range(3):
+        changed = [{**row, "name": f"turn {turn}"} for row in rows(turn * 10, 20)]
+        sides.write(changed, statement=UPSERT)
+    upsert = {"mode": "upsert", "keys": ["id"]}
+    report = sides.verify(**upsert)
+    assert (report.verdict, report.records, report.rows) == ("same", 60, 40), str(report)
+    sides.sql("UPDATE target SET name = 'turn 0' WHERE id = 15")
+    sides.sql("DELETE FROM target WHERE id = 3")
+    report = sides.verify(**upsert)
+    assert {(each.kind, each.key, each.batch) for each in report.differences} == {
+        ("differing", "id=15", 1),
+        ("missing_in_table", "id=3", 0),
+    }
+    # Of batch 0, ten records have been replaced, and those that have not are still to be found.
+    report = sides.verify(**upsert, batch=0)
+    assert report.counts == {"missing_in_table": 1}, str(report)
+    assert any("10 of its records have been replaced" in part.why for part in report.not_checked)
+    assert sides.verify(**upsert, since=2).verdict == "same"
+    assert sides.verify(**upsert, last=2).counts == {"differing": 1}
+
+
+def test_the_greatest_of_all_wins_where_late_rows_are_passed_over(sides: Sides) -> None:
+    newer = f"{UPSERT} WHERE target.amount <= excluded.amount"
+    sides.write([{"id": 1, "name": "new", "amount": 9}, {"id": 2, "name": "old", "amount": 1}], statement=newer)
+    sides.write([{"id": 1, "name": "late", "amount": 3}, {"id": 2, "name": "newer", "amount": 5}], statement=newer)
+    options = {"mode": "upsert", "keys": ["id"], "order_by": "amount"}
+    assert sides.verify(**options, late_rows="keep_newer").verdict == "same"
+    assert [each.key for each in sides.verify(**options).differences] == ["id=1"]
+
+
+def test_of_some_batches_each_record_is_looked_for(sides: Sides) -> None:
+    for batch in range(4):
+        sides.write(rows(batch * 100, 10))
+    sides.sql("DELETE FROM target WHERE id = 104")
+    assert sides.verify(since=2).verdict == "same"
+    assert sides.verify(last=1).verdict == "same"
+    report = sides.verify(batch=1)
+    assert (report.counts, report.records, len(report.batches)) == ({"missing_in_table": 1}, 10, 1), str(report)
+    assert report.scope == "batch 1"
+    with pytest.raises(ConfigurationError, match="has batches 0 to 3"):
+        sides.verify(batch=9)
+
+
+def test_values_are_compared_as_exactly_as_a_record_tells_them(sides: Sides) -> None:
+    sides.sql("DROP TABLE target")
+    sides.sql(
+        "CREATE TABLE target (id bigint, at timestamptz, ntz timestamp, raw bytea, f float8, r real, fixed char(5), "
+        "d numeric(10, 3), day date, ok boolean, doc jsonb, plain json, list int[], whole int, uid uuid, "
+        "serial bigserial, twice bigint GENERATED ALWAYS AS (id * 2) STORED)"
+    )
+    value = {
+        "id": 1,
+        "at": "2023-11-14T22:13:20.123Z",
+        "ntz": "2023-11-14T22:13:20.123",
+        "raw": "AAEC/w==",
+        "f": 0.1,
+        "r": 0.1,
+        "fixed": "ab",
+        "d": 1.5,
+        "day": "2023-11-14",
+        "ok": True,
+        "doc": {"at": "2023-11-14T22:13:20.123Z", "n": 1.0},
+        "plain": '{"a": [1, null]}',
+        "list": [1, 2],
+        "whole": 12.0,
+        "uid": "5B6D0BE2-D47F-11E8-9F9D-CCAF789D94A0",
+    }
+    statement = (
+        "INSERT INTO target SELECT 1, '2023-11-14 22:13:20.123456Z', '2023-11-14 22:13:20.123999', '\\x000102ff', "
+        "0.1::real, 0.1::real, 'ab', 1.500, '2023-11-14', true, "
+        """'{"at": "2023-11-14T22:13:20.123456Z", "n": 1, "left": null}', '{"a": [1, null]}', '{1,2}', 12, """
+        "'5b6d0be2-d47f-11e8-9f9d-ccaf789d94a0' WHERE %s <> ''"
+    )
+    sides.write([{"id": 1}], statement=statement, values=[json.dumps(value).encode()])
+    report = sides.verify()
+    assert report.verdict == "same", str(report)
+    assert set(report.columns) == set(value)
+    assert {"column serial", "column twice", "finer parts of column at"} <= {part.what for part in report.not_checked}
+    for column, other in (
+        ("at", "'2023-11-14 22:13:20.124Z'"),
+        ("raw", "'\\x00'"),
+        ("f", "0.10001"),
+        ("d", "1.501"),
+        ("doc", """'{"n": 2}'"""),
+        ("plain", "'{}'"),
+        ("list", "'{2,1}'"),
+        ("uid", "NULL"),
+    ):
+        (kept,) = sides.sql(f"SELECT {column}::text FROM target")
+        sides.sql(f"UPDATE target SET {column} = {other}")
+        assert sides.verify(keys=["id"]).counts == {"differing": 1}, column
+        kind = {"raw": "bytea", "doc": "jsonb", "plain": "json", "list": "int[]", "at": "timestamptz", "uid": "uuid"}
+        sides.sql(f"UPDATE target SET {column} = %s::{kind.get(column, 'text')}::{kind.get(column, 'numeric')}", *kept)
+
+
+def test_expressions_make_rows_of_records_in_another_form(sides: Sides) -> None:
+    values = [json.dumps({"order": {"no": row["id"], "sum": row["amount"]}}).encode() for row in rows(0, 10)]
+    sides.write(rows(0, 10), values=values)
+    columns = "id = (value->'order'->>'no')::bigint, amount = (value->'order'->>'sum')::numeric"
+    report = sides.verify(record_columns=columns)
+    assert (report.verdict, report.columns) == ("same", ("id", "amount")), str(report)
+    with pytest.raises(ConfigurationError, match='column "name" does not exist'):
+        sides.verify(record_columns="id = key::bigint, name = topic || name")
+    assert sides.verify(record_columns="id = key::bigint, amount = round(key::bigint / 4.0, 2)").verdict == "same"
+    sides.sql("UPDATE target SET amount = 77 WHERE id = 4")
+    assert [each.kind for each in sides.verify(record_columns=columns).differences] == ["differing"]
+
+
+def test_records_that_are_no_rows(sides: Sides) -> None:
+    plain = [b"%d|n" % row["id"] for row in rows(0, 10)]
+    sides.write(rows(0, 10), values=plain)
+    report = sides.verify()
+    assert (report.verdict, report.rows, report.batches[0].same) == ("not_checked", None, True), str(report)
+    assert "--record-columns" in report.not_checked[0].why
+
+
+def test_a_field_that_turns_up_late_is_compared_too(sides: Sides) -> None:
+    # Only the middle of the topic has it: the sample of both ends does not show it.
+    many = [{"id": number, **({"name": "late"} if number == 1_500 else {})} for number in range(3_000)]
+    sides.write(many)
+    assert sides.verify().columns == ("id", "name")
+    sides.sql("UPDATE target SET name = 'other' WHERE id = 1500")
+    report = sides.verify()
+    assert [(each.kind, each.key) for each in report.differences] == [("differing", "id=1500")], str(report)
+
+
+def test_many_differences_are_counted_and_a_few_are_named(sides: Sides) -> None:
+    sides.write(rows(0, 300))
+    sides.sql("UPDATE target SET amount = amount + 1 WHERE id < 100")
+    sides.sql("DELETE FROM target WHERE id >= 200")
+    report = sides.verify(differences_max=3)
+    assert report.counts == {"missing_in_table": 100, "differing": 100}
+    assert len(report.differences) == 6

@@ -1,0 +1,121 @@
+"""``spark-2pc verify`` on real servers: its exit codes, its JSON, its words for people, its bar, and beside a job."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.testing import free_port
+from tests.harness.json_contract import read_output
+from tests.harness.written_pair import TABLE, WrittenPair, rows_of
+from tests.integration.verification.conftest import BATCHES, MakePair
+
+DEADLINE_S = 60
+BATCHES_BESIDE = 12
+
+
+def words(pair: WrittenPair, *more: str, bootstrap: str | None = None) -> list[str]:
+    """The command's words for a pair."""
+    sides = ["--bootstrap-server", bootstrap or pair.broker.bootstrap, "--database", pair.database]
+    shape = ["--mode", "upsert" if pair.upsert else "append", "--keys", "id"]
+    return ["verify", *sides, "--transactional-id", pair.transactional_id, *shape, *more]
+
+
+@pytest.fixture
+def appended(make_pair: MakePair) -> WrittenPair:
+    pair = make_pair(upsert=False)
+    pair.write(*BATCHES)
+    return pair
+
+
+def test_exit_codes_and_json(appended: WrittenPair, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*more: str, **how: Any) -> dict[str, Any]:
+        code = cli.main([*words(appended, *more, **how), "--json"])
+        found = read_output(capsys.readouterr().out)
+        assert (found["command"], found["exit_code"]) == ("verify", code)
+        return found
+
+    table = ("--table", TABLE)
+    same = run(*table)
+    assert (same["exit_code"], same["verdict"], same["records"], same["up_to"]) == (0, "same", 85, 3)
+    assert run(*table, "--last", "1")["records"] == 20
+    appended.sql(f"DELETE FROM {TABLE} WHERE id = 1003")
+    different = run(*table)
+    assert (different["exit_code"], different["counts"]) == (3, {"missing_in_table": 1})
+    assert different["differences"][0].items() >= {"key": "id=1003", "batch": 1, **appended.place(1003)}.items()
+    assert run()["exit_code"] == 3  # the driver has noted table, mode and keys
+    appended.sql("TRUNCATE kafka_transaction_state_actions")
+    not_checked = run()
+    assert (not_checked["exit_code"], not_checked["not_checked"][0]["what"]) == (5, "the table")
+    assert run("--table", "nowhere")["exit_code"] == 2
+    assert run(*table, "--since", "99")["error"]["type"] == "ConfigurationError"
+    unknown = run(*table, "--transactional-id", "nobody")
+    assert (unknown["exit_code"], unknown["known"]) == (4, False)
+
+
+def test_a_side_that_cannot_be_reached(appended: WrittenPair, capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    more = ("--table", TABLE, "--kafka", "request.timeout.ms=1000", "--kafka", "delivery.timeout.ms=2000", "--json")
+    assert cli.main(words(appended, *more, bootstrap=nobody)) == 1
+    assert read_output(capsys.readouterr().out)["error"]["type"] in ("KafkaError", "KafkaTimeoutError")
+
+
+def test_people_get_a_bar_on_a_terminal_and_the_next_command(appended: WrittenPair) -> None:
+    appended.sql(f"DELETE FROM {TABLE} WHERE id = 1003")
+    command = [sys.executable, "-m", "spark_2pc_sink.cli", *words(appended, "--table", TABLE)]
+    terminal, program_side = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=program_side, text=True, timeout=DEADLINE_S, check=False
+        )
+        os.set_blocking(terminal, False)
+        shown = b"".join(iter(lambda: _read(terminal), b"")).decode()
+    finally:
+        os.close(terminal)
+        os.close(program_side)
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{appended.transactional_id}: both sides are DIFFERENT")
+    assert lines[-1].startswith("  next: write files with what either side lacks")
+    assert "reading records:" in shown
+    password = appended.database.partition("@")[0].rpartition(":")[2]
+    assert password not in done.stdout + shown
+
+
+def _read(terminal: int) -> bytes:
+    """What the terminal still holds; nothing when it is empty."""
+    try:
+        return os.read(terminal, 100_000)
+    except BlockingIOError:
+        return b""
+
+
+@pytest.mark.parametrize("upsert", [False, True], ids=["append", "upsert"])
+def test_beside_a_job_that_runs(make_pair: MakePair, upsert: bool) -> None:
+    """It compares up to a batch that is decided, and calls nothing a difference that is on its way."""
+    pair = make_pair(upsert=upsert)
+    batches = [[*rows_of(number, 50), *rows_of(0, 10, note=f"by {number}")] for number in range(BATCHES_BESIDE)]
+    batches[0] = rows_of(0, 50)
+    pair.write(batches[0])
+    with ThreadPoolExecutor(1) as job:
+        running = job.submit(pair.write, *batches[1:])
+        reports = [pair.verify()]
+        while not running.done():
+            reports.append(pair.verify())
+        running.result()
+    reports.append(pair.verify())
+    assert {report.verdict for report in reports} == {"same"}, "\n".join(map(str, reports))
+    newest = [report.up_to for report in reports]
+    assert newest == sorted(newest, key=lambda batch: batch or 0)
+    assert newest[-1] == BATCHES_BESIDE - 1

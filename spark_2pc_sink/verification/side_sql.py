@@ -200,10 +200,9 @@ class SideSql:
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
     def of_records(self) -> str:
-        """A condition on the table's rows: a record has the same hash, or the same key."""
-        same = "h IN (SELECT h FROM verify_records)"
-        by_key = "k IN (SELECT k FROM verify_records)"
-        return by_key if self.upsert else f"({same} OR {by_key})" if self.key else same
+        """A condition on the table's rows: a record has the same key, or where nothing names a row, the same hash."""
+        same = "k" if self.key else "h"
+        return f"{same} IN (SELECT {same} FROM verify_records)"
 
     def make_lone(self) -> tuple[str, ...]:
         """Records without a row, rows without a record, and pairs of both that have one key.

@@ -8,7 +8,6 @@ that is stopped after sending it holds no lock.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -26,10 +25,11 @@ from sqlalchemy.pool import QueuePool
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import describe, translated
 from jdbc_state.watchdog import Watchdog
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 #: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
 ANSWER_GRACE_MS = 2_000

@@ -70,16 +70,19 @@ class StateStoreError(DualWriteError):
 
     ``sqlstate`` is PostgreSQL's code ('' when there was no answer to take it from). ``retriable`` says that the same
     batch may succeed when it is run again: a deadlock, a serialization failure, a lock or a resource that was not to be
-    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx).
+    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx). ``remedies`` are commands and
+    sentences for people, where there are any.
     """
 
     operation: str
     detail: str
     sqlstate: str = ""
     retriable: bool = False
+    remedies: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.operation}: {self.detail}"
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
+        return f"{self.operation}: {self.detail}" + (f"\nWhat settles it:{steps}" if steps else "")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -12,7 +12,7 @@ from jdbc_state.errors import StateStoreError
 from jdbc_state.schema import FIGURES, StateTables, grant, quoted, sql_of
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
-from jdbc_state.versions import find_table, migrate_command, refusal
+from jdbc_state.versions import find_table, making, migration, refusal
 
 #: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
 CREATE_ATTEMPTS_MAX = 5
@@ -118,7 +118,8 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
     if state is None:
         raise StateStoreError(
             operation=f"migration of table {quoted(tables.state)}",
-            detail="it does not exist. The first start of a job makes it, or what spark-2pc state ddl prints",
+            detail="it does not exist",
+            remedies=("start the job: its first start makes it", making(settings)),
         )
     done = [f"added {state.lacks} to {state.name}"] if state.version == 1 and state.owned else []
     others = {table: find_table(connection, tables, table) for table in tables.wanted(settings)[1:]}
@@ -152,15 +153,16 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
     for table, one in found.items():
         if one is None:
             ready = False
-            command = migrate_command(settings, role="OWNER", where=where)
+            command = making(settings) if table is tables.state else migration(settings, role="OWNER", where=where)
             lines.append(f"{quoted(table)} does not exist: the first start of a job makes it, or {command}")
             continue
         refused = refusal(one, tables, settings, where=where)
         version = "no version of this package's" if one.version is None else f"version {one.version}"
-        lines.append(f"{one.name}: {version}, owned by {one.owner}{'' if refused is None else f': {refused.detail}'}")
+        why = "" if refused is None else ": " + "; ".join([refused.detail, *refused.remedies])
+        lines.append(f"{one.name}: {version}, owned by {one.owner}{why}")
         if one.later:
             without = f"{one.name} lacks column {', '.join(one.later)}: batches have no times in it, and work"
-            lines.append(f"{without}. To add it: {migrate_command(settings, role=one.owner, where=where)}")
+            lines.append(f"{without}. To add it: {migration(settings, role=one.owner, where=where)}")
         lacks = _lacking(connection, table, tables.privileges(table), name)
         if lacks:
             lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {grant(table, lacks, name)}")
@@ -231,15 +233,14 @@ def _create_once(connection: Connection, settings: StoreSettings, table: Table) 
 
 def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
     other = table.name in (settings.history_table, settings.actions_table)
-    remedy = (
-        f"With the role that owns the state table: {migrate_command(settings, role='OWNER', where=where)}. Or set "
-        "history_batches=0: a decision then does not outlive its state row, and nobody can look up who did what"
-        if other
-        else "Run what spark-2pc state ddl --role ROLE prints with a role that may create tables, or grant this one "
-        "CREATE on the schema"
+    without = (
+        "or set history_batches=0: a decision then does not outlive its state row, and nobody can look up who did what"
     )
     return StateStoreError(
         operation=f"making table {quoted(table)}",
-        detail=f"it does not exist, and this role may not make it: {describe(error)}. {remedy}",
+        detail=f"it does not exist, and this role may not make it: {describe(error)}",
         sqlstate=INSUFFICIENT_PRIVILEGE,
+        remedies=(migration(settings, role="OWNER", where=where), without)
+        if other
+        else (making(settings), "or grant this role CREATE on the schema"),
     )

@@ -7,11 +7,11 @@ and gone with the process. It costs one connection.
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Final
 
 import psycopg2
@@ -20,10 +20,11 @@ import psycopg2.extensions
 from jdbc_state.connections import KEPT_S_MAX, Database
 from jdbc_state.errors import DatabaseUnreachableError
 from jdbc_state.pooler import backend_pid, behind_pooler
+from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import describe
 from jdbc_state.watchdog import Watchdog
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 #: How often the session is looked after, in seconds. Where it broke it is missing so long, and for the time that a
 #: connection takes.
@@ -67,7 +68,11 @@ class Presence:
             self._name = name
             self._renew(name)
             if self._name and self._thread is None:
-                self._thread = threading.Thread(target=self._look_after, name="jdbc_state presence", daemon=True)
+                # Its log is that of the sink which starts it.
+                context = copy_context()
+                self._thread = threading.Thread(
+                    target=context.run, args=(self._look_after,), name="jdbc_state presence", daemon=True
+                )
                 self._thread.start()
 
     def end(self) -> None:

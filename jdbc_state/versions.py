@@ -100,6 +100,7 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
     """
     if found.version == VERSION:
         return None
+    remedies: tuple[str, ...] = ()
     if found.version is None:
         detail = (
             f"it exists and lacks {found.lacks}: it is another application's, or a part of it is missing. Choose "
@@ -115,11 +116,9 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
             "it is the history of version 1, which jobs of that version may still write. Choose another history_table"
         )
     else:
-        detail = (
-            f"it is of version {found.version}, version {VERSION} is wanted, and the role {found.owner} owns it. With "
-            f"that role: {migrate_command(settings, role=found.owner, where=where)}"
-        )
-    return StateStoreError(operation=f"check of table {found.name}", detail=detail)
+        detail = f"it is of version {found.version}, version {VERSION} is wanted, and the role {found.owner} owns it"
+        remedies = (migration(settings, role=found.owner, where=where),)
+    return StateStoreError(operation=f"check of table {found.name}", detail=detail, remedies=remedies)
 
 
 def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
@@ -130,13 +129,32 @@ def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
         role: who runs it.
         where: the database, as in a URL.
     """
+    return f"spark-2pc state migrate --database {shlex.quote(f'postgresql://{role}@{where}')} {_flags(settings)}"
+
+
+def migration(settings: StoreSettings, *, role: str, where: str) -> str:
+    """The same as a remedy: a line for a shell that says what it changes."""
+    return (
+        f"{migrate_command(settings, role=role, where=where)}  # as {role}: adds the tables and columns of version "
+        f"{VERSION}, and changes no row; safe beside jobs"
+    )
+
+
+def making(settings: StoreSettings) -> str:
+    """The remedy where there is no state table, and this role may make none. ROLE is that of the job."""
+    return (
+        f"spark-2pc state ddl {_flags(settings)} --role ROLE  # changes nothing: prints the statements, for a role "
+        "that may create tables; they make the tables, and grant ROLE what a driver needs"
+    )
+
+
+def _flags(settings: StoreSettings) -> str:
     names = {
         "--state-schema": settings.state_schema,
         "--state-table": settings.state_table,
         "--history-table": settings.history_table,
     }
-    flags = " ".join(f"{flag} {shlex.quote(as_identifier(name))}" for flag, name in names.items())
-    return f"spark-2pc state migrate --database {shlex.quote(f'postgresql://{role}@{where}')} {flags}"
+    return " ".join(f"{flag} {shlex.quote(as_identifier(name))}" for flag, name in names.items())
 
 
 def as_identifier(name: str) -> str:

@@ -303,17 +303,22 @@ class TakeOverRefusedError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class AbortRefusedError(DualWriteError):
-    """An open transaction is not aborted by a marker, because its coordinator can still end it. Nothing was written."""
+    """An open transaction is not aborted by a marker, because its coordinator can still end it. Nothing was written.
+
+    ``owner`` is the transactional id that has it, as `TransactionTool.describe` has it; None where it has just changed.
+    """
 
     partition: str
     start_offset: int
     reason: str
-    remedy: str
+    remedies: tuple[str, ...]
+    owner: Any = field(default=None, repr=False)
 
     def __str__(self) -> str:
+        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
             f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
-            f"{self.reason}. {self.remedy}"
+            f"{self.reason}.\nWhat settles it:{steps}"
         )
 
 

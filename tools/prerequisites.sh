@@ -41,7 +41,7 @@ apt() { # apt COMMAND...: apt-get without a word, unless it fails
     DEBIAN_FRONTEND=noninteractive apt-get "$@" >>"$log" 2>&1 || {
         tail -n 20 "$log" >&2
         echo "setup: apt-get $* failed (all of it is in $log)" >&2
-        exit 1
+        "$optional" || exit 1
     }
 }
 
@@ -68,11 +68,6 @@ for wanted in "$@"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-wanted_packages=()
-for wanted in "${missing[@]}"; do
-    read -ra names <<<"${packages[$wanted]}"
-    wanted_packages+=("${names[@]}")
-done
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     for wanted in "${missing[@]}"; do
         echo "setup: missing: ${what[$wanted]}; on Debian: apt-get install ${packages[$wanted]}" >&2
@@ -80,11 +75,12 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     "$optional" && exit 0
     exit 1
 fi
-echo "setup: apt-get install ${wanted_packages[*]}"
 mkdir -p "$(dirname "$log")"
 # A fresh image has no package lists; an old one has lists of packages that are gone.
 apt update
-apt install -y --no-install-recommends "${wanted_packages[@]}"
 for wanted in "${missing[@]}"; do
-    "have_$wanted" || { echo "setup: still missing after the installation: ${what[$wanted]}" >&2; exit 1; }
+    echo "setup: apt-get install ${packages[$wanted]}"
+    read -ra names <<<"${packages[$wanted]}"
+    apt install -y --no-install-recommends "${names[@]}"
+    "have_$wanted" || { echo "setup: still missing after the installation: ${what[$wanted]}" >&2; "$optional" || exit 1; }
 done

@@ -126,6 +126,8 @@ def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None
     words = connection_as_given(given)
     if words is None:
         return nullcontext()
-    from spark_2pc_sink.recovery.recover_command import connection_named  # noqa: PLC0415 - SQLAlchemy, see _HOMES
+    # They need SQLAlchemy, see _HOMES.
+    from spark_2pc_sink.cli.options import given_options  # noqa: PLC0415
+    from spark_2pc_sink.recovery.recover_command import NamedConnection, connection_named  # noqa: PLC0415
 
-    return connection_named(words)
+    return connection_named(NamedConnection(words, database="database" in given_options(given)))

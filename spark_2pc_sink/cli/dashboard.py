@@ -50,6 +50,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(given: argparse.Namespace) -> CommandResult:
     host, port = host_and_port(given.listen, option="--listen")
+    if ":" in host:
+        rule = "the check of the Host header knows names and IPv4 addresses"
+        raise ConfigurationError(option="--listen", value=given.listen, rule=rule, remedy="pass localhost:8939")
     with extra("dashboard"):
         from spark_2pc_sink.monitoring.dashboard.server import serve  # noqa: PLC0415 - optional
     serve(watched(given), _access(given, host), host, port)

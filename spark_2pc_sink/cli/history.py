@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import compress
 from typing import Any, Final
 
 from jdbc_state import ActionLine
@@ -51,9 +53,18 @@ def _history(given: argparse.Namespace) -> CommandResult:
         batches=not given.actions_only,
         actions=not given.batches_only,
     )
-    text = as_table(_COLUMNS, [_line(entry) for entry in report.entries]) if report.entries else "no entries\n"
     code = EXIT_SETTLED if report.entries else EXIT_NOT_KNOWN
-    return CommandResult(exit_code=code, fields={"entries": report.as_json()}, text=text)
+    return CommandResult(exit_code=code, fields={"entries": report.as_json()}, text=_table(report.entries))
+
+
+def _table(entries: Sequence[Entry]) -> str:
+    """A line for each; without a column that says nothing in any of them, or the same sink in all."""
+    if not entries:
+        return "no entries\n"
+    lines = [_line(entry) for entry in entries]
+    told = [any(cells) for cells in zip(*lines, strict=True)]
+    told[_COLUMNS.index("TransactionalId")] = len({entry.transactional_id for entry in entries}) > 1
+    return as_table(list(compress(_COLUMNS, told)), [list(compress(line, told)) for line in lines])
 
 
 def _moment(text: str) -> datetime:
@@ -69,13 +80,13 @@ def _moment(text: str) -> datetime:
 def _line(entry: Entry) -> tuple[str, ...]:
     what, who, reason, detail = _batch(entry) if isinstance(entry, BatchEntry) else _action(entry)
     batch = "" if entry.batch_id is None else str(entry.batch_id)
-    return utc(entry.at), entry.transactional_id, what, batch, who, reason, detail
+    return _shown(entry.at), entry.transactional_id, what, batch, who, reason, detail
 
 
 def _batch(entry: BatchEntry) -> tuple[str, ...]:
     partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
     more = [f"and {len(partitions) - _PARTITIONS_MAX} partitions more"] if len(partitions) > _PARTITIONS_MAX else []
-    settled = "" if entry.settled_at is None else f" at {utc(entry.settled_at)}"
+    settled = "" if entry.settled_at is None else f" at {_shown(entry.settled_at)}"
     counts = f"{entry.row_count} rows, {entry.record_count} records"
     detail = [f"{entry.event}, now {entry.status}{settled}", counts, *partitions[:_PARTITIONS_MAX], *more]
     return "batch", "", "", "; ".join(detail)
@@ -91,6 +102,10 @@ def _action(line: ActionLine) -> tuple[str, ...]:
     if "outcome" in line.detail:
         detail = f"{line.detail['outcome']}: {detail}" if detail else str(line.detail["outcome"])
     return line.action, who, _one_line(line.reason or ""), _one_line(detail)
+
+
+def _shown(moment: datetime) -> str:
+    return utc(moment, timespec="seconds")
 
 
 def _one_line(text: str) -> str:

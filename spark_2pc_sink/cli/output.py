@@ -27,6 +27,7 @@ class CommandResult:
         fields: for programs; plain values that JSON has, by the names in ``schema.json``.
         text: for people, on standard output; whole lines, or nothing.
         notes: for people, on standard error, whatever form the output has: one line each.
+        remedies: for people too, under a line of their own: what can be done, as the remedies of an error.
         error: why the command ended with this code, where an error ended it.
     """
 
@@ -34,6 +35,7 @@ class CommandResult:
     fields: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     notes: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
     error: BaseException | None = None
 
 
@@ -54,6 +56,8 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
         sys.stdout.write(result.text)
     for note in result.notes:
         sys.stderr.write(f"spark-2pc: {note}\n")
+    if result.remedies:
+        sys.stderr.write("".join(["What settles it:\n", *(f"  {remedy}\n" for remedy in result.remedies)]))
     if result.error is not None:
         sys.stderr.write(f"spark-2pc: {result.error}\n")
     return result.exit_code

@@ -16,6 +16,7 @@ from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.options import StatusOptions
 from spark_2pc_sink.runbook.conversation import Conversation, Ending
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.questions import NoAnswerError
@@ -60,6 +61,18 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ended, make a lost state row again from its history",
     )
     parser.add_argument(
+        "--timeout",
+        type=int,
+        default=StatusOptions.timeout_s,
+        metavar="SECONDS",
+        help=f"how long a look at both sides may take, whatever one side does (default: {StatusOptions.timeout_s})",
+    )
+    parser.add_argument(
+        "--record-columns",
+        metavar="TEXT",
+        help="how a record becomes a row, where its value is not the row's JSON; as for spark-2pc verify",
+    )
+    parser.add_argument(
         "--protocol",
         type=Path,
         metavar="FILE",
@@ -71,7 +84,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(given: argparse.Namespace) -> CommandResult:
     connection = given_options(given)
     transactional_id = connection.pop("transactional_id", None)
-    sides = BothSides(kafka=read_connection(given), **connection)
+    if given.cause is not None and transactional_id is None:
+        raise ConfigurationError(
+            option="--cause",
+            value=given.cause.value,
+            rule="it is what the job of one sink says",
+            remedy="pass --transactional-id too",
+        )
+    sides = BothSides(
+        kafka=read_connection(given), timeout_s=given.timeout, record_columns=given.record_columns, **connection
+    )
     protocol = Protocol(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
     protocol.save(protocol)
     conversation = Conversation(sides, Terminal(), protocol, told=given.cause, automatic=given.yes)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
@@ -13,9 +12,20 @@ from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_options, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
 from spark_2pc_sink.cli.reason import reason_for
-from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
+from spark_2pc_sink.cli.sink_lookup import look_up_sinks
+from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.transactions import ListFilter, TransactionTool
+from spark_2pc_sink.transactions.remedies import (
+    KnownSinks,
+    after_termination,
+    end_hanging,
+    end_known,
+    end_of_sink,
+    with_cluster,
+)
 
 _MINUTE_MS: Final = 60_000
 #: Columns of Kafka's tool: the header, and the field of the value or a function of it.
@@ -38,12 +48,12 @@ _NOT_NOTED: Final = (
 _RUNBOOK: Final = """\
 when readers of committed data stand still:
   1. find-hanging says which open transactions no coordinator will end, and why; exit code 3 if there is one.
-     A transaction that its coordinator will still end is not shown, however old it is.
+     A transaction that a coordinator knows is not shown, however old it is.
   2. abort ends one of those, in one partition. It looks at the partition and at every coordinator, twice, and
      refuses where a coordinator knows the transaction: its producer could still commit what readers skipped.
   3. list --state Ongoing --running-longer-than-ms 600000 names the ids of those that a coordinator knows, and describe
      their partitions and age. One with two-phase commit never times out: only its owner ends it. If that is a sink,
-     `spark-2pc recover` does, as its database has decided.
+     `spark-2pc recover` does, as its database has decided. With --database the ids of sinks are told, with the command.
   4. force-terminate is for those whose owner is gone: the coordinator itself aborts, in every partition, and fences
      the producer. If the id is one of a sink after all, and its database has decided the batch, the row becomes
      `owed`, and `spark-2pc recover` or the next start of the job settles it. Two-phase commit is off for the id
@@ -140,13 +150,14 @@ def _add_ending(within: Any) -> None:
     )
     # The second spelling is that of Kafka's own command.
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
-    add_database(terminating, required=False)
     add_options(terminating, "reason")
 
 
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
     add_connection(parser)
+    # By its state table an id is known as that of a sink, whose transactions `recover` ends.
+    add_database(parser, required=False)
     parser.set_defaults(run=run)
     return parser
 
@@ -159,10 +170,6 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 # --- commands ----------------------------------------------------------------------------------------------------
 
 
-def _tool(given: argparse.Namespace) -> TransactionTool:
-    return TransactionTool(kafka=read_connection(given, _OUTER))
-
-
 def _list(given: argparse.Namespace) -> CommandResult:
     wanted = ListFilter(
         states=tuple(given.state),
@@ -170,16 +177,26 @@ def _list(given: argparse.Namespace) -> CommandResult:
         running_longer_than_ms=given.running_longer_than_ms,
         transactional_id_pattern=given.transactional_id_pattern,
     )
-    with _tool(given) as tool:
+    kafka = read_connection(given, _OUTER)
+    with TransactionTool(kafka=kafka) as tool:
         rows = tool.list_transactions(wanted)
+    sinks = look_up_sinks(given, kafka)
     columns = {"TransactionalId": "transactional_id", "Coordinator": "coordinator", "ProducerId": "producer_id"}
-    text = _table(rows, {**columns, "TransactionState": "state"})
-    return CommandResult(exit_code=EXIT_SETTLED, fields={"transactions": _objects(rows)}, text=text)
+    of_sinks = [row.transactional_id for row in rows if sinks is not None and row.transactional_id in sinks.ids]
+    ongoing = {row.transactional_id for row in rows if row.state == TransactionState.ONGOING}
+    return CommandResult(
+        exit_code=EXIT_SETTLED,
+        fields={"transactions": [{**asdict(row), "sink": _is_sink(sinks, row.transactional_id)} for row in rows]},
+        text=_table(rows, {**columns, "TransactionState": "state"}),
+        remedies=_complete(kafka, [end_of_sink(name) for name in of_sinks if name in ongoing]),
+    )
 
 
 def _describe(given: argparse.Namespace) -> CommandResult:
-    with _tool(given) as tool:
+    kafka = read_connection(given, _OUTER)
+    with TransactionTool(kafka=kafka) as tool:
         found = tool.describe(given.transactional_id)
+    is_sink = _is_sink(look_up_sinks(given, kafka), found.transactional_id)
     columns: Columns = {
         "CoordinatorId": "coordinator",
         "TransactionalId": "transactional_id",
@@ -190,12 +207,17 @@ def _describe(given: argparse.Namespace) -> CommandResult:
         "TransactionDurationMs": "duration_ms",
         "TopicPartitions": lambda row: ",".join(map(str, row.partitions)),
     }
-    fields = {"transaction": asdict(found)}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table([found], columns))
+    ends = end_known(found, is_sink=is_sink) if found.state == TransactionState.ONGOING else ()
+    return CommandResult(
+        exit_code=EXIT_SETTLED,
+        fields={"transaction": {**asdict(found), "sink": is_sink}},
+        text=_table([found], columns),
+        remedies=_complete(kafka, ends),
+    )
 
 
 def _describe_producers(given: argparse.Namespace) -> CommandResult:
-    with _tool(given) as tool:
+    with TransactionTool(kafka=read_connection(given, _OUTER)) as tool:
         rows = tool.describe_producers(given.topic, given.partition, broker_id=given.broker_id)
     columns: Columns = {
         **_PAIR,
@@ -204,7 +226,7 @@ def _describe_producers(given: argparse.Namespace) -> CommandResult:
         "LastTimestamp": "last_timestamp_ms",
         "CurrentTransactionStartOffset": "start_offset",
     }
-    fields = {"producers": _objects(rows)}
+    fields = {"producers": [asdict(row) for row in rows]}
     return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=_table(rows, columns))
 
 
@@ -216,45 +238,65 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
             rule="it is a number of minutes, 0 or more",
             remedy="pass transaction.max.timeout.ms of the brokers in minutes",
         )
-    with _tool(given) as tool:
+    kafka = read_connection(given, _OUTER)
+    with TransactionTool(kafka=kafka) as tool:
         rows = tool.find_hanging(
             topic=given.topic,
             partition=given.partition,
             broker_id=given.broker_id,
             max_timeout_ms=given.max_transaction_timeout * _MINUTE_MS,
         )
+    sinks = look_up_sinks(given, kafka) if rows else None
     columns: Columns = {
         **_OPEN,
         "LastTimestamp": "last_timestamp_ms",
         "Duration(min)": lambda row: row.duration_ms // _MINUTE_MS,
         "Reason": "reason",
     }
+    owners = [None if sinks is None else sinks.producers.get(row.producer_id) for row in rows]
+    ends = [_complete(kafka, end_hanging(row, sink=sink)) for row, sink in zip(rows, owners, strict=True)]
     return CommandResult(
         exit_code=EXIT_IN_DOUBT if rows else EXIT_SETTLED,
-        fields={"hanging": [{**asdict(row), "remedy": _remedy(row)} for row in rows]},
+        fields={
+            "hanging": [
+                {**asdict(row), "sink": sink, "remedies": list(remedies)}
+                for row, sink, remedies in zip(rows, owners, ends, strict=True)
+            ]
+        },
         text=_table(rows, columns),
         # Not on stdout, where Kafka's tool has the table alone.
-        notes=tuple(f"to end it: {_remedy(row)}" for row in rows),
+        remedies=tuple(each for remedies in ends for each in remedies),
     )
-
-
-def _remedy(row: HangingTransaction) -> str:
-    where = f"--topic {shlex.quote(row.topic)} --partition {row.partition}"
-    return f"spark-2pc transactions abort {where} --start-offset {row.start_offset}"
 
 
 def _abort(given: argparse.Namespace) -> CommandResult:
     producer, coordinator_epoch = _producer(given)
-    with _tool(given) as tool:
-        done = tool.abort(
-            given.topic,
-            given.partition,
-            start_offset=given.start_offset,
-            producer=producer,
-            coordinator_epoch=coordinator_epoch,
-        )
+    kafka = read_connection(given, _OUTER)
+    with TransactionTool(kafka=kafka) as tool:
+        try:
+            done = tool.abort(
+                given.topic,
+                given.partition,
+                start_offset=given.start_offset,
+                producer=producer,
+                coordinator_epoch=coordinator_epoch,
+            )
+        except AbortRefusedError as error:
+            sinks = None if error.owner is None else look_up_sinks(given, kafka)
+            if sinks is None:
+                raise
+            ends = end_known(error.owner, is_sink=_is_sink(sinks, error.owner.transactional_id))
+            raise replace(error, remedies=_complete(kafka, ends)) from error
     text = _table([done], {**_OPEN, "Reason": "reason"})
     return CommandResult(exit_code=EXIT_SETTLED, fields={"aborted": asdict(done)}, text=text)
+
+
+def _is_sink(sinks: KnownSinks | None, transactional_id: str) -> bool | None:
+    return None if sinks is None else transactional_id in sinks.ids
+
+
+def _complete(kafka: Mapping[str, str], remedies: Sequence[str]) -> tuple[str, ...]:
+    return with_cluster(remedies, kafka_connection(KafkaOptions.parse(kafka))) if remedies else ()
 
 
 def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
@@ -285,20 +327,20 @@ def _force_terminate(given: argparse.Namespace) -> CommandResult:
     note: dict[str, Any] = {name: said[name] for name in ("database", "state_schema", "state_table") if name in said}
     if "database" in note or "reason" in said:
         note["reason"] = reason_for(given, "force-terminate")
-    with _tool(given) as tool:
+    kafka = read_connection(given, _OUTER)
+    with TransactionTool(kafka=kafka) as tool:
         done = tool.force_terminate(given.transactional_id, **note)
     notes = done.warnings if "database" in note else (*done.warnings, _NOT_NOTED)
+    aborted = done.state_before == TransactionState.ONGOING
+    may_be_sink = aborted and _is_sink(look_up_sinks(given, kafka), done.transactional_id) is not False
+    remedies = _complete(kafka, [after_termination(done.transactional_id)] if may_be_sink else [])
     columns = {"TransactionalId": "transactional_id", "StateBefore": "state_before"}
     text = _table([done], {**columns, **_PAIR, "TransactionTimeoutMs": "timeout_ms"})
     fields = {"terminated": asdict(done)}
-    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes)
+    return CommandResult(exit_code=EXIT_SETTLED, fields=fields, text=text, notes=notes, remedies=remedies)
 
 
 # --- printing ----------------------------------------------------------------------------------------------------
-
-
-def _objects(values: Sequence[Any]) -> list[dict[str, Any]]:
-    return [asdict(value) for value in values]
 
 
 def _table(values: Sequence[Any], columns: Columns) -> str:

@@ -57,9 +57,9 @@ class SinkCollector(Collector):
         found = self._watched.look()
         if not found.database_problem:
             self._count(found)
-        for side, problem in (("database", found.database_problem), ("Kafka", found.kafka_problem)):
+        for side, problem in (("the database", found.database_problem), ("Kafka", found.kafka_problem)):
             if problem:
-                _log.warning("the %s cannot be read: %s", side, problem)
+                _log.warning("%s cannot be read: %s", side, problem)
         return list(families(found, self._counters.by_sink, took_s=time.monotonic() - begun_s))
 
     def _count(self, found: StatusReport) -> None:

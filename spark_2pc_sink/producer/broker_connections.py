@@ -6,7 +6,6 @@ calls below: nothing happens between two calls, and no thread is left behind.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
@@ -18,6 +17,7 @@ from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
@@ -32,7 +32,7 @@ from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import ApiVersionsReply
 from spark_2pc_sink.wire.responses import KafkaResponse
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 _Answer = TypeVar("_Answer")
 

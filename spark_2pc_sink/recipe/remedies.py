@@ -11,6 +11,7 @@ from typing import Final
 
 RECOVER: Final = "spark-2pc recover"
 VERIFY: Final = "spark-2pc verify"
+STATUS: Final = "spark-2pc status"
 #: For those who start the job in place of the command.
 ONE_START: Final = "on the sink, for one start"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
@@ -84,7 +85,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
             see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
-    with _connected(options) as (cluster, store):
+    with at_work_for(transactional_id), _connected(options) as (cluster, store):
         recovery = Recovery(
             options,
             kafka=TransactionClient(cluster, transactional_id, options.kafka),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import InDoubtError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
@@ -12,7 +12,6 @@ from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
-_log = logging.getLogger(__name__)
 
 #: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal.
 _KEEP_PREPARED_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -46,7 +45,9 @@ def commit_prepared(kafka: KafkaSide, transactional_id: str, prepared: PreparedT
     except KafkaTimeoutError as error:
         raise InDoubtError(transactional_id=transactional_id, prepared=str(prepared), detail=str(error)) from error
     if answer.code != Code.NONE:
-        _log.info("EndTxn(commit, %s) answered %s; looking again", producer, answer.name)
+        sink_log(__name__, transactional_id).info(
+            "EndTxn(commit, %s) answered %s; looking again", producer, answer.name
+        )
         return None
     return PreparedTxnState.of(answer.producer or producer)
 

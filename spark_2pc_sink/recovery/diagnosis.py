@@ -50,11 +50,6 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 }
 
 
-#: What can be done about an owed batch.
-OWED_REMEDIES: Final = (
-    "start the job: it sends the Kafka half of the batch again",
-    drop(None),
-)
 #: What can be done where a recovery would settle it by itself.
 _SETTLING: Final = (
     "start the job: it does this before its first batch",
@@ -194,7 +189,7 @@ class Diagnosis:
         if planned is not None:
             return replace(report, actions=(*lost, Action(planned, f"would {resolution.verdict.value}")))
         if row is not None and row.status == RowStatus.OWED:
-            return replace(report, reason=owed_reason(row), remedies=with_command(OWED_REMEDIES, self.options))
+            return replace(report, reason=owed_reason(row), remedies=with_command(owed_remedies(row), self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
@@ -206,6 +201,11 @@ def _unnamed(kafka: KafkaView, halt: Halt) -> str:
     since = open_s(kafka)
     opened = "" if since is None else f", open for {duration(since)}"
     return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
+
+
+def owed_remedies(row: StateRow) -> tuple[str, ...]:
+    """What can be done about the batch that Kafka is owed."""
+    return "start the job: it sends the Kafka half of the batch again", drop(row.batch_id)
 
 
 def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:

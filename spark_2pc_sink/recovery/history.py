@@ -177,9 +177,9 @@ def read_report(
     return HistoryReport(tuple(found[-last:]))
 
 
-def utc(moment: datetime) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc(moment: datetime, *, timespec: str = "milliseconds") -> str:
+    """ISO 8601 in UTC."""
+    return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:

@@ -6,11 +6,11 @@ follow the row's. Both end in a halt that says which batches are missing, or in 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import DONE, NONE, OWED, AcceptedLoss
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.commit_scan import CommitQuery
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
-_log = logging.getLogger(__name__)
 
 #: For how long, and how much, logs are read for a message that a person waits for: more than most sinks write in the
 #: minutes after a backup.
@@ -74,7 +73,7 @@ class LostCommits:
             row = self._store.read(error.transactional_id)
             return error if row is None else _named(error, self._look(row))
         except (KafkaError, KafkaTimeoutError, StateStoreError) as second:
-            _log.warning("%s: what is lost cannot be looked up: %s", error.transactional_id, second)
+            sink_log(__name__, error.transactional_id).warning("what is lost cannot be looked up: %s", second)
             return error
 
     def shows(self, row: StateRow) -> bool:
@@ -82,7 +81,9 @@ class LostCommits:
         found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
         if found.unread:
             unread = "; ".join(found.unread)
-            _log.info("%s: whether the database lacks batches was not looked up in %s", row.transactional_id, unread)
+            sink_log(__name__, row.transactional_id).info(
+                "whether the database lacks batches was not looked up in %s", unread
+            )
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
@@ -154,7 +155,7 @@ class LostCommits:
             raise _named(error, lost)
         actions: list[Action] = []
         row = self._pass_over(row, lost, self.accepted, actions)
-        _log.warning("%s %s", row.transactional_id, "; ".join(map(str, actions)))
+        sink_log(__name__, row.transactional_id).warning("%s", "; ".join(map(str, actions)))
         return row
 
     def _pass_over(self, row: StateRow, lost: LostBatches, named: BatchRange, actions: list[Action]) -> StateRow:

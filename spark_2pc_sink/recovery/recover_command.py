@@ -6,10 +6,11 @@ import re
 import shlex
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.versions import as_identifier
-from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.options.database import without_secrets
 from spark_2pc_sink.recipe.remedies import RECOVER
 
@@ -20,15 +21,30 @@ if TYPE_CHECKING:
 _BARE: Final = re.compile(r"(spark-2pc (?:recover|status|verify))(?! --transactional-id)\b")
 #: Flags that the command needs where the sink's option is not the default.
 _NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
+
+
+@dataclass(frozen=True)
+class NamedConnection:
+    """Both sides as words of a command.
+
+    Args:
+        words: the flags, for a shell; '' where the environment says all.
+        database: whether they, or the environment, name a database.
+    """
+
+    words: str
+    database: bool
+
+
 #: How the command line has named both sides, where it is the command line that prints. A person then gets the same
 #: words back, with the same file or variable for what is secret.
-_AS_GIVEN: ContextVar[str | None] = ContextVar("connection as given", default=None)
+_AS_GIVEN: ContextVar[NamedConnection | None] = ContextVar("connection as given", default=None)
 
 
 @contextmanager
-def connection_named(words: str | None) -> Iterator[None]:
-    """In the block, commands name both sides in these words; None: by what the options say, without secrets."""
-    before = _AS_GIVEN.set(words)
+def connection_named(connection: NamedConnection) -> Iterator[None]:
+    """In the block, commands name both sides in these words, and not by what the options say."""
+    before = _AS_GIVEN.set(connection)
     try:
         yield
     finally:
@@ -58,12 +74,21 @@ def sink_words(options: CommonOptions) -> str:
 def _connection(options: CommonOptions) -> list[str]:
     given = _AS_GIVEN.get()
     if given is not None:
-        return [given] if given else []
-    words = ["--bootstrap-server", ",".join(options.kafka.bootstrap_servers)]
-    words += ["--database", without_secrets(options.database)]
+        return [given.words] if given.words else []
+    words = ["--database", without_secrets(options.database)]
     for name in _NAMES:
         value = getattr(options, name)
         if value != getattr(CommonOptions, name):
             words += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else as_identifier(value)]
-    secured = [] if options.kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
-    return [shlex.join(words), *secured]
+    servers, *secured = _kafka(options.kafka)
+    return [servers, shlex.join(words), *secured]
+
+
+def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
+    """Where a cluster is, for commands that need no database."""
+    return _AS_GIVEN.get() or NamedConnection(" ".join(_kafka(kafka)), database=False)
+
+
+def _kafka(kafka: KafkaOptions) -> list[str]:
+    secured = [] if kafka.security_protocol == "PLAINTEXT" else ["--command-config FILE"]
+    return [shlex.join(["--bootstrap-server", ",".join(kafka.bootstrap_servers)]), *secured]

@@ -23,13 +23,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
+from jdbc_state.sink_log import at_work_for, sink_log
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause, HaltError, InDoubtError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
 from spark_2pc_sink.recovery.commit import commit_prepared
-from spark_2pc_sink.recovery.diagnosis import OWED_REMEDIES, Diagnosis, history_line
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, history_line, owed_remedies
 from spark_2pc_sink.recovery.kept_batches import check_kept
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
-_log = logging.getLogger(__name__)
 
 #: Actions of every restart after a crash; a person should look at any other.
 _ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_done"})
@@ -111,6 +111,7 @@ class Recovery:
     ) -> None:
         self._options = options
         self._transactional_id = options.transactional_id
+        self._log = sink_log(__name__, options.transactional_id)
         self._kafka = kafka
         self._store = store
         self._clock = clock
@@ -145,7 +146,7 @@ class Recovery:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
-        with self.explaining():
+        with self.explaining(), at_work_for(self._transactional_id):
             return self._run(query_id, run_id, expected_generation)
 
     def _run(self, query_id: str | None, run_id: str | None, expected_generation: int | None) -> Recovered:
@@ -166,7 +167,7 @@ class Recovery:
         if row.rebuilt_from is not None:
             findings.did("rebuild_row", f"made the lost state row again from {history_line(row, row.rebuilt_from)}")
             # Logged now too: what follows may be refused.
-            _log.warning("%s: %s", self._transactional_id, findings.actions[-1])
+            self._log.warning("%s", findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         if query_id is None:
             row = self.losses.pass_over_unread(row, findings.actions)
@@ -181,7 +182,7 @@ class Recovery:
         report = self._report(findings, row)
         if report.actions:
             level = logging.INFO if all(action.kind in _ROUTINE for action in report.actions) else logging.WARNING
-            _log.log(level, "recovered %s: %s", self._transactional_id, "; ".join(map(str, report.actions)))
+            self._log.log(level, "recovered: %s", "; ".join(map(str, report.actions)))
         return Recovered(row=row, initialized=initialized, report=report)
 
     @contextmanager
@@ -240,7 +241,7 @@ class Recovery:
                 )
             if deadline.got_long():
                 waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
-                _log.warning("%s: %s: Kafka shows %s, %s", self._transactional_id, waiting, kafka, resolution.reason)
+                self._log.warning("%s: Kafka shows %s, %s", waiting, kafka, resolution.reason)
             deadline.pause()
 
     def _act(
@@ -366,7 +367,7 @@ class Recovery:
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
-            remedies=with_command(OWED_REMEDIES, self._options) if owed else (),
+            remedies=with_command(owed_remedies(row), self._options) if owed else (),
         )
 
 

@@ -133,9 +133,9 @@ class SinkSurvey:
         if not database_problem:
             found = survey.result()
             sinks = self._sorted(found)
-            for row, lost in sinks.rows.values():
-                driver = found.drivers.get(row.transactional_id)
-                reports.setdefault(row.transactional_id, by_the_database(row, lost=lost, driver=driver))
+            for name in sinks.rows.keys() - reports.keys():
+                row, lost = sinks.rows[name]
+                reports[name] = by_the_database(row, lost=lost, driver=found.drivers.get(name))
             unreadable |= {each.transactional_id: each for each in sinks.unreadable}
             if not (reports or unreadable):
                 note = self._nothing_there(found) + note

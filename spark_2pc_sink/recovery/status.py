@@ -49,7 +49,8 @@ class StatusReport:
 
     Attributes:
         sinks: one report for each sink, by transactional id.
-        unreadable: sinks that cannot be understood. They are not among ``sinks``.
+        unreadable: sinks that cannot be understood. Where that is so in Kafka alone, they are among ``sinks`` too, as
+            the database shows them.
         kafka_problem: why Kafka could not be read; then the reports say what the database alone knows. '' if it could.
         database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
             if it could.
@@ -78,7 +79,8 @@ class StatusReport:
     @property
     def summary(self) -> str:
         """One line: how many sinks there are, how many of them are how, and for how long the oldest is."""
-        number = len(self.sinks) + len(self.unreadable)
+        ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
+        number = len(ids)
         counted = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
         counted += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
         return f"{number} sink{'' if number == 1 else 's'}{': ' if counted else ''}{', '.join(counted)}"

@@ -12,6 +12,8 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options import OperatorDecision
 
+#: Stands for a reason in a command that is shown before one was given.
+REASON: Final = "TEXT"
 #: What a choice says of a side that it leaves alone.
 UNCHANGED: Final = "nothing changes"
 
@@ -23,7 +25,7 @@ class Act(Enum):
     COMPARE = "the runbook calls verify"
     ABORT_HANGING = "the runbook aborts the transactions that hang"
     LOOK_AGAIN = "the runbook waits a moment and looks again"
-    BY_HAND = "a person does it elsewhere"
+    BY_HAND = "you, outside of this command"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Input:
     Attributes:
         option: of `recover` or of the sink, that it becomes.
         question: for it.
+        placeholder: stands for the answer in a command that is shown before.
         parse: checks the answer, and makes of it what the option takes.
 
     Raises:
@@ -41,6 +44,7 @@ class Input:
 
     option: str
     question: str
+    placeholder: str
     parse: Callable[[str], object]
 
 

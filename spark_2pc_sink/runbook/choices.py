@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.runbook.choice import UNCHANGED, Act, Choice
 from spark_2pc_sink.runbook.halt_choices import ADOPT, HALT_CHOICES, OWN_CLUSTER, drop
+from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
 from spark_2pc_sink.runbook.symptoms import Symptom
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import ActionKind
-    from spark_2pc_sink.runbook.picture import Picture
 
 #: What each act of a recovery that needs no decision changes in Kafka and in the database.
 EFFECTS: Final[dict[ActionKind, tuple[str, str]]] = {
@@ -108,7 +108,8 @@ def _out_of_reach(what: str, check: str) -> Callable[[Picture], tuple[Choice, ..
         steps=(check, "call the runbook again"),
     )
     again = Choice(name="again", title="look again in a moment", act=Act.LOOK_AGAIN)
-    return lambda _: (repair, again)
+    # Sinks that are seen then are no longer this picture.
+    return lambda picture: (repair,) if picture.transactional_id == EVERY_SINK else (repair, again)
 
 
 def _unreadable(picture: Picture) -> tuple[Choice, ...]:

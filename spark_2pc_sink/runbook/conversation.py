@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
-from spark_2pc_sink.runbook.choice import Act, Choice
+from spark_2pc_sink.runbook.choice import REASON, Act, Choice
 from spark_2pc_sink.runbook.choices import choices_of
 from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
 from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom, symptom_of
@@ -40,6 +40,9 @@ class Sides(Protocol):
 
     def abort_hanging(self, picture: Picture) -> list[str]:
         """End the transactions that hang in the topics of a sink; a line for each."""
+
+    def written_down(self, transactional_id: str) -> list[str]:
+        """What was done last to a sink, as the table of actions has it."""
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table."""
@@ -110,7 +113,7 @@ class Conversation:
         pictures = self._sides.look(transactional_id)
         if transactional_id is None:
             every, pictures = len(pictures), tuple(picture for picture in pictures if needs_care(picture))
-            self._say(f"{every} sinks, {len(pictures)} of them with something to look after")
+            self._say(f"{every} sink{'' if every == 1 else 's'}, {len(pictures)} with something to look after")
         if not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
         ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=Ending.SETTLED)
@@ -182,7 +185,8 @@ class Conversation:
         self._say("What can be done, the safest first:")
         command = self._sides.recover_command(picture.transactional_id)
         for choice in offered:
-            named = {each.option: "…" for each in choice.inputs} | ({"reason": "…"} if choice.accepts else {})
+            named = {each.option: each.placeholder for each in choice.inputs}
+            named |= {"reason": REASON} if choice.accepts else {}
             pasted = choice.command(command, named)
             lines = [
                 *choice.effects,
@@ -264,12 +268,14 @@ class Conversation:
             self._say(str(error))
             if not self._questions.take_over():
                 return
-            report = self._sides.recover(transactional_id, **keywords, take_over=True)
+            keywords["take_over"] = True
+            report = self._sides.recover(transactional_id, **keywords)
         self._told = None
         if choice.accepts:
             self._accepted.append(choice.accepts)
         command = choice.command(self._sides.recover_command(transactional_id), keywords)
-        self._did(str(report), choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
+        done = "\n".join([str(report), "In the history:", *self._sides.written_down(transactional_id)])
+        self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
 
     def _did(self, text: str, **fields: Any) -> None:
         self._acted = True

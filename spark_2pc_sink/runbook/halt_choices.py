@@ -30,11 +30,15 @@ ADOPT: Final = Choice(
     accepts="batches of the old cluster are in this one only as far as somebody has copied them",
 )
 _LOST_RANGE: Final = Input(
-    "accept_loss", "Which batches does the database lack? As FIRST..LAST, N, or none", parse=a_range
+    "accept_loss",
+    "Which batches does the database lack? As FIRST..LAST, N, or none",
+    placeholder="FIRST..LAST",
+    parse=a_range,
 )
 _SKIPPED_RANGE: Final = Input(
     "accept_loss",
     "Which batches are left out? As FIRST..LAST or N; the error of the job names them",
+    placeholder="FIRST..LAST",
     parse=a_range,
 )
 _ON_CHECKPOINT: Final = "the newest batch in the checkpoint's offsets/ that is not in its commits/"
@@ -123,7 +127,7 @@ def _id_in_use(picture: Picture) -> tuple[Choice, ...]:
 
 def _open_transaction(picture: Picture) -> tuple[Choice, ...]:
     del picture
-    batch = Input("batch", f"Which batch is it? A number: {_ON_CHECKPOINT}", parse=a_batch)
+    batch = Input("batch", f"Which batch is it? A number: {_ON_CHECKPOINT}", placeholder="N", parse=a_batch)
     commit = Choice(
         name="commit",
         title="the table HAS the rows of its records: commit it",

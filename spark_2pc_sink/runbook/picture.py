@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.options import RecoveryOptions
+
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import HaltCause
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.transactions import HangingTransaction
 
-#: A driver that no database session tells of may live when its row was touched later than this ago: the default of
-#: ``takeover_grace_s``, by which `recover` decides.
-MAY_LIVE_S: Final = 300
+#: Stands for a transactional id where all sinks were asked for and none could be read.
+EVERY_SINK: Final = "every sink"
+#: A driver that no database session tells of may live when its row was touched later than this ago: so `recover`
+#: decides.
+MAY_LIVE_S: Final = RecoveryOptions.takeover_grace_s
 
 
 @dataclass(frozen=True, kw_only=True)

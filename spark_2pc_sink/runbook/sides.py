@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options import RecoveryOptions
+from spark_2pc_sink.options import RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
+from spark_2pc_sink.recovery.history import history
 from spark_2pc_sink.recovery.recover_command import recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.runbook.picture import Picture
+from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
 from spark_2pc_sink.runbook.readers import look_at_readers
 from spark_2pc_sink.transactions import TransactionTool
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
+
+#: So many lines of the table of actions are shown after an act: a claim, what it led to, and what was decided.
+WRITTEN_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,26 @@ class BothSides:
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
+        timeout_s: each look takes no longer, whatever one side does.
+        record_columns: how a record becomes a row, for `verify`; None where the value is the row's JSON.
         clock: waits.
         tables: the names of the state tables, as `recover` takes them.
     """
 
     def __init__(
-        self, *, kafka: Mapping[str, str | int], database: str, clock: Clock | None = None, **tables: str | int
+        self,
+        *,
+        kafka: Mapping[str, str | int],
+        database: str,
+        timeout_s: int = StatusOptions.timeout_s,
+        record_columns: str | None = None,
+        clock: Clock | None = None,
+        **tables: str | int,
     ) -> None:
         self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
         self._kafka = kafka
+        self._timeout_s = timeout_s
+        self._record_columns = record_columns
         self._clock = clock or SystemClock()
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
@@ -58,7 +73,7 @@ class BothSides:
         Args:
             transactional_id: the sink; what holds up the readers of its topics is looked up too. None for all.
         """
-        found = status(transactional_id=transactional_id, **self._connections)
+        found = status(transactional_id=transactional_id, timeout_s=self._timeout_s, **self._connections)
         pictures = pictures_of(found, transactional_id)
         return tuple(map(self._with_readers, pictures)) if transactional_id is not None else pictures
 
@@ -85,6 +100,16 @@ class BothSides:
                 lines.append(f"aborted the transaction at offset {done.start_offset} of {done.where}: {done.reason}")
         return lines
 
+    def written_down(self, transactional_id: str) -> list[str]:
+        """What was done last to a sink, as the table of actions has it; a line for each, the newest last."""
+        database = {name: given for name, given in self._connections.items() if name != "kafka"}
+        lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
+        return [
+            f"{line['at']} {line['action']} by {line['os_user']} on {line['host']}"
+            + (f": {line['reason']}" if line["reason"] else "")
+            for line in lines
+        ]
+
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table, as the newest claim of the job has noted them.
 
@@ -93,7 +118,12 @@ class BothSides:
             open_transaction: also the records of the open transaction.
         """
         try:
-            found = verify(transactional_id=transactional_id, open_transaction=open_transaction, **self._connections)
+            found = verify(
+                transactional_id=transactional_id,
+                open_transaction=open_transaction,
+                record_columns=self._record_columns,
+                **self._connections,
+            )
         except (DualWriteError, MissingExtraError) as error:
             # What was done before stands, whether or not it can be compared.
             return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")
@@ -123,7 +153,7 @@ def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Pict
         ),
     ]
     if not every and (transactional_id is not None or found.kafka_problem or found.database_problem):
-        every.append(Picture(transactional_id=transactional_id or "every sink"))
+        every.append(Picture(transactional_id=transactional_id or EVERY_SINK))
     return tuple(
         replace(picture, kafka_problem=found.kafka_problem, database_problem=found.database_problem)
         for picture in every

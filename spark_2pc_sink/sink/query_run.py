@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.report import BatchReport
 
-_log = logging.getLogger(__name__)
 
 #: How what a job does is told from what a person does with a command.
 _PROGRAM: Final = "job"
@@ -75,6 +74,7 @@ class QueryRun:
         self._clock = SystemClock()
         self._execution = execution
         self._options = options
+        self._log = sink_log(__name__, options.transactional_id)
         here = options.local_files and runs_here(spark)
         self._local = LocalFolder(local_directory(spark)) if here else None
         self._cluster = Cluster(options.kafka)
@@ -144,13 +144,12 @@ class QueryRun:
             given = getattr(self._options, name)
             if given is not None and given is not False:
                 once = "is meant for one start only: it disables a safety check for as long as it is set. Remove it"
-                _log.warning("%s: %s=%s %s", self._options.transactional_id, name, given, once)
+                self._log.warning("%s=%s %s", name, given, once)
         recovered = self._driver.recover()
         self._loader.drop_leftover_staging(recovered.row.generation)
         initialized = recovered.initialized
-        _log.info(
-            "%s: claim %d, next pair %s; %s",
-            self._options.transactional_id,
+        self._log.info(
+            "claim %d, next pair %s; %s",
             recovered.row.generation,
             initialized.producer,
             "transactions never time out (two-phase commit is granted)"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import SinkOptions, checks_keywords
 from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
@@ -18,7 +18,7 @@ from spark_2pc_sink.sink.report import BatchReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 
 class DualWriteSink:
@@ -137,7 +137,8 @@ class DualWriteSink:
                 rule="calls must not overlap; give each parallel writer its own sink and transactional_id",
             )
         try:
-            yield
+            with at_work_for(self._options.transactional_id):
+                yield
         finally:
             self._calls.release()
 
@@ -147,8 +148,8 @@ class DualWriteSink:
         if run is None or not run.goes_on(batch.sparkSession, query_id):
             run = self._start(batch, query_id)
         report = run.write(batch, batch_id)
-        # Its line is put together only where it is logged.
-        _log.info("%s", report)
+        # Its line is put together only where it is logged, and begins with the id.
+        _log.logger.info("%s", report, extra={FIELD: report.transactional_id})
         if self._options.on_batch is not None:
             self._options.on_batch(report)
 

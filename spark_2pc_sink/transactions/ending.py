@@ -9,15 +9,16 @@ it looks twice, at the partition and at every coordinator, the second time right
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from shlex import quote
 from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
+from spark_2pc_sink.recipe.remedies import remedy
 from spark_2pc_sink.transactions.hanging import judge, open_transactions
 from spark_2pc_sink.transactions.queries import TransactionQueries
+from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
     ListFilter,
@@ -119,7 +120,7 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
             value=transactional_id,
             rule="a coordinator lists it, and lets us see it (DESCRIBE); for an unknown one InitProducerId would "
             "create it",
-            remedy="choose one that `spark-2pc transactions list` shows",
+            remedy="choose one that is listed: spark-2pc transactions list",
         )
     timeout_ms = DEFAULT_TIMEOUT_MS if before.two_phase_commit else before.timeout_ms
     try:
@@ -153,7 +154,7 @@ def _look_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenT
             partition=str(target.partition),
             start_offset=first[0].start_offset,
             reason="its producer has changed between two looks, so somebody is at work on it",
-            remedy="Run `spark-2pc transactions find-hanging` again",
+            remedies=(remedy("spark-2pc transactions find-hanging", "changes nothing: look again"),),
         )
     return second
 
@@ -170,21 +171,13 @@ def _look(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransac
 
 
 def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedError:
-    name = owner.transactional_id
-    remedy = (
-        f"Let its producer end it, or run `spark-2pc transactions force-terminate --transactional-id {quote(name)}`"
-    )
-    if owner.state != TransactionState.ONGOING:
-        remedy = (
-            f"Its markers are on their way ({owner.state}); if that state stays, a leader has refused one (see the log "
-            f"of broker {owner.coordinator}), and a restart of that broker sends them again"
-        )
+    who = f"its coordinator knows it, as the current transaction of transactional id {owner.transactional_id!r}"
     return AbortRefusedError(
         partition=str(found.where),
         start_offset=found.start_offset,
-        reason=f"its coordinator knows it, as the current transaction of transactional id {name!r}, and will end it; "
-        "behind its back, readers would skip records that the producer can still commit",
-        remedy=remedy,
+        reason=f"{who}; behind its back, readers would skip records that the producer can still commit",
+        remedies=end_known(owner, is_sink=None),
+        owner=owner,
     )
 
 
@@ -210,8 +203,8 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
     if before.state == TransactionState.ONGOING:
         warnings.append(
             f"the open transaction of {before.transactional_id!r} was aborted in every partition; if it belongs to a "
-            "sink of spark-2pc whose database has decided it, Kafka lacks that batch: `spark-2pc recover` or the next "
-            "start of the job notes it as `owed`, and settles it"
+            "sink whose database has decided it, Kafka lacks that batch: recover, or the next start of the job, notes "
+            "it as `owed`, and the job sends it again"
         )
     if before.two_phase_commit:
         warnings.append(

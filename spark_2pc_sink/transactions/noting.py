@@ -8,18 +8,16 @@ stands.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
 from jdbc_state import StateStore
 from jdbc_state.actions import FORCE_TERMINATE
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import DualWriteError, OutcomeUnknownError, StateStoreError
 from spark_2pc_sink.transactions import ending
 from spark_2pc_sink.transactions.queries import TransactionQueries
 from spark_2pc_sink.transactions.values import TerminatedTransaction
-
-_log = logging.getLogger(__name__)
 
 
 def force_terminate(queries: TransactionQueries, transactional_id: str, store: StateStore) -> TerminatedTransaction:
@@ -41,7 +39,7 @@ def force_terminate(queries: TransactionQueries, transactional_id: str, store: S
         outcome = "unknown" if isinstance(error, OutcomeUnknownError) else "refused"
         problem = _note(store, transactional_id, {"outcome": outcome, "did": str(error)})
         if problem:
-            _log.warning("%s: %s", transactional_id, problem)
+            sink_log(__name__, transactional_id).warning("%s", problem)
         raise
     did = {
         "outcome": "done",

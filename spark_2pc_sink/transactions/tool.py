@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.recovery.api import open_store
+from spark_2pc_sink.recovery.recover_command import kafka_connection
 from spark_2pc_sink.transactions import ending, hanging, noting
 from spark_2pc_sink.transactions.queries import TransactionQueries
+from spark_2pc_sink.transactions.remedies import with_cluster
 from spark_2pc_sink.transactions.values import (
     AbortedOpenTransaction,
     HangingTransaction,
@@ -197,7 +200,11 @@ class TransactionTool:
             _check_range("start_offset", start_offset, _INT64_MAX)
         if coordinator_epoch is not None and coordinator_epoch > _INT32_MAX:
             _check_range("coordinator_epoch", coordinator_epoch, _INT32_MAX)
-        return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
+        try:
+            return ending.abort(self._queries, ending.AbortTarget(where, start_offset, producer, coordinator_epoch))
+        except AbortRefusedError as error:
+            remedies = with_cluster(error.remedies, kafka_connection(self._kafka))
+            raise replace(error, remedies=remedies) from error
 
     def force_terminate(
         self,

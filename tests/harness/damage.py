@@ -14,6 +14,7 @@ from tests.harness.driver_job import Job
 
 STATE: Final = "kafka_transaction_state"
 HISTORY: Final = f"{STATE}_history"
+ACTIONS: Final = f"{STATE}_actions"
 #: Keys of batch N begin at N times this (`driver_job.make_rows`).
 _KEYS_OF_A_BATCH: Final = 100_000
 _GONE_DEADLINE_S: Final = 60
@@ -65,20 +66,24 @@ class Backup:
     Args:
         job: whose state it is.
         batches: how many.
+        actions: the number of the newest action.
     """
 
     job: Job
     batches: int
+    actions: int
 
     @classmethod
     def make(cls, job: Job, *, batches: int) -> Backup:
         """Keep the state row as it is now."""
         job.sql(f"CREATE TABLE backup AS SELECT * FROM {STATE}")
-        return cls(job, batches)
+        ((actions,),) = job.sql(f"SELECT max(number) FROM {ACTIONS}")
+        return cls(job, batches, actions)
 
     def restore(self) -> None:
-        """Set table, state row and history back; the history of before it is lost as well."""
+        """Set table, state row, history and actions back; the history of before it is lost as well."""
         self.job.sql(f"DELETE FROM {STATE}")
         self.job.sql(f"INSERT INTO {STATE} SELECT * FROM backup")
         self.job.sql(f"DELETE FROM {HISTORY}")
+        self.job.sql(f"DELETE FROM {ACTIONS} WHERE number > {self.actions}")
         self.job.sql(f"DELETE FROM {self.job.table} WHERE id >= {self.batches * _KEYS_OF_A_BATCH}")

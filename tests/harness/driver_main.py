@@ -129,10 +129,15 @@ def _batches(config: DriverConfig, first: int) -> Iterator[int]:
 
 
 def batch_driver(
-    config: DriverConfig, options: SinkOptions, kafka: TransactionClient, store: SqlStateStore, times: StepTimes
+    config: DriverConfig,
+    options: SinkOptions,
+    kafka: TransactionClient,
+    store: SqlStateStore,
+    times: StepTimes | None = None,
 ) -> BatchDriver:
-    """The same parts that `DualWriteSink` puts together for a run."""
+    """The same parts that `DualWriteSink` puts together for a run; ``times`` is told when a batch begins."""
     clock = SystemClock()
+    times = times or StepTimes(clock)
     return BatchDriver(
         transactional_id=options.transactional_id,
         recovery=Recovery(

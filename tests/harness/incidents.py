@@ -32,33 +32,30 @@ class Incident:
     """A job that somebody has to look after.
 
     Attributes:
-        name: of the incident; a value of `HaltCause`, or the symptom.
-        section: of RUNBOOK.md.
         job: with what a command line needs: servers, transactional id, topic and table.
+        name: of the incident; a value of `HaltCause`, or the symptom.
+        section: of RUNBOOK.md; it has the name of the incident but for few.
         status_code: exit code of ``spark-2pc status``.
+        runbook_code: exit code of ``spark-2pc runbook``; 3 where the job has still to be started.
         cause: of the halt, None where none is met.
         halt: how the job's start failed; None where nobody has tried.
         driver: that lives and stands still; None where the driver is dead.
         words: what the placeholders of RUNBOOK.md stand for here: the batch N, the batches FIRST..LAST.
-        settle: options of ``spark-2pc recover`` that settle it as RUNBOOK.md tells first; empty for ``recover`` alone,
-            None where nothing is to be settled by it.
-        options: of the sink, for the one start after that.
         starts: the job that is started then, where it is not the one that has stopped.
         kafka: rows of batches that the topic has in the end in place of the input's.
         table: the same for the table.
         accepted: what a person has accepted and history names, where the sides differ from each other or the input.
     """
 
-    name: str
-    section: str
     job: Job
-    status_code: int
+    name: str = ""
+    section: str = ""
+    status_code: int = 3
+    runbook_code: int = 0
     cause: HaltCause | None = None
     halt: Outcome | None = None
     driver: DriverProcess | None = None
     words: Mapping[str, str] = field(default_factory=dict)
-    settle: tuple[str, ...] | None = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
     starts: Job | None = None
     kafka: Mapping[int, Sequence[Row]] = field(default_factory=dict)
     table: Mapping[int, Sequence[Row]] = field(default_factory=dict)
@@ -92,20 +89,20 @@ class Scene:
     second_cluster: Callable[[], Broker]
 
 
-Maker = Callable[[Scene], Incident]
-
-INCIDENTS: dict[str, Maker] = {}
+INCIDENTS: dict[str, Callable[[Scene], Incident]] = {}
 
 
-def _incident(maker: Maker) -> Maker:
+def _incident(maker: Callable[[Scene], Incident]) -> Callable[[Scene], Incident]:
     """Register an incident under the name of its function."""
-    INCIDENTS[maker.__name__] = maker
-    return maker
+    name = maker.__name__
+    cause = HaltCause(name) if name in {each.value for each in HaltCause} else None
 
+    def make(scene: Scene) -> Incident:
+        made = maker(scene)
+        return replace(made, name=name, section=made.section or name, cause=cause)
 
-def _halted(scene: Scene, cause: HaltCause, **known: Any) -> Incident:
-    """The incident of a job that has just stopped for ``cause``; for what else is known see `Incident`."""
-    return Incident(**{"name": cause.value, "section": cause.value, "job": scene.job, "cause": cause, **known})
+    INCIDENTS[name] = make
+    return make
 
 
 def _owe(job: Job) -> None:
@@ -121,14 +118,14 @@ def _owe(job: Job) -> None:
 def in_doubt(scene: Scene) -> Incident:
     """The driver died right after its decision: the database has a batch that Kafka holds open."""
     scene.job.kill_at("step:DECIDE", batch=BATCH)
-    return Incident(name="in_doubt", section="in_doubt", job=scene.job, status_code=3)
+    return Incident(job=scene.job)
 
 
 @_incident
 def prepared(scene: Scene) -> Incident:
     """The driver died right before its decision: Kafka holds a batch open that nobody has decided."""
     scene.job.kill_at("step:PREPARE", batch=BATCH)
-    return Incident(name="prepared", section="in_doubt", job=scene.job, status_code=3)
+    return Incident(job=scene.job, section="in_doubt")
 
 
 @_incident
@@ -136,23 +133,21 @@ def lost_row(scene: Scene) -> Incident:
     """The state row of a decided batch was deleted, and its history was not."""
     scene.job.kill_at("step:DECIDE", batch=BATCH)
     lose_row(scene.job, history=False)
-    return Incident(name="lost_row", section="lost_row", job=scene.job, status_code=3)
+    return Incident(job=scene.job)
 
 
 @_incident
 def owed(scene: Scene) -> Incident:
     """Kafka has aborted a decided batch: the next start sends it again."""
     _owe(scene.job)
-    return Incident(name="owed", section="owed", job=scene.job, status_code=3, words={"N": str(BATCH)}, settle=None)
+    return Incident(job=scene.job, runbook_code=3, words={"N": str(BATCH)})
 
 
 @_incident
 def driver_alive(scene: Scene) -> Incident:
     """A batch takes long: something is in doubt, and the driver lives."""
     driver = scene.job.stop_at("step:DECIDE", batch=BATCH)
-    return Incident(
-        name="driver_alive", section="driver_alive", job=scene.job, status_code=3, driver=driver, settle=None
-    )
+    return Incident(job=scene.job, runbook_code=3, driver=driver)
 
 
 # --- which cluster, which row -------------------------------------------------------------------------------------
@@ -166,7 +161,7 @@ def other_cluster(scene: Scene) -> Incident:
     there.create_topic(scene.job.topic, partitions=3)
     _mirror(scene.job, there)
     moved = scene.job.on(there)
-    return _halted(scene, HaltCause.OTHER_CLUSTER, job=moved, halt=moved.fail(), status_code=3, settle=("--adopt",))
+    return Incident(job=moved, status_code=4, halt=moved.fail())
 
 
 @_incident
@@ -175,16 +170,7 @@ def id_in_use(scene: Scene) -> Incident:
     job = scene.job
     job.kill_at("step:PLACE", batch=BATCH)
     lose_row(job, history=True)
-    return _halted(
-        scene,
-        HaltCause.ID_IN_USE,
-        halt=job.fail(),
-        status_code=3,
-        settle=None,
-        words={"FIRST..LAST": "0"},
-        options={"adopt": True, "accept_loss": "0"},
-        accepted="accept_loss",
-    )
+    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"FIRST..LAST": "0"}, accepted="accept_loss")
 
 
 @_incident
@@ -193,15 +179,7 @@ def open_transaction(scene: Scene) -> Incident:
     job = scene.job
     job.kill_at("step:DECIDE", batch=BATCH)
     lose_row(job, history=True)
-    return _halted(
-        scene,
-        HaltCause.OPEN_TRANSACTION,
-        halt=job.fail(adopt=True),
-        status_code=3,
-        words={"N": str(BATCH)},
-        settle=("--adopt", "--open-transaction", "commit", "--batch", str(BATCH)),
-        accepted="open_transaction",
-    )
+    return Incident(job=job, halt=job.fail(adopt=True), words={"N": str(BATCH)}, accepted="open_transaction")
 
 
 @_incident
@@ -209,15 +187,7 @@ def not_the_first_batch(scene: Scene) -> Incident:
     """The transactional id was changed in the job, and its checkpoint was not."""
     scene.job.kill_at("step:NOTE", batch=BATCH)
     renamed = replace(scene.job, transactional_id=f"{scene.job.transactional_id}-renamed")
-    return _halted(
-        scene,
-        HaltCause.NOT_THE_FIRST_BATCH,
-        job=renamed,
-        halt=renamed.fail(),
-        status_code=0,
-        settle=None,
-        starts=scene.job,
-    )
+    return Incident(job=renamed, runbook_code=3, halt=renamed.fail(), status_code=0, starts=scene.job)
 
 
 # --- what the database has lost -----------------------------------------------------------------------------------
@@ -231,15 +201,8 @@ def database_behind(scene: Scene) -> Incident:
     backup = Backup.make(job, batches=1)
     job.kill_at("step:PLACE", batch=3)
     backup.restore()
-    return _halted(
-        scene,
-        HaltCause.DATABASE_BEHIND,
-        halt=job.fail(),
-        status_code=3,
-        words={"FIRST..LAST": "1..2"},
-        settle=("--adopt", "--accept-loss", "1..2"),
-        table={1: [], 2: []},
-        accepted="accept_loss",
+    return Incident(
+        job=job, halt=job.fail(), words={"FIRST..LAST": "1..2"}, table={1: [], 2: []}, accepted="accept_loss"
     )
 
 
@@ -252,16 +215,7 @@ def commits_lost(scene: Scene) -> Incident:
     driver = job.stop_at("step:NOTE", batch=BATCH)
     backup.restore()
     driver.go_on()
-    return _halted(
-        scene,
-        HaltCause.COMMITS_LOST,
-        halt=driver.outcome(),
-        status_code=3,
-        words={"FIRST..LAST": "1"},
-        settle=("--adopt", "--accept-loss", "1"),
-        table={1: []},
-        accepted="accept_loss",
-    )
+    return Incident(job=job, halt=driver.outcome(), words={"FIRST..LAST": "1"}, table={1: []}, accepted="accept_loss")
 
 
 # --- what Kafka has lost ------------------------------------------------------------------------------------------
@@ -274,15 +228,7 @@ def outcome_lost(scene: Scene) -> Incident:
     job.kill_at("step:DECIDE", batch=0)
     job.terminate()
     delete_log(job)
-    return _halted(
-        scene,
-        HaltCause.OUTCOME_LOST,
-        halt=job.fail(),
-        status_code=3,
-        words={"N": "0"},
-        settle=("--batch", "0", "--accept-replay"),
-        accepted="accept_replay",
-    )
+    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"N": "0"}, accepted="accept_replay")
 
 
 @_incident
@@ -291,15 +237,7 @@ def topic_remade(scene: Scene) -> Incident:
     job = scene.job
     job.kill_at("step:DECIDE", batch=0)
     remake_topic(job)
-    return _halted(
-        scene,
-        HaltCause.TOPIC_REMADE,
-        halt=job.fail(),
-        status_code=3,
-        words={"N": "0"},
-        settle=("--batch", "0", "--accept-replay"),
-        accepted="accept_replay",
-    )
+    return Incident(job=job, runbook_code=3, halt=job.fail(), words={"N": "0"}, accepted="accept_replay")
 
 
 @_incident
@@ -309,13 +247,11 @@ def resend_differs(scene: Scene) -> Incident:
     before = job.input()[BATCH]
     _owe(job)
     job.write_batch(BATCH, _CHANGED)
-    return _halted(
-        scene,
-        HaltCause.RESEND_DIFFERS,
+    return Incident(
+        job=job,
+        runbook_code=3,
         halt=job.fail(),
-        status_code=3,
         words={"N": str(BATCH)},
-        settle=("--batch", str(BATCH), "--accept-replay"),
         table={BATCH: before},
         accepted="accept_replay",
     )
@@ -327,16 +263,7 @@ def other_batch_owed(scene: Scene) -> Incident:
     job = scene.job
     _owe(job)
     (job.checkpoint / str(BATCH)).touch()
-    return _halted(
-        scene,
-        HaltCause.OTHER_BATCH_OWED,
-        halt=job.fail(),
-        status_code=3,
-        words={"N": str(BATCH)},
-        settle=("--batch", str(BATCH), "--drop"),
-        kafka={BATCH: []},
-        accepted="drop",
-    )
+    return Incident(job=job, halt=job.fail(), words={"N": str(BATCH)}, kafka={BATCH: []}, accepted="drop")
 
 
 # --- what the job does --------------------------------------------------------------------------------------------
@@ -348,25 +275,23 @@ def gap(scene: Scene) -> Incident:
     job = scene.job
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
-    return _left_out(scene, HaltCause.GAP, job.fail())
+    return _left_out(job, job.fail())
 
 
 @_incident
 def not_handed_over(scene: Scene) -> Incident:
     """The job's function has left a batch out that had rows."""
-    return _left_out(scene, HaltCause.NOT_HANDED_OVER, replace(scene.job, left_out=(BATCH,)).fail())
+    return _left_out(scene.job, replace(scene.job, left_out=(BATCH,)).fail())
 
 
-def _left_out(scene: Scene, cause: HaltCause, halt: Outcome) -> Incident:
+def _left_out(job: Job, halt: Outcome) -> Incident:
     """Neither side has the batch, and a person says that it may be so."""
-    return _halted(
-        scene,
-        cause,
+    return Incident(
+        job=job,
+        runbook_code=3,
         halt=halt,
         status_code=0,
-        settle=None,
         words={"FIRST..LAST": str(BATCH)},
-        options={"adopt": True, "accept_loss": str(BATCH)},
         kafka={BATCH: []},
         table={BATCH: []},
         accepted="accept_loss",
@@ -380,14 +305,12 @@ def replay_differs(scene: Scene) -> Incident:
     before = job.input()[BATCH]
     job.kill_at("step:NOTE", batch=BATCH)
     job.write_batch(BATCH, _CHANGED)
-    return _halted(
-        scene,
-        HaltCause.REPLAY_DIFFERS,
+    return Incident(
+        job=job,
+        runbook_code=3,
         halt=job.fail(),
         status_code=0,
-        settle=None,
         words={"N": str(BATCH)},
-        options={"accept_replay": BATCH},
         kafka={BATCH: before},
         table={BATCH: before},
         accepted="accept_replay",

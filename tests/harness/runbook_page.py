@@ -17,7 +17,7 @@ from typing import Any, Final
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "RUNBOOK.md"
 _BLOCK: Final = re.compile(r"^```(\w+) incident=(\w+)(?: way=(\w+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_PLACEHOLDER: Final = re.compile(r"FIRST\.\.LAST|\b(?:ID|N)\b|…")
+_PLACEHOLDER: Final = re.compile(r"FIRST\.\.LAST|\b(?:ID|N|URL)\b|…")
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Way:
 
         Args:
             command: one of ``commands``.
-            values: of ``ID``, ``N`` and ``FIRST..LAST``; of ``…`` all words of the connection in one text.
+            values: of ``ID``, ``URL``, ``N`` and ``FIRST..LAST``; of ``…`` all words of the connection in one text.
         """
         program, *words = shlex.split(_filled(command, values))
         assert program == "spark-2pc", command

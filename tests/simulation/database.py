@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from jdbc_state import Decision, HistoryLine, StateRow
+from jdbc_state import ActionLine, Decision, HistoryLine, StateRow
 from jdbc_state.claim import Claimant
 from jdbc_state.model import Move
 from spark_2pc_sink.errors import CommitUnknownError, StateStoreError
@@ -21,8 +21,8 @@ from tests.unit.fakes.memory_store import MemoryDecidingTransaction, MemoryState
 
 #: What writes rows into the target table.
 COPY: Final = "copy"
-#: State rows, their history, and how many statements and decisions were committed.
-Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], int, int]
+#: State rows, their history, what was done, and how many statements and decisions were committed.
+Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], tuple[ActionLine, ...], int, int]
 
 
 def connection_lost(operation: str) -> StateStoreError:
@@ -146,7 +146,7 @@ class SimDatabase(MemoryStateStore):
     def fail_over_to(self, standby: Snapshot) -> None:
         """A failover to a standby that has no more than this."""
         self.cut()
-        self._rows, self._lines, statements, decisions = standby
+        self._rows, self._lines, self._actions, statements, decisions = standby
         del self.committed[statements:]
         del self.decisions[decisions:]
         self.before_batch = self.before_write = None
@@ -190,7 +190,7 @@ class SimDatabase(MemoryStateStore):
         self.backups.append(before)
 
     def _snapshot(self) -> Snapshot:
-        return dict(self._rows), dict(self._lines), len(self.committed), len(self.decisions)
+        return dict(self._rows), dict(self._lines), self._actions, len(self.committed), len(self.decisions)
 
     def end(self, session: MemoryDecidingTransaction) -> None:
         """End one session."""

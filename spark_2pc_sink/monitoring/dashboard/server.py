@@ -25,14 +25,13 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
     Args:
         watched: both sides.
         access: who may come in.
-        host: a name or an address.
+        host: a name or an IPv4 address.
         port: 0 lets the system choose one.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family)
+    listening = socket.create_server((host, port))
     # No header says which product this is.
     server = create_server(make_app(watched, access), sockets=[listening], threads=_THREADS, ident=None)
 
@@ -40,8 +39,7 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, stop)
-    shown = f"[{host}]" if ":" in host else host
-    sys.stdout.write(f"listening on http://{shown}:{listening.getsockname()[1]}\n")
+    sys.stdout.write(f"listening on http://{host}:{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     # It ends by SystemExit and KeyboardInterrupt, and closes what it has open.
     server.run()

@@ -9,7 +9,6 @@ step that takes a `DecidedBatch` is `BatchDriver._complete`, and no step takes o
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from jdbc_state import Decision
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.recovery import Recovered, Recovery
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
 
-_log = logging.getLogger(__name__)
 
 #: Errors that running the batch again cannot change.
 _PERMANENT = (
@@ -131,6 +130,7 @@ class BatchDriver:
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
     ) -> None:
         self._transactional_id = transactional_id
+        self._log = sink_log(__name__, transactional_id)
         self._recovery = recovery
         self._kafka = kafka
         self._store = store
@@ -220,8 +220,7 @@ class BatchDriver:
             self._restore(error)
             raise
         except Exception as error:
-            tried = f"{self._transactional_id}: batch {batch_id}, attempt {attempt} of {self._attempts_max}"
-            _log.warning("%s failed: %s", tried, error)
+            self._log.warning("batch %d, attempt %d of %d failed: %s", batch_id, attempt, self._attempts_max, error)
             self._restore(error)
             if self._stopping():
                 raise
@@ -245,7 +244,7 @@ class BatchDriver:
             except (SupersededError, HaltError, InDoubtError, ClaimRefusedError):
                 raise
             except DualWriteError as second:
-                _log.warning("%s: recovery after %r did not get through yet: %s", self._transactional_id, error, second)
+                self._log.warning("recovery after %r did not get through yet: %s", error, second)
                 if deadline.passed and decided is not None:
                     raise InDoubtError(
                         transactional_id=self._transactional_id, prepared=decided, detail=str(second)
@@ -447,7 +446,7 @@ class BatchDriver:
         if not self._told_of_ids and (without := missing_id_topics(written)):
             self._told_of_ids = True
             unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
-            _log.warning("%s: Kafka gives topic %s no id: %s", self._transactional_id, ", ".join(without), unseen)
+            self._log.warning("Kafka gives topic %s no id: %s", ", ".join(without), unseen)
         lost = find_lost_records(written, self._kafka.view_logs(written.offsets), committed=True)
         if lost is not None:
             # Recovery asks once more, and is the one that says so: a broker may be behind the others.

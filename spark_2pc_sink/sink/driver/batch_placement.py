@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import HaltError
 from spark_2pc_sink.recipe.handed_over import missing_batches, place_beyond
 from spark_2pc_sink.recipe.replay_decision import Placement, place_batch
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.recovery.lost_commits import LostCommits
-
-_log = logging.getLogger(__name__)
 
 
 class BatchPlacement:
@@ -76,9 +74,8 @@ class BatchPlacement:
         placed = place_beyond(missing, record, halt)
         if isinstance(placed, Halt):
             return row, placed
-        _log.info(
-            "%s: batches %d to %d were not handed over, and had no rows: batch %d is the next",
-            row.transactional_id,
+        sink_log(__name__, row.transactional_id).info(
+            "batches %d to %d were not handed over, and had no rows: batch %d is the next",
             missing[0],
             missing[-1],
             batch_id,

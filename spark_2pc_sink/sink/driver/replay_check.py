@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import HaltCause, HaltError
 from spark_2pc_sink.recipe.remedies import accept_replay as accept_replay_command
 from spark_2pc_sink.recipe.remedies import drop
@@ -12,8 +12,6 @@ from spark_2pc_sink.sink.contract.batch_work import Replay
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
-
-_log = logging.getLogger(__name__)
 
 
 _CHANGED_JOB = (
@@ -105,5 +103,5 @@ def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted
         database_side = f"batch {row.batch_id} with {recorded}"
         raise HaltError(transactional_id=row.transactional_id, database_side=database_side, **halt)
     did = f"accept_replay={row.batch_id} {accepted}, with {replay}; the database has it with {recorded}"
-    _log.warning("%s: %s", row.transactional_id, did)
+    sink_log(__name__, row.transactional_id).warning("%s", did)
     return did

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
+
+from jdbc_state.sink_log import sink_log
 
 if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.recipe.steps import Step
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 
 def reached(step: Step) -> None:

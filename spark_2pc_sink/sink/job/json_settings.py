@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.sink.contract.record_json import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
-
-_log = logging.getLogger(__name__)
 
 
 class JsonSettings:
@@ -23,7 +21,7 @@ class JsonSettings:
     """
 
     def __init__(self, transactional_id: str) -> None:
-        self._transactional_id = transactional_id
+        self._log = sink_log(__name__, transactional_id)
         self._everything = ""
         self._values: dict[str, str] | None = None
 
@@ -42,10 +40,9 @@ class JsonSettings:
         """Say what a replay of earlier batches may be refused for."""
         for name, before in (self._values or {}).items():
             if values[name] != before:
-                _log.warning(
-                    "%s: %s was %s and is now %s: from this batch on to_json may write other text, and a batch from "
+                self._log.warning(
+                    "%s was %s and is now %s: from this batch on to_json may write other text, and a batch from "
                     "before that Spark replays is refused where it does",
-                    self._transactional_id,
                     name,
                     before,
                     values[name],

@@ -7,7 +7,6 @@ id in the map that all sessions of the application share.
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 _QUERY_ID = "sql.streaming.queryId"
 _JOB_GROUP = "spark.jobGroup.id"

@@ -7,9 +7,9 @@ it depends on the rows, and nobody sees more of them than those of some partitio
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.contract.record_expressions import same_semantics
 from spark_2pc_sink.sink.table.spark_sql import quoted
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-
-_log = logging.getLogger(__name__)
 
 
 def check_places(frame: DataFrame, expressions: RecordExpressions, options: SinkOptions) -> None:
@@ -47,10 +45,9 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, options: Sink
     made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
     if leave_out:
         raise _refused(options, f"{made}, so rows with one upsert key may have several")
-    _log.warning(
-        "%s: of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
+    sink_log(__name__, options.transactional_id).warning(
+        "of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
         "row that the table keeps",
-        options.transactional_id,
         made,
     )
 

@@ -11,13 +11,13 @@ does so because of rows.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.query_checks import elements_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 #: How long Spark may take to write down what has happened.
 _RECORDED_MS_MAX: Final = 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 import psycopg2
@@ -65,7 +66,11 @@ class CopyThread:
         self._open_staged = staged
         self._look_s = look_s
         self._early = early
-        self._thread = threading.Thread(target=self._copy_arriving, name="spark_2pc_sink copy", daemon=True)
+        # Its log is that of the sink which starts it.
+        context = copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._copy_arriving,), name="spark_2pc_sink copy", daemon=True
+        )
         self._connection: Connection | None = None
         self._table: TableRows | None = None
         self._staged: StagedParts | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 #: COPY bytes that all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
 INLINE_BYTES_MAX: Final = 128 * 1024 * 1024
 
-_log = logging.getLogger(__name__)
+_log = sink_log(__name__)
 
 
 class TableLoader:

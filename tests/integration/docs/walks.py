@@ -177,8 +177,14 @@ def longest(lanes: list[Lane], start: str, through: str) -> Lane:
     return max(fitting, key=lambda lane: len(lane.entries))
 
 
-def command(*words: str, code: int) -> Walk:
-    """A command of ``spark-2pc`` in this thread, which ends with this exit code."""
+def command(*words: str, code: int, threads: Mapping[str, tuple[str, str]] | None = None) -> Walk:
+    """A command of ``spark-2pc`` in this thread, which ends with this exit code.
+
+    Args:
+        words: of the command.
+        code: the exit code.
+        threads: of the threads that it starts, by title, the module in which one starts and one that it goes through.
+    """
     trace = CallTrace()
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -190,14 +196,19 @@ def command(*words: str, code: int) -> Walk:
     if ended != code:
         message = f"spark-2pc {words[0]} ended with {ended}, not {code}:\n{printed.getvalue()}"
         raise AssertionError(message)
-    return {f"`spark-2pc {words[0]}`": trace.lane(threading.get_ident())}
+    others = {title: longest(trace.lanes(), *found) for title, found in (threads or {}).items()}
+    return {f"`spark-2pc {words[0]}`": trace.lane(threading.get_ident()), **others}
 
 
 def sides(kafka: str, database: str, topic: str) -> dict[str, Walk]:
     """The walks through both sides: a batch, then a status and a recovery of what its job has left in doubt."""
     batch_walk = micro_batch(kafka, database, topic)
     address = ("--bootstrap-server", kafka, "--database", database, "--transactional-id", topic)
-    status = command("status", *address, code=EXIT_IN_DOUBT)
+    threads = {
+        "The thread that reads the database": ("recovery/sink_survey", "jdbc_state/survey"),
+        "The thread that asks Kafka": ("recovery/sink_survey", "producer/descriptions"),
+    }
+    status = command("status", *address, code=EXIT_IN_DOUBT, threads=threads)
     recovery = command("recover", *address, "--take-over", code=0)
     return {"micro-batch": batch_walk, "recovery": recovery, "status": status}
 

@@ -80,12 +80,16 @@ def make_job(
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed."""
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `spark-2pc` against a job's sides; returns its exit code and all that it printed.
+
+    The URL, which has a password, is in the environment.
+    """
 
     def call(job: Job, command: str, *options: str) -> tuple[int, str]:
         capsys.readouterr()
-        sides = ("--bootstrap-server", job.broker.bootstrap, "--database", job.database)
+        monkeypatch.setenv("SPARK_2PC_DATABASE", job.database)
+        sides = ("--bootstrap-server", job.broker.bootstrap)
         code = cli.main([command, *sides, "--transactional-id", job.transactional_id, *options])
         out, err = capsys.readouterr()
         return code, out + err

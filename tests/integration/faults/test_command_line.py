@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,17 +25,17 @@ Run = Callable[..., tuple[int, str]]
 
 
 def words(job: Job, command: str, *options: str, named: bool = True) -> list[str]:
-    """The command line for this job."""
+    """The command line for this job; its database is in the environment, as its URL has a password."""
     one = ("--transactional-id", job.transactional_id) if named else ()
-    kafka = f"bootstrap.servers={job.broker.bootstrap}"
-    return [command, *one, "--kafka", kafka, "--database", job.database, *options]
+    return [command, *one, "--kafka", f"bootstrap.servers={job.broker.bootstrap}", *options]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command line in this process; returns its exit code and all that it printed."""
 
     def call(job: Job, command: str, *options: str, named: bool = True) -> tuple[int, str]:
+        monkeypatch.setenv("SPARK_2PC_DATABASE", job.database)
         capsys.readouterr()
         code = cli.main(words(job, command, *options, named=named))
         out, err = capsys.readouterr()
@@ -189,7 +190,8 @@ def test_nothing_there_yet(kafka_without_2pc: Broker, make_job: MakeJob, run: Ru
     """A database that no sink has used, or a name that was mistyped: it is said, and no row or table is made."""
     job = make_job(kafka_without_2pc)
     code, text = run(job, "status", named=False)
-    assert (code, text.partition(":")[0]) == (exits.EXIT_NOT_KNOWN, "no state row")
+    assert (code, text.splitlines()[0]) == (exits.EXIT_NOT_KNOWN, "0 sinks")
+    assert "there is no table public.kafka_transaction_state" in text
     code, text = run(job, "recover", "--take-over")
     assert code == exits.EXIT_NOT_KNOWN
     assert "NOT KNOWN" in text
@@ -208,8 +210,8 @@ def test_what_cannot_be_reached(decided: Job, run: Run) -> None:
 def test_as_a_program(decided: Job) -> None:
     """The exit code is the process's, and errors go to stderr."""
     program = [sys.executable, "-m", "spark_2pc_sink.cli"]
-    done = subprocess.run(
-        [*program, *words(decided, "status")], capture_output=True, text=True, check=False, timeout=60
-    )
+    environment = {**os.environ, "SPARK_2PC_DATABASE": decided.database}
+    command = [*program, *words(decided, "status")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.startswith(f"{decided.transactional_id}: IN DOUBT")
+    assert f"\n{decided.transactional_id}: IN DOUBT" in done.stdout

@@ -33,6 +33,7 @@ def test_kills_leave_nothing_behind(kafka_each_version: Broker, make_job: MakeJo
         assert [(each.producer_id, each.start_offset) for each in found] == [(only.producer_id, None)]
     assert job.sql("SELECT relname FROM pg_stat_user_tables ORDER BY relname") == [
         ("kafka_transaction_state",),
+        ("kafka_transaction_state_actions",),
         ("kafka_transaction_state_history",),
         ("target",),
     ]

@@ -23,12 +23,14 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command line in this process; returns its exit code and all that it printed."""
 
     def call(job: Job, command: str, *options: str, database: str | None = None) -> tuple[int, str]:
         capsys.readouterr()
-        words = [command, "--transactional-id", job.transactional_id, "--database", database or job.database]
+        # In the environment, as it has a password.
+        monkeypatch.setenv("SPARK_2PC_DATABASE", database or job.database)
+        words = [command, "--transactional-id", job.transactional_id]
         code = cli.main([*words, "--kafka", f"bootstrap.servers={job.broker.bootstrap}", *options])
         out, err = capsys.readouterr()
         return code, out + err
@@ -55,8 +57,8 @@ def test_a_driver_in_a_long_batch_is_left_alone(
     assert code == exits.EXIT_IN_DOUBT
     assert "its driver lives (pid " in text
     assert "from 127.0.0.1, role postgres; claim 1 is of " in text
-    assert f"spark-2pc recover --transactional-id {job.transactional_id} --bootstrap-server" in text
-    assert " --take-over, or take_over=True: stop that driver" in text
+    assert f"spark-2pc recover --transactional-id {job.transactional_id} --kafka bootstrap.servers=" in text
+    assert " --take-over  # stops that driver" in text
     assert (job.state(*ROW), job.describe()) == before
     driver.go_on()
     job.finished(driver)

@@ -166,7 +166,7 @@ def test_the_cluster_is_replaced(kafka: Broker, kafka_without_2pc: Broker, make_
     kafka_without_2pc.create_topic(job.topic, partitions=3)
     moved = job.on(kafka_without_2pc)
     code, text = run(moved, "status")
-    assert code == exits.EXIT_IN_DOUBT
+    assert code == exits.EXIT_NOT_KNOWN
     assert "the state row belongs to Kafka cluster" in text
     refused(moved, "ClaimRefusedError", "connect to the cluster that the state row names")
     refused(moved, "ClaimRefusedError", "recover the sink there first", adopt=True)

@@ -7,12 +7,15 @@ from typing import Protocol
 
 import pytest
 
+from spark_2pc_sink import cli
 from tests.conftest import or_skip
+from tests.harness.driver_job import Job
 from tests.harness.incidents import INCIDENTS, SIZES, Incident, Scene
 from tests.harness.providers import Broker, BrokerPool, ReferenceProvider
-from tests.integration.faults.conftest import MakeJob, make_job, nursery, run
+from tests.integration.faults.conftest import MakeJob, make_job, nursery
+from tests.integration.incidents.command_line import Said, password_of
 
-__all__ = ["make_job", "nursery", "run"]
+__all__ = ["make_job", "nursery"]
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +53,23 @@ def make_incident(
         return INCIDENTS[name](Scene(job, lambda: broker(two_phase_commit=False)))
 
     return make
+
+
+class Ask(Protocol):
+    """The type of the fixture ask."""
+
+    def __call__(self, job: Job, *words: str) -> Said:
+        """What ``spark-2pc`` says to these words."""
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Calls commands that only look, in this process: a process of its own takes a second to begin."""
+
+    def call(job: Job, *words: str) -> Said:
+        monkeypatch.setenv("PGPASSWORD", password_of(job))
+        capsys.readouterr()
+        code = cli.main(words)
+        return Said(code, *capsys.readouterr())
+
+    return call

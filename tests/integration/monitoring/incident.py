@@ -17,13 +17,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from jdbc_state import DONE, SqlStateStore
 from spark_2pc_sink import recover
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, wait_until
 from spark_2pc_sink.testing.ports import free_port
@@ -193,12 +194,9 @@ def _well(incident: Incident) -> dict[str, Job]:
 
 def _wait_for_batch(job: Job, batch: int) -> None:
     def there() -> bool:
-        found = job.sql(
-            "SELECT 1 FROM kafka_transaction_state WHERE transactional_id = %s AND batch_id >= %s AND status = 'done'",
-            job.transactional_id,
-            batch,
-        )
-        return bool(found)
+        with closing(SqlStateStore(job.database)) as store:
+            row = store.read(job.transactional_id)
+        return row is not None and row.status == DONE and (row.batch_id or 0) >= batch
 
     wait_until(there, deadline_s=2 * MINUTE_S, what=f"batch {batch} of {job.transactional_id}")
 

@@ -163,7 +163,7 @@ def test_a_role_that_may_create_nothing_can_use_tables_that_are_there(store: Sql
         with sql_store_error(url, state_schema="missing") as raised:
             assert raised.value.sqlstate == "42501"
             assert "permission denied" in raised.value.detail
-            assert "Run what spark-2pc state ddl --role ROLE prints with a role that may create" in raised.value.detail
+            assert raised.value.remedies[0].startswith("spark-2pc state ddl --state-schema missing ")
             assert "of-the-role" not in str(raised.value)
         execute(database, f"GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state TO {name}")
         execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {name}")

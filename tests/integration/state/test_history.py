@@ -164,6 +164,17 @@ def test_a_line_that_is_gone_is_written_with_the_next_note(make: Any) -> None:
     assert lines(store) == [("noted", 1, 0, "done", "5:0")]
 
 
+def test_the_lines_of_all_sinks_come_by_their_last_change(make: Any) -> None:
+    """D2: so that what happened last in a table of many sinks is found by one question."""
+    store = make()
+    first, second = claim(store, "first"), claim(store, "second")
+    decide(store, first)
+    decide(store, second)
+    store.mark_done("first", first.generation, "5:1")
+    found = [(line.row.transactional_id, line.event) for line in store.read_history(last=3)]
+    assert found == [("first", "decided"), ("second", "decided"), ("second", "claimed")]
+
+
 # --- a lost row ------------------------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,7 @@ def grant_writing(database: str, role: str) -> None:
     """Let a role that may read the state table claim rows, too."""
     execute(database, f"GRANT INSERT, UPDATE ON kafka_transaction_state TO {role}")
     execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON kafka_transaction_state_history TO {role}")
+    execute(database, f"GRANT SELECT, INSERT, DELETE ON kafka_transaction_state_actions TO {role}")
 
 
 def test_a_role_that_may_see_little_sees_that_it_lives(operator: SqlStateStore, database: str) -> None:

@@ -6,6 +6,7 @@ off as it was before Kafka 3.6), so a raw Produce leaves a hanging transaction a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -130,15 +131,18 @@ def test_a_transaction_that_nobody_knows_is_found_and_aborted(
     )
     assert found["reason"] == f"no coordinator knows producer id {2**40}"
     assert HOUR_MS <= found["duration_ms"] < 2 * HOUR_MS
-    command = f"spark-2pc transactions abort --topic {name} --partition 1 --start-offset 0"
-    assert err == f"to end it: {command}\n"
+    (remedy,) = found["remedies"]
+    where = f"--bootstrap-server {broker.bootstrap} --topic {name} --partition 1 --start-offset 0"
+    assert remedy.startswith(f"spark-2pc transactions abort {where}  # ")
+    assert err == f"What settles it:\n  {remedy}\n"
     assert run("find-hanging", "--topic", name, "--max-transaction-timeout", "120")[0] == 0
     assert run("find-hanging")[0] == 3
 
-    assert run(*command.split()[2:])[0] == 0
+    pasted = shlex.split(remedy, comments=True)[2:]
+    assert cli.main(["transactions", *pasted]) == 0
     wait_for(broker, name, "after")
     assert run("find-hanging", "--topic", name, "--partition", "1")[0] == 0
-    code, out, err = run(*command.split()[2:])
+    code, out, err = run("abort", "--topic", name, "--partition", "1", "--start-offset", "0")
     assert (code, out) == (2, "")
     assert "no transaction is open there" in err
 
@@ -203,7 +207,7 @@ def test_abort_refuses_an_ongoing_transaction(
             tool.abort(name, 0, start_offset=0)
         code, out, err = run("abort", "--topic", name, "--partition", "0", "--start-offset", "0")
         assert (code, out) == (3, "")
-        assert f"force-terminate --transactional-id {transactional_id}" in err
+        assert f"force-terminate --bootstrap-server {broker.bootstrap} --transactional-id {transactional_id}" in err
         writer.commit_transaction()
     wait_for(broker, name, "a", "b")
 

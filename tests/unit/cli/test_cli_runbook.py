@@ -16,8 +16,8 @@ from spark_2pc_sink.errors import HaltCause, KafkaTimeoutError
 from spark_2pc_sink.runbook.picture import Picture
 from spark_2pc_sink.runbook.questions import NoAnswerError
 from tests.harness.json_contract import read_output
+from tests.unit.runbook.fake_sides import FakeSides
 from tests.unit.runbook.pictures import halted, in_doubt, owed, picture
-from tests.unit.runbook.test_conversation import FakeSides
 
 WORDS = ["runbook", "--bootstrap-server", "h:9092", "--database", "postgresql://h/d"]
 
@@ -80,11 +80,13 @@ def test_the_end_of_the_answers_changes_nothing_and_says_so(
 
 
 def test_connections_and_tables_reach_both_sides(command: Command) -> None:
-    assert command.run("--state-schema", "ours") == 0
+    assert command.run("--state-schema", "ours", "--timeout", "3", "--record-columns", "id = key") == 0
     assert command.connections == {
         "kafka": {"bootstrap.servers": "h:9092"},
         "database": "postgresql://h/d",
         "state_schema": "ours",
+        "timeout_s": 3,
+        "record_columns": "id = key",
     }
 
 
@@ -98,6 +100,11 @@ def test_a_cause_is_told_by_its_name(command: Command, capsys: pytest.CaptureFix
 
 def test_a_cause_that_there_is_not_is_refused(command: Command) -> None:
     assert command.run("--cause", "bad_luck") == 2
+
+
+def test_a_cause_is_that_of_one_sink(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.run("--cause", "gap") == 2
+    assert "pass --transactional-id too" in capsys.readouterr().err
 
 
 def test_with_yes_nobody_is_asked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,8 @@ def test_the_statements_need_no_database(capsys: pytest.CaptureFixture[str]) -> 
     assert 'GRANT USAGE ON SCHEMA ops TO "Job";' in printed
     assert 'GRANT SELECT, INSERT, UPDATE ON ops.kafka_transaction_state TO "Job";' in printed
     assert 'GRANT SELECT, INSERT, UPDATE, DELETE ON ops.kafka_transaction_state_history TO "Job";' in printed
+    assert 'GRANT SELECT, INSERT, DELETE ON ops.kafka_transaction_state_actions TO "Job";' in printed
     assert cli.main(["state", "ddl", "--history-batches", "0"]) == exits.EXIT_SETTLED
     printed = capsys.readouterr().out
-    assert "history" not in printed
+    assert ("history" not in printed, "actions" not in printed) == (True, True)
     assert "GRANT" not in printed

@@ -5,16 +5,18 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jdbc_state import StateRow
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import __main__ as program
 from spark_2pc_sink.cli import transactions
 from spark_2pc_sink.errors import AbortRefusedError, KafkaTimeoutError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.transactions import (
     AbortedOpenTransaction,
     HangingTransaction,
@@ -24,6 +26,7 @@ from spark_2pc_sink.transactions import (
     TransactionDetails,
     TransactionListing,
 )
+from spark_2pc_sink.transactions.remedies import KnownSinks
 from tests.harness.json_contract import read_output
 
 SERVER = ["--bootstrap-server", "h:1"]
@@ -68,6 +71,11 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> FakeTool:
 
 def run(*words: str) -> int:
     return cli.main(["transactions", *words])
+
+
+def know_sinks(monkeypatch: pytest.MonkeyPatch, *rows: StateRow) -> None:
+    """Lets the database that the command line names have these sinks."""
+    monkeypatch.setattr(transactions, "look_up_sinks", lambda *_: KnownSinks.of(rows))
 
 
 def columns(text: str) -> list[list[str]]:
@@ -147,7 +155,9 @@ def test_find_hanging_is_exit_code_3_when_something_hangs(tool: FakeTool, capsys
     assert tool.calls[0][1] == {"topic": None, "partition": None, "broker_id": None, "max_timeout_ms": 900_000}
     out, err = capsys.readouterr()
     assert columns(out)[1] == ["t", "1", "7", "2", "-1", "5", "1000", "16", "nobody knows it"]
-    assert err == "spark-2pc: to end it: spark-2pc transactions abort --topic t --partition 1 --start-offset 5\n"
+    command = "spark-2pc transactions abort --bootstrap-server h:1 --topic t --partition 1 --start-offset 5"
+    change = "no reader ever sees its records in t-1; refused where a coordinator knows it"
+    assert err == f"What settles it:\n  {command}  # {change}\n"
 
 
 def test_find_hanging_is_exit_code_0_when_nothing_hangs(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,12 +204,14 @@ def test_abort_names_one_transaction(
 
 
 def test_a_refused_abort_is_exit_code_3(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.answers["abort"] = AbortRefusedError(partition="t-1", start_offset=5, reason="it is known", remedy="Do that")
-    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", "--start-offset", "5") == 3
-    assert capsys.readouterr() == (
-        "",
-        "spark-2pc: the transaction that begins at offset 5 of t-1 was not aborted: it is known. Do that\n",
+    tool.answers["abort"] = AbortRefusedError(
+        partition="t-1", start_offset=5, reason="it is known", remedies=("Do that",)
     )
+    assert run("abort", *SERVER, "--topic", "t", "--partition", "1", "--start-offset", "5") == 3
+    out, err = capsys.readouterr()
+    said, *settles = err.splitlines()
+    assert said == "spark-2pc: the transaction that begins at offset 5 of t-1 was not aborted: it is known."
+    assert (out, settles) == ("", ["What settles it:", "  Do that"])
 
 
 @pytest.mark.parametrize(
@@ -212,14 +224,18 @@ def test_force_terminate(tool: FakeTool, capsys: pytest.CaptureFixture[str], com
     assert run(command, *SERVER, option, "a") == 0
     out, err = capsys.readouterr()
     assert columns(out)[1] == ["a", "Ongoing", "7", "3", "60000"]
-    said, not_noted = err.splitlines()
+    said, not_noted, *settles = err.splitlines()
     assert said == "spark-2pc: mind this"
     assert "was noted nowhere: with --database URL and --reason" in not_noted
+    assert settles[1].startswith("  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # ")
     assert tool.calls[0] == ("force_terminate", "a", {})
 
 
-def test_force_terminate_with_a_note(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_terminate_with_a_note(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D4: the reason is asked for where it is written down, and refused where it is not."""
+    know_sinks(monkeypatch)
     tool.answers["force_terminate"] = TerminatedTransaction("a", "Ongoing", (), 7, 3, 60_000, ())
     noted = ("--database", "postgresql://h/d", "--state-table", "mine")
     assert run("force-terminate", *SERVER, "--transactional-id", "a", *noted) == 2
@@ -228,6 +244,98 @@ def test_force_terminate_with_a_note(tool: FakeTool, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
     said = {"database": "postgresql://h/d", "state_table": "mine", "reason": "readers wait"}
     assert tool.calls[0] == ("force_terminate", "a", said)
+
+
+# --- whose they are ----------------------------------------------------------------------------------------------
+
+ROW = StateRow(
+    transactional_id="a",
+    prepared_transaction_state="7:3",
+    status="decided",
+    generation=1,
+    claimed_at=datetime(2026, 11, 24, tzinfo=timezone.utc),
+)
+RECOVER = "spark-2pc recover --bootstrap-server h:1 --database postgresql://h/d --transactional-id a  # "
+WITH_DATABASE = [*SERVER, "--database", "postgresql://h/d"]
+
+
+def test_list_names_what_ends_the_open_transactions_of_sinks(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in JSON which ids are of sinks; null without a database."""
+    tool.answers["list_transactions"] = (
+        TransactionListing("a", 0, 7, "Ongoing"),
+        TransactionListing("b", 1, 8, "Ongoing"),
+    )
+    assert run("list", *SERVER, "--json") == 0
+    out, err = capsys.readouterr()
+    assert ([row["sink"] for row in read_output(out)["transactions"]], err) == ([None, None], "")
+    know_sinks(monkeypatch, ROW)
+    assert run("list", *WITH_DATABASE, "--json") == 0
+    out, err = capsys.readouterr()
+    assert [row["sink"] for row in read_output(out)["transactions"]] == [True, False]
+    assert err == f"What settles it:\n  {RECOVER}ends it as the sink's database has decided\n"
+
+
+def test_describe_tells_what_ends_a_transaction_that_never_times_out(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a database it may be a sink's, and the database is for a person to name."""
+    tool.answers["describe"] = TransactionDetails(3, "a", 7, 2, "Ongoing", TIMEOUT_NEVER_MS, 100, 50, ())
+    assert run("describe", *SERVER, "--transactional-id", "a") == 0
+    _, wait, recover, terminate = capsys.readouterr().err.splitlines()
+    assert "with two-phase commit nobody else does" in wait
+    assert recover.startswith(
+        "  spark-2pc recover --bootstrap-server h:1 --database URL --transactional-id a  # where it"
+    )
+    assert terminate.startswith(
+        "  spark-2pc transactions force-terminate --bootstrap-server h:1 --transactional-id a  # "
+    )
+
+
+def test_find_hanging_names_recover_first_for_the_producer_of_a_sink(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No coordinator knows whose it is any more; the pair in the state row does."""
+    know_sinks(monkeypatch, ROW)
+    tool.answers["find_hanging"] = (HangingTransaction("t", 1, 7, 2, -1, 5, 1_000, 60_000, "nobody knows it"),)
+    assert run("find-hanging", *WITH_DATABASE, "--json") == 3
+    out, err = capsys.readouterr()
+    (found,) = read_output(out)["hanging"]
+    look, recover, abort = found["remedies"]
+    assert (found["sink"], recover.startswith(RECOVER)) == ("a", True)
+    assert look.startswith(f"{RECOVER.replace('recover', 'status')}changes nothing")
+    assert "transactions abort --bootstrap-server h:1 --database postgresql://h/d --topic t --partition 1" in abort
+    assert err.splitlines() == ["What settles it:", f"  {look}", f"  {recover}", f"  {abort}"]
+
+
+@pytest.mark.parametrize(("sinks", "named"), [([ROW], True), ([], False)], ids=["a sink's", "another's"])
+def test_a_refused_abort_names_recover_for_a_sink(
+    tool: FakeTool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sinks: list[StateRow],
+    named: bool,
+) -> None:
+    know_sinks(monkeypatch, *sinks)
+    owner = TransactionDetails(3, "a", 7, 2, "Ongoing", TIMEOUT_NEVER_MS, 100, 50, ())
+    tool.answers["abort"] = AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedies=(), owner=owner)
+    words = ["--topic", "t", "--partition", "1", "--start-offset", "5"]
+    assert run("abort", *WITH_DATABASE, *words) == 3
+    err = capsys.readouterr().err
+    assert (RECOVER in err, "will end it" in err) == (named, False)
+
+
+def test_a_database_out_of_reach_does_not_hide_what_kafka_says(
+    tool: FakeTool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log says that whose they are is not known."""
+    tool.answers["list_transactions"] = (TransactionListing("a", 0, 7, "Ongoing"),)
+    assert run("list", *SERVER, "--database", "postgresql://127.0.0.1:1/d", "--json") == 0
+    out, err = capsys.readouterr()
+    assert read_output(out)["transactions"][0]["sink"] is None
+    assert "WARNING" in err
+    assert "whether a transaction is a sink's cannot be told: " in err
 
 
 # --- errors and connections --------------------------------------------------------------------------------------

@@ -117,7 +117,12 @@ def test_words_that_name_no_command(words: list[str], command: str | None, capsy
     [
         (ConfigurationError(option="o", value=1, rule="r", remedy="do it"), 2, None, ["do it"]),
         (HALT, 3, "gap", ["do this", "or that"]),
-        (AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedy="Do that"), 3, None, ["Do that"]),
+        (
+            AbortRefusedError(partition="t-1", start_offset=5, reason="known", remedies=("Do that",)),
+            3,
+            None,
+            ["Do that"],
+        ),
         (DatabaseUnreachableError(operation="connect", detail="refused"), 1, None, []),
         (
             ClaimRefusedError(transactional_id="a", what="query", expected="b", found="c", remedies=("adopt",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -11,13 +12,20 @@ from typing import Any, Final
 
 import pytest
 
-from jdbc_state import StateRow
+from jdbc_state import StateRow, StoreSettings
 from jdbc_state.model import claim_refusal, lost_commits_error
 from jdbc_state.sessions import Liveness
+from jdbc_state.versions import making, migration
 from spark_2pc_sink.cli import command_parser
 from spark_2pc_sink.cli.options import given_options
 from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, TakeOverRefusedError
-from spark_2pc_sink.ids import ENDING_STATES, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.ids import (
+    ENDING_STATES,
+    TIMEOUT_NEVER_MS,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionState,
+)
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.handed_over import RunRecord, place_beyond
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records
@@ -28,10 +36,12 @@ from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, b
 from spark_2pc_sink.recovery import api
 from spark_2pc_sink.recovery.control_marker import ask_the_log
 from spark_2pc_sink.recovery.open_transaction import explained
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import kafka_connection, with_command
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.sink.contract.batch_work import Replay
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
+from spark_2pc_sink.transactions.remedies import end_hanging, end_known, with_cluster
+from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
 from tests.unit.recovery.test_recovery import Sides
 
 OPTIONS = RecoveryOptions.parse(
@@ -62,7 +72,13 @@ ROW = StateRow(
 PAIR = ProducerIdAndEpoch(7, 3)
 ORDERS = TopicPartition("orders", 0)
 #: What only a person knows, and an example of it: docs/command-line.md says what each stands for.
-PLACEHOLDERS: Final = {"N": "4", "FIRST..LAST": "5..6", "FILE": "client.properties"}
+PLACEHOLDERS: Final = {
+    "N": "4",
+    "FIRST..LAST": "5..6",
+    "FILE": "client.properties",
+    "URL": "postgresql://h/shop",
+    "ROLE": "job",
+}
 #: Commands that change nothing.
 READ_ONLY: Final = ("verify", "status")
 
@@ -160,6 +176,15 @@ def refusals() -> Iterator[tuple[str, ...]]:
     yield sides.recovery().run(query_id=None, run_id=None).report.remedies
 
 
+def ends_of_transactions() -> Iterator[tuple[str, ...]]:
+    """Of each state of a transaction, with and without a time-out, of a sink's or another's."""
+    for state, timeout_ms, is_sink in itertools.product(
+        TransactionState, (60_000, TIMEOUT_NEVER_MS), (True, False, None)
+    ):
+        yield end_known(TransactionDetails(0, "orders", 7, 3, state.value, timeout_ms, 1, 1, ()), is_sink=is_sink)
+    yield end_hanging(OpenTransaction("orders", 0, 7, 3, -1, 5), sink="orders")
+
+
 HALTS: Final[list[Halt | HaltError]] = [
     *halts_of_resolve(),
     *halts_of_lost_batches(),
@@ -167,7 +192,17 @@ HALTS: Final[list[Halt | HaltError]] = [
     *halts_of_a_batch(),
     *halts_of_the_driver(),
 ]
-ALL: Final = sorted({halt.remedies for halt in HALTS} | set(refusals()))
+CLUSTER: Final = [with_cluster(each, kafka_connection(OPTIONS.kafka)) for each in ends_of_transactions()]
+ALL: Final = sorted({halt.remedies for halt in HALTS} | {*refusals(), *CLUSTER})
+
+
+@pytest.mark.parametrize("remedy", [making(StoreSettings()), migration(StoreSettings(), role="owner", where="h/shop")])
+def test_the_commands_about_tables_are_taken_too(remedy: str) -> None:
+    """Whole lines, as those about sinks; a role is for a person to name."""
+    (words,) = commands((remedy,))
+    filled = [PLACEHOLDERS.get(word, word) for word in words[1:]]
+    assert callable(command_parser(filled).parse_args(filled).run)
+    assert ("changes nothing" in remedy) == (words[2] == "ddl")
 
 
 def commands(remedies: tuple[str, ...]) -> list[list[str]]:
@@ -190,9 +225,9 @@ def test_each_command_is_one_that_the_command_line_takes(
         assert not [word for word in filled if re.fullmatch(r"[A-Z][A-Z_.]+", word)], words
         given = command_parser(filled).parse_args(filled)
         assert callable(given.run)
-        assert given.transactional_id == "orders"
+        assert "orders" in (getattr(given, "transactional_id", None), getattr(given, "topic", None))
         assert given.bootstrap_server
-        assert given.database
+        assert given.database or not given.database_required
         if words[1] == "recover":
             options: dict[str, Any] = given_options(given)
             RecoveryOptions.parse(kafka={"bootstrap.servers": "h:9092"}, **options)

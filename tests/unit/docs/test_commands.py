@@ -18,6 +18,7 @@ _OWN = {
     "N": "0",
     "T": "topic",
     "ID": "id",
+    "URL": "postgresql://db/shop",
     "…": "--bootstrap-server host:9092 --database postgresql://db/shop",
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
+import yaml
 
 from jdbc_state import Actor
 from spark_2pc_sink.errors import HaltCause
@@ -14,8 +16,8 @@ from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.symptoms import ABOUT, TOLD_CAUSES, Symptom
 from tests.harness.runbook_page import PAGE, Way, ways
+from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
-from tests.unit.runbook.test_conversation import FakeSides, Script
 
 TEXT = PAGE.read_text()
 WAYS = ways()
@@ -52,6 +54,12 @@ def looks_of(name: str) -> list[Picture]:
         return made[name]
     cause = HaltCause(name)
     return [picture() if cause in TOLD_CAUSES else halted(cause), owed() if name in _REPLAYED else picture()]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """The alert rules for Prometheus."""
+    rules = yaml.safe_load((PAGE.parent / "docker/prometheus/alerts.yml").read_text())
+    return [rule for group in rules["groups"] for rule in group["rules"]]
 
 
 @pytest.mark.parametrize("symptom", Symptom)
@@ -96,6 +104,14 @@ def test_the_options_of_a_start_have_the_values_of_the_incident(way: Way) -> Non
     assert options.keys() <= {"adopt", "accept_loss", "accept_replay", "reason"}
     assert options.get("accept_loss", "8..9") == "8..9"
     assert options.get("accept_replay", 7) == 7
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_each_alert_has_a_section_that_it_names(alert: dict[str, Any]) -> None:
+    """A section leads on: to a symptom, to what the error of a job says, or to what to do."""
+    name = alert["alert"]
+    assert alert["annotations"]["runbook"] == f"RUNBOOK.md#{name.lower()}"
+    assert re.search(rf"^### {name}\n\n\S", TEXT, re.MULTILINE)
 
 
 def test_each_command_is_for_an_incident() -> None:

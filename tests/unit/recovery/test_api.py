@@ -105,6 +105,6 @@ def test_only_an_action_that_is_not_routine_is_a_warning(
     if aborted:
         sides.kafka.end(pair, commit=False)
     sides.recovery().run(query_id="query-1", run_id="next")
-    (line,) = [record for record in caplog.records if record.getMessage().startswith("recovered orders: ")]
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("orders: recovered: ")]
     assert line.levelno == level
     assert ("Kafka is owed batch 0" in line.getMessage()) is aborted

@@ -12,7 +12,6 @@ from jdbc_state import AcceptedLoss, ActionLine, Decision, StateStore
 from spark_2pc_sink import cli
 from spark_2pc_sink import history as from_outside
 from spark_2pc_sink.cli import exits
-from spark_2pc_sink.cli import history as command
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recovery import history as module
 from spark_2pc_sink.recovery.history import LAST_MAX, BatchEntry, HistoryReport, history, read_report, utc
@@ -179,24 +178,22 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
     """D2: who, when, why; of many partitions only some."""
     assert cli.main(["history", "--database", DATABASE]) == exits.EXIT_SETTLED
     header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [cell.strip() for cell in header] == list(command._COLUMNS)
+    assert [cell.strip() for cell in header] == ["Time", "What", "Batch", "Who", "Detail"]
     cells = [[cell.strip() for cell in line] for line in lines]
     claimed, decided = read(store).entries[:2]
     assert isinstance(decided, BatchEntry)
     assert decided.settled_at is not None
     assert cells[0] == [
-        utc(claimed.at),
-        ID,
+        utc(claimed.at, timespec="seconds"),
         "claim",
         "",
         "nobody@nowhere by test, role job",
-        "",
         "generation 1",
     ]
-    assert cells[1][2:4] == ["batch", "0"]
+    assert cells[1][1:3] == ["batch", "0"]
     assert cells[1][-1] == (
-        f"decided, now done at {utc(decided.settled_at)}; 2 rows, 3 records; orders-0 0..0; orders-1 0..0; "
-        "orders-2 0..0; and 2 partitions more"
+        f"decided, now done at {utc(decided.settled_at, timespec='seconds')}; 2 rows, 3 records; orders-0 0..0; "
+        "orders-1 0..0; orders-2 0..0; and 2 partitions more"
     )
     assert cells[-1][-1] == "went on without 3"
     assert opened[0].database.endswith("//h/d")
@@ -210,14 +207,18 @@ def test_more_that_a_line_can_say(store: Ticking, opened: list[Any], capsys: pyt
     store.note_action("foreign", None, "force_terminate", {"outcome": "asked"})
     store.note_action("foreign", None, "force_terminate", {"outcome": "refused", "did": "not authorized"})
     assert cli.main(["history", "--database", DATABASE, "--last", "4"]) == exits.EXIT_SETTLED
-    details = [line.split("\t")[-1].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert "TransactionalId" in header
+    details = [line.split("\t")[-1].strip() for line in lines]
     assert details[0].startswith("decided, now decided; 2 rows")
+    assert cli.main(["history", "--database", DATABASE, "--batches-only", "--last", "1"]) == exits.EXIT_SETTLED
+    assert capsys.readouterr().out.split("\n")[0].split() == ["Time", "What", "Batch", "Detail"]
     assert details[1:] == [
         "generation 3; made the lost row again from line 5 of its history",
         "asked",
         "refused: not authorized",
     ]
-    assert len(opened) == 1
+    assert len(opened) == 2
 
 
 def test_json_is_of_the_documented_form(store: Ticking, opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,8 @@ def test_the_condition_of_a_sink(report: RecoveryReport, condition: str) -> None
 )
 def test_the_summary(sinks: list[RecoveryReport], summary: str) -> None:
     """What is well comes first; of what a person has to look after it says for how long."""
-    assert StatusReport(sinks=tuple(sinks)).summary == summary
+    each = (replace(report, transactional_id=f"orders-{number}") for number, report in enumerate(sinks))
+    assert StatusReport(sinks=tuple(each)).summary == summary
 
 
 @pytest.mark.parametrize(
@@ -72,11 +73,12 @@ def test_durations(seconds: float, text: str) -> None:
 def test_json() -> None:
     """The same names whatever was found."""
     broken = UnreadableSink("bad", "database", "status 'gone' is none of none, decided, done, owed")
-    found = StatusReport(sinks=(FINE, DECIDED), unreadable=(broken,), kafka_problem="down")
+    late = replace(DECIDED, transactional_id="late")
+    found = StatusReport(sinks=(FINE, late), unreadable=(broken,), kafka_problem="down")
     printed: dict[str, Any] = json.loads(json.dumps(found.as_json()))
     assert printed["summary"] == "3 sinks: 1 fine, 1 in doubt (for 0:01:00), 1 unreadable"
-    assert [sink["transactional_id"] for sink in printed["sinks"]] == ["orders", "orders"]
-    assert printed["in_doubt"] == ["orders"]
+    assert [sink["transactional_id"] for sink in printed["sinks"]] == ["orders", "late"]
+    assert printed["in_doubt"] == ["late"]
     assert printed["unreadable"] == [{"transactional_id": "bad", "side": "database", "problem": broken.problem}]
     assert (printed["kafka_problem"], printed["database_problem"]) == ("down", None)
     assert not found.complete

@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.options import OperatorDecision, SinkOptions
 from spark_2pc_sink.runbook.choice import UNCHANGED, Act, Choice, a_batch, a_range
 from spark_2pc_sink.runbook.choices import EFFECTS, choices_of
-from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture, Readers
 from spark_2pc_sink.runbook.symptoms import Symptom
 from tests.unit.runbook.pictures import HANGING, ROW, WAITING, in_doubt, picture
 
@@ -174,3 +174,9 @@ def test_what_is_named_is_checked() -> None:
 
 def test_each_cause_has_choices() -> None:
     assert all(choices_of(Symptom(cause.value), picture()) for cause in HaltCause)
+
+
+def test_where_no_sink_could_be_read_the_command_is_called_again() -> None:
+    """Another look would find sinks in place of the picture that it is about."""
+    seen = Picture(transactional_id=EVERY_SINK, kafka_problem="refused")
+    assert [choice.name for choice in choices_of(Symptom.KAFKA_OUT_OF_REACH, seen)] == ["repair"]

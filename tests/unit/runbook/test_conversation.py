@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -12,88 +11,24 @@ import pytest
 from jdbc_state import Actor
 from spark_2pc_sink.errors import (
     ConfigurationError,
-    DualWriteError,
     HaltCause,
     HaltError,
     InDoubtError,
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from spark_2pc_sink.runbook.choices import choices_of
 from spark_2pc_sink.runbook.conversation import LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
-from spark_2pc_sink.runbook.questions import ANSWERS_MAX, NoAnswerError
+from spark_2pc_sink.runbook.questions import ANSWERS_MAX
 from spark_2pc_sink.runbook.sides import Compared
 from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom
+from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
 
 ME = Actor(os_user="me", host="here", program="spark-2pc")
-COMMAND = "spark-2pc recover --transactional-id orders"
-SAME = Compared("same", "orders: the same: 9 records, 10 rows")
 REFUSED = TakeOverRefusedError(transactional_id="orders", driver="its driver lives", remedies=(), report=None)
-
-
-class Script:
-    """A person who answers in order, and then no more."""
-
-    def __init__(self, answers: Iterable[str]) -> None:
-        self._answers = iter(answers)
-        self.questions: list[str] = []
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def ask(self, question: str) -> str:
-        self.questions.append(question)
-        for answer in self._answers:
-            return answer
-        raise NoAnswerError
-
-
-class FakeSides:
-    """Both sides, as a list of what one look after the other finds; the last one stays."""
-
-    def __init__(self, *looks: Picture | tuple[Picture, ...]) -> None:
-        self._looks = [look if isinstance(look, tuple) else (look,) for look in looks]
-        self.calls: list[dict[str, Any]] = []
-        self.raises: list[DualWriteError | None] = []
-        self.planned: RecoveryReport = report(actions=(Action("commit", "would commit 5:1"),))
-        self.compared = SAME
-        self.comparisons: list[bool] = []
-        self.aborted = 0
-        self.waited_s: list[float] = []
-
-    def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
-        found = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
-        return tuple(one for one in found if transactional_id in (None, one.transactional_id))
-
-    def recover(self, transactional_id: str, **keywords: Any) -> RecoveryReport:
-        assert transactional_id == "orders"
-        if keywords.pop("dry_run", False):
-            return self.planned
-        self.calls.append(keywords)
-        error = self.raises.pop(0) if self.raises else None
-        if error is not None:
-            raise error
-        return report(dry_run=False, actions=(Action("commit", "committed 5:1"),))
-
-    def abort_hanging(self, seen: Picture) -> list[str]:
-        self.aborted += 1
-        return [f"aborted {one.where}" for one in seen.readers.hanging]
-
-    def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        assert transactional_id == "orders"
-        self.comparisons.append(open_transaction)
-        return self.compared
-
-    def recover_command(self, transactional_id: str) -> str:
-        return COMMAND.replace("orders", transactional_id)
-
-    def wait(self, seconds: float) -> None:
-        self.waited_s.append(seconds)
 
 
 class Walk:
@@ -141,6 +76,7 @@ def test_what_is_confirmed_is_done_and_verified() -> None:
     assert walk.sides.comparisons == [False]
     assert walk.ending is Ending.SETTLED
     assert "  - would commit 5:1" in walk.said
+    assert "  In the history:\n  commit of orders by me on here" in walk.said
     assert "the same: 9 records" in walk.said
     assert [step.kind for step in walk.protocol.steps] == [
         *("saw", "answered", "answered", "did", "saw", "verified", "ended")
@@ -203,6 +139,11 @@ def test_what_is_named_wrongly_is_named_again() -> None:
     assert walk.ending is Ending.SETTLED
 
 
+def test_a_command_is_shown_with_what_is_to_be_named_in_it() -> None:
+    walk = Walk(FakeSides(halted(HaltCause.DATABASE_BEHIND)), "stop")
+    assert f"the same: {COMMAND} --adopt --accept-loss FIRST..LAST --reason TEXT" in walk.said
+
+
 def test_what_recovery_refuses_is_said_and_chosen_anew() -> None:
     sides = FakeSides(halted(HaltCause.DATABASE_BEHIND))
     sides.raises = [ConfigurationError(option="accept_loss", value="8", rule="it names two", remedy="name '8..9'")]
@@ -249,6 +190,7 @@ def test_a_living_driver_is_taken_over_only_by_a_word_of_its_own() -> None:
         walk = Walk(sides, "settle", "yes", answer)
         assert "its driver lives" in walk.said
         assert walk.sides.calls == calls
+        assert [did["command"] for did in walk.noted("did")] == [f"{COMMAND} --take-over"] * (len(calls) - 1)
 
 
 def test_without_a_word_a_living_driver_goes_on() -> None:
@@ -371,9 +313,18 @@ def test_a_batch_at_work_needs_nobody() -> None:
 def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     well = replace(picture(), transactional_id="well")
     walk = Walk(FakeSides((well, in_doubt()), picture()), transactional_id=None, automatic=True)
-    assert "2 sinks, 1 of them with something to look after" in walk.said
+    assert "2 sinks, 1 with something to look after" in walk.said
     assert walk.sides.calls == [{}]
     assert walk.ending is Ending.SETTLED
+
+
+def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:
+    well, other = picture(), replace(in_doubt(), transactional_id="other")
+    sides = FakeSides((owed(), other), well, replace(well, transactional_id="other"))
+    sides.compared = Compared("different", "2 rows of the table that Kafka has no record of")
+    walk = Walk(sides, "drop", "given up", "yes", "settle", "yes", transactional_id=None)
+    assert [bool(verified["accepted"]) for verified in walk.noted("verified")] == [True, False]
+    assert walk.ending is Ending.LEFT
 
 
 def test_the_worst_ending_counts() -> None:
@@ -384,6 +335,6 @@ def test_the_worst_ending_counts() -> None:
 
 def test_where_all_is_well_the_way_on_is_named() -> None:
     walk = Walk(FakeSides((picture(),)), transactional_id=None)
-    assert "0 of them" in walk.said
+    assert "1 sink, 0 with" in walk.said
     assert "spark-2pc runbook --transactional-id" in walk.said
     assert (walk.script.questions, walk.ending) == ([], Ending.SETTLED)

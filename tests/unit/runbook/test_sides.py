@@ -151,6 +151,18 @@ def test_recover_gets_the_connections_and_the_decision(monkeypatch: pytest.Monke
     }
 
 
+def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"at": "2026-11-24T03:07:00+00:00", "action": "claim", "os_user": "me", "host": "here", "reason": None}
+    found = mock.Mock(as_json=lambda: [line, {**line, "action": "drop", "reason": "given up"}])
+    read = mock.Mock(return_value=found)
+    monkeypatch.setattr(sides_module, "history", read)
+    assert BothSides(**CONNECTIONS).written_down("orders") == [
+        "2026-11-24T03:07:00+00:00 claim by me on here",
+        "2026-11-24T03:07:00+00:00 drop by me on here: given up",
+    ]
+    assert "kafka" not in read.call_args.kwargs
+
+
 def test_a_command_shows_no_password() -> None:
     command = BothSides(**CONNECTIONS).recover_command("orders")
     assert command.startswith("spark-2pc recover --transactional-id orders --bootstrap-server h:9092")
@@ -168,9 +180,14 @@ def test_waiting_is_by_the_clock() -> None:
 def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
     monkeypatch.setattr(sides_module, "verify", compared)
-    found = BothSides(**CONNECTIONS).compare("orders", open_transaction=True)
+    found = BothSides(**CONNECTIONS, record_columns="id = key").compare("orders", open_transaction=True)
     assert found == Compared("different", str(compared.return_value))
-    assert compared.call_args.kwargs == {"transactional_id": "orders", "open_transaction": True, **CONNECTIONS}
+    assert compared.call_args.kwargs == {
+        "transactional_id": "orders",
+        "open_transaction": True,
+        "record_columns": "id = key",
+        **CONNECTIONS,
+    }
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,10 @@ def test_abort_by_pair(fake: FakeCluster, tool: TransactionTool, given: int, sen
 
 @pytest.mark.parametrize(
     ("state", "remedy"),
-    [("Ongoing", "force-terminate --transactional-id 'my id'"), ("PrepareCommit", "log of broker 0")],
+    [
+        ("Ongoing", " --transactional-id 'my id'  # where its owner is gone for good"),
+        ("PrepareCommit", "log of broker 0"),
+    ],
 )
 @pytest.mark.parametrize("by_pair", [True, False])
 def test_abort_refuses_what_a_coordinator_knows(

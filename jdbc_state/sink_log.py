@@ -1,0 +1,68 @@
+"""The log of a sink: each line names its transactional id, in front of the message and as a field of the record.
+
+Where several sinks run in one process, a line that names none is of no use. What knows its sink makes a log for it;
+what does not, such as a connection, logs for the sink that its thread is at work for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:  # It takes a parameter from Python 3.11 on.
+    _Adapter = logging.LoggerAdapter
+
+#: The field of a log record, for formatters.
+FIELD = "transactional_id"
+_AT_WORK_FOR: ContextVar[str | None] = ContextVar("the sink that this thread is at work for", default=None)
+
+
+@contextmanager
+def at_work_for(transactional_id: str) -> Iterator[None]:
+    """In the block, and in the contexts that are copied there, logs without a sink of their own are those of this one.
+
+    Args:
+        transactional_id: of the sink.
+    """
+    before = _AT_WORK_FOR.set(transactional_id)
+    try:
+        yield
+    finally:
+        _AT_WORK_FOR.reset(before)
+
+
+class SinkLog(_Adapter):
+    """Puts the transactional id in front of each message.
+
+    Args:
+        logger: takes the lines.
+        transactional_id: of the sink; None for that which the thread is at work for, if it is for one.
+    """
+
+    def __init__(self, logger: logging.Logger, transactional_id: str | None) -> None:
+        super().__init__(logger, {})
+        self._transactional_id = transactional_id
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log one line; see `logging.Logger.log`."""
+        name = self._transactional_id or _AT_WORK_FOR.get()
+        if name is not None:
+            msg, args = f"%s: {msg}", (name, *args)
+            kwargs["extra"] = {**(kwargs.get("extra") or {}), FIELD: name}
+        # The caller's file and line, not those of this one.
+        self.logger.log(level, msg, *args, stacklevel=kwargs.pop("stacklevel", 1) + 1, **kwargs)
+
+
+def sink_log(module: str, transactional_id: str | None = None) -> SinkLog:
+    """The log of a module.
+
+    Args:
+        module: its name.
+        transactional_id: see `SinkLog`.
+    """
+    return SinkLog(logging.getLogger(module), transactional_id)

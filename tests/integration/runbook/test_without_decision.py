@@ -1,0 +1,126 @@
+"""RUNBOOK.md on real servers where no job has died: the commands and answers of each section lead where it says.
+
+What a dead job leaves behind is made in ``tests/integration/incidents``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.runbook import readers
+from spark_2pc_sink.testing import free_port, read_topic
+from tests.conftest import MakeTopic, StartKafka
+from tests.harness.providers import Broker
+from tests.harness.runbook_page import ways
+from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
+from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
+from tests.integration.writer.writers import kafka_for, table_of
+
+WAYS = {way.incident: way for way in ways() if not way.name}
+
+#: The type of the fixture follow.
+Follow = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Follow:
+    """Runs the command of a section of RUNBOOK.md in this process, with its answers: exit code and output."""
+
+    def call(incident: str, *, bootstrap: str, database: str, transactional_id: str) -> tuple[int, str]:
+        way = WAYS[incident]
+        values = {"ID": transactional_id, "…": f"--bootstrap-server {bootstrap} --database {database}"}
+        monkeypatch.setattr("sys.stdin", io.StringIO(way.stdin(values)))
+        capsys.readouterr()
+        (command,) = way.commands
+        code = cli.main([*way.words(command, values), "--timeout", "3"])
+        said = capsys.readouterr().out
+        assert f"({incident})" in said
+        for question, answer in way.answers:
+            assert any(question in line and line.endswith(answer) for line in said.splitlines()), said
+        return code, said
+
+    return call
+
+
+def pair_on(broker: Broker, database: str, topic: MakeTopic, transactional_id: str) -> WrittenPair:
+    return WrittenPair(broker, database, topic(partitions=PARTITIONS, broker=broker), transactional_id, upsert=False)
+
+
+@pytest.fixture
+def pair(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Iterator[WrittenPair]:
+    """A sink that is well, with two batches on both sides."""
+    with pair_on(kafka, database, topic, transactional_id) as made:
+        made.write(rows_of(0), rows_of(1))
+        yield made
+
+
+def sides_of(pair: WrittenPair, **other: str) -> dict[str, Any]:
+    return {
+        "bootstrap": pair.broker.bootstrap,
+        "database": pair.database,
+        "transactional_id": pair.transactional_id,
+        **other,
+    }
+
+
+def test_nothing_is_wrong(pair: WrittenPair, follow: Follow) -> None:
+    code, _ = follow("nothing_wrong", **sides_of(pair))
+    assert code == 0
+
+
+def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
+    code, _ = follow("not_known", **sides_of(pair, transactional_id="another"))
+    assert code == 4
+
+
+def test_kafka_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None:
+    code, said = follow("kafka_out_of_reach", **sides_of(pair, bootstrap=f"127.0.0.1:{free_port()}"))
+    assert code == 1
+    assert "batch 1" in said  # the database is shown all the same
+
+
+def test_the_database_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None:
+    nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    code, _ = follow("database_out_of_reach", **sides_of(pair, database=nowhere))
+    assert code == 1
+
+
+def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, and left to its owner; when that has ended it, nothing is wrong."""
+    monkeypatch.setattr(readers, "OPEN_MS_MIN", 0)
+    properties = kafka_for(pair.broker.bootstrap)
+    with TransactionalWriter(transactional_id="the-other", kafka=properties, topic=pair.topic) as other:
+        other.init_transactions()
+        other.begin_transaction()
+        other.append(table_of(3))
+        other.flush()
+        code, said = follow("readers_stand_still", **sides_of(pair))
+        assert code == 3
+        assert "the-other" in said
+        other.abort_transaction()
+    code, _ = follow("nothing_wrong", **sides_of(pair))
+    assert code == 0
+
+
+def test_a_transaction_that_hangs_is_aborted(
+    start_kafka: StartKafka, database: str, topic: MakeTopic, transactional_id: str, follow: Follow
+) -> None:
+    """Readers go on behind it, and the sink's records are as they were."""
+    broker = start_kafka(two_phase_commit=True, properties=VERIFIES_NOTHING)
+    with pair_on(broker, database, topic, transactional_id) as pair:
+        pair.write(rows_of(0))
+        before = len(read_topic(broker.bootstrap, pair.topic))
+        produce_raw(broker.bootstrap, TopicPartition(pair.topic, 0), ProducerIdAndEpoch(7_777, 0))
+        pair.write(rows_of(1))
+        assert len(read_topic(broker.bootstrap, pair.topic)) < before * 2
+        code, said = follow("hanging_transaction", **sides_of(pair))
+        assert code == 0
+        assert "aborted the transaction at offset" in said
+        assert len(read_topic(broker.bootstrap, pair.topic)) == before * 2

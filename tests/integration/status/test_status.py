@@ -1,0 +1,282 @@
+"""`status` on real servers: every condition of a sink, one side out of reach, and waiting."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+
+from spark_2pc_sink import StatusReport, cli, recover, status
+from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import status as command
+from tests.conftest import MakeTopic
+from tests.harness.json_contract import read_output
+from tests.harness.providers import Broker
+from tests.integration.state.state_stores import admin
+from tests.integration.status.sinks import SEPARATOR, Sinks, sinks_on
+
+#: Beside the time-out itself: for threads that begin and end on a busy machine.
+GRACE_S = 3.0
+
+
+@pytest.fixture
+def sinks(kafka_without_2pc: Broker, database: str, topic: MakeTopic) -> Iterator[Sinks]:
+    with sinks_on(kafka_without_2pc, database, topic(broker=kafka_without_2pc)) as made:
+        yield made
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def look(sinks: Sinks, **options: Any) -> StatusReport:
+    """Both sides, in Python."""
+    sides: dict[str, Any] = {"kafka": {"bootstrap.servers": sinks.broker.bootstrap}, "database": sinks.database}
+    return status(**{**sides, **options})
+
+
+def words(sinks: Sinks, *more: str) -> list[str]:
+    """The command line."""
+    return ["status", "--bootstrap-server", sinks.broker.bootstrap, "--database", sinks.database, *more]
+
+
+def conditions(found: StatusReport) -> dict[str, str]:
+    """By the names in the test."""
+    return {name_of(report.transactional_id): report.condition for report in found.sinks}
+
+
+def name_of(transactional_id: str) -> str:
+    return transactional_id.partition(SEPARATOR)[2]
+
+
+def timed(look_now: Callable[[], StatusReport], limit_s: float) -> StatusReport:
+    """A look that must end in time."""
+    began_s = time.monotonic()
+    found = look_now()
+    assert time.monotonic() - began_s < limit_s + GRACE_S
+    return found
+
+
+def test_every_condition_at_one_look(sinks: Sinks, capsys: pytest.CaptureFixture[str]) -> None:
+    """D2, D6: what needs a person is in doubt; a batch at work and a row of another cluster are not."""
+    sinks.ended("fine", commit=True)
+    sinks.ended("owed", commit=False)
+    sinks.decided("decided")
+    sinks.decided("away", cluster_id="another-cluster")
+    sinks.open("left-open")
+    sinks.open("at-work", lives=True)
+    sinks.decided("lost")
+    sinks.sql("DELETE FROM kafka_transaction_state WHERE transactional_id = :id", id=sinks.id_of("lost"))
+    found = look(sinks)
+    assert conditions(found) == {
+        "fine": "fine",
+        "owed": "owed",
+        "decided": "in_doubt",
+        "away": "elsewhere",
+        "left-open": "in_doubt",
+        "at-work": "at_work",
+        "lost": "in_doubt",
+    }
+    by_name = {name_of(report.transactional_id): report for report in found.sinks}
+    assert [action.kind for action in by_name["lost"].actions] == ["rebuild_row", "commit"]
+    assert [action.kind for action in by_name["left-open"].actions] == ["abort"]
+    for name in ("left-open", "at-work"):
+        assert by_name[name].prepared_s is not None
+        assert by_name[name].in_doubt_s is None
+    assert by_name["decided"].prepared_s is None
+    assert "Kafka is owed batch 0: the table has its 2 rows since " in by_name["owed"].reason
+    assert "and Kafka has aborted its 3 records" in by_name["owed"].reason
+    assert by_name["owed"].remedies[0].startswith("start the job")
+    assert (by_name["away"].kafka, by_name["away"].elsewhere) == (None, True)
+    assert cli.main(words(sinks, "--json")) == exits.EXIT_IN_DOUBT
+    printed = read_output(capsys.readouterr().out)
+    assert list(map(name_of, printed["in_doubt"])) == ["decided", "left-open", "lost", "owed"]
+
+
+def test_sinks_of_another_cluster_alone_are_nothing_to_worry_about(
+    sinks: Sinks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D6: as when the address is that of another cluster: none of them is known here."""
+    sinks.decided("away", cluster_id="another-cluster")
+    assert cli.main(words(sinks)) == exits.EXIT_NOT_KNOWN
+    assert capsys.readouterr().out.startswith("1 sink: 1 elsewhere\n")
+    assert cli.main(words(sinks, "--transactional-id", sinks.id_of("away"))) == exits.EXIT_NOT_KNOWN
+    assert "the state row belongs to Kafka cluster another-cluster" in capsys.readouterr().out
+    sinks.ended("fine", commit=True)
+    assert cli.main(words(sinks)) == exits.EXIT_SETTLED
+
+
+def test_a_row_that_cannot_be_understood_hides_no_other(sinks: Sinks, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made by hand, or by a later version. Exit code 1, unless something is in doubt."""
+    changes = {
+        "pair": ("prepared_transaction_state = '7'", "'7': it is '' or 'producerId:epoch'"),
+        "epoch": ("settled = '7:99999'", "'7:99999'"),
+        "offsets": ("kafka_offsets = '[1, 2]'", "kafka_offsets [1, 2] is no object of"),
+        "partition": (
+            "kafka_offsets = '{\"orders\": [1, 2]}'",
+            "kafka_offsets name 'orders', which is",
+        ),
+        "status": ("status = 'paused'", "status 'paused' is none of none, decided, done, owed"),
+    }
+    sinks.ended("good", commit=True)
+    sinks.sql("ALTER TABLE kafka_transaction_state DROP CONSTRAINT kafka_transaction_state_status_check")
+    for name, (change, _) in changes.items():
+        sinks.claimed(name)
+        sinks.sql(f"UPDATE kafka_transaction_state SET {change} WHERE transactional_id = :id", id=sinks.id_of(name))
+    found = look(sinks)
+    assert conditions(found) == {"good": "fine"}
+    assert [(name_of(bad.transactional_id), bad.side) for bad in found.unreadable] == [
+        (name, "database") for name in sorted(changes)
+    ]
+    for bad in found.unreadable:
+        assert changes[name_of(bad.transactional_id)][1] in bad.problem
+    assert cli.main(words(sinks)) == exits.EXIT_FAILED
+    assert ".status: UNREADABLE in the database: " in capsys.readouterr().out
+
+
+# --- one side out of reach --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent", "no name"])
+def test_kafka_out_of_reach(
+    sinks: Sinks,
+    silent_port: int,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B25: what the database knows is shown within the time-out, also where a resolver never answers."""
+    sinks.ended("done", commit=True)
+    sinks.ended("owed", commit=False)
+    sinks.decided("decided")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refused = server.getsockname()[1]
+    hung = threading.Event()
+    if fault == "no name":
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hung.wait(60))
+    place = {"refused": f"127.0.0.1:{refused}", "silent": f"127.0.0.1:{silent_port}", "no name": "kafka.invalid:9092"}
+    kafka = {"bootstrap.servers": place[fault]}
+    found = timed(lambda: look(sinks, kafka=kafka, timeout_s=2), 2)
+    hung.set()
+    assert conditions(found) == {"done": "fine", "owed": "owed", "decided": "in_doubt"}
+    assert found.kafka_problem
+    assert not found.database_problem
+
+
+def test_the_command_shows_one_side_too(sinks: Sinks, silent_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """B25: exit code 1, and the reason behind all the rest."""
+    sinks.decided("decided")
+    sides = ["--bootstrap-server", f"127.0.0.1:{silent_port}", "--database", sinks.database]
+    assert cli.main(["status", *sides, "--timeout", "2"]) == exits.EXIT_FAILED
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1 sink: 1 in doubt (for 0:00:")
+    assert "KAFKA COULD NOT BE READ" in printed.out
+    assert "spark-2pc: Kafka could not be read: " in printed.err
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent", "locked"])
+def test_the_database_out_of_reach(sinks: Sinks, silent_port: int, fault: str) -> None:
+    """B25: what Kafka has open is shown, with the reason why the database could not be read."""
+    sinks.decided("decided")
+    sinks.open("left-open")
+    sinks.ended("fine", commit=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refused = server.getsockname()[1]
+    ports = {"refused": refused, "silent": silent_port, "locked": make_url(sinks.database).port}
+    url = make_url(sinks.database).set(port=ports[fault]).render_as_string(hide_password=False)
+    with admin(sinks.database) as engine, engine.connect() as connection:
+        if fault == "locked":
+            connection.execute(text("SET application_name = 'vacuum of somebody'"))
+            connection.execute(text("BEGIN"))
+            connection.execute(text("LOCK TABLE kafka_transaction_state IN ACCESS EXCLUSIVE MODE"))
+        found = timed(lambda: look(sinks, database=url, timeout_s=4, match=sinks.id_of("[dl]e*")), 4)
+        one = timed(lambda: look(sinks, database=url, timeout_s=4, transactional_id=sinks.id_of("fine")), 4)
+        connection.rollback()
+    assert conditions(found) == {"decided": "unclear", "left-open": "unclear"}
+    assert found.database_problem
+    assert ("vacuum of somebody" in found.database_problem) is (fault == "locked")
+    assert not found.kafka_problem
+    assert all(report.prepared_s is not None and report.known is None for report in found.sinks)
+    assert conditions(one) == {"fine": "unclear"}
+    assert one.sinks[0].reason.startswith("Kafka has no transaction of it open. Whether")
+
+
+def test_both_out_of_reach(silent_port: int) -> None:
+    """B25: each has its reason."""
+    found = timed(
+        lambda: status(
+            kafka={"bootstrap.servers": f"127.0.0.1:{silent_port}"},
+            database=f"postgresql://u:secret@127.0.0.1:{silent_port}/d",
+            timeout_s=2,
+        ),
+        2,
+    )
+    assert (found.sinks, bool(found.kafka_problem), bool(found.database_problem)) == ((), True, True)
+    assert "secret" not in json.dumps(found.as_json())
+
+
+# --- what is not there ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_gone_with_its_history(sinks: Sinks, capsys: pytest.CaptureFixture[str]) -> None:
+    """D2: what Kafka knows of the id is said, and not that no sink has run."""
+    sinks.open("gone")
+    sinks.sql("DELETE FROM kafka_transaction_state")
+    sinks.sql("DELETE FROM kafka_transaction_state_history")
+    found = look(sinks, match=sinks.id_of("*"))
+    assert found.sinks == ()
+    assert "has no row, and its history no line" in found.note
+    assert found.note.endswith(f"Kafka has open transactions of {sinks.id_of('gone')}")
+    code = cli.main(words(sinks, "--transactional-id", sinks.id_of("gone")))
+    printed = capsys.readouterr().out
+    assert code == exits.EXIT_IN_DOUBT
+    assert "the state table has no row of this id, and its history no line; Kafka has Ongoing " in printed
+    assert ", open for 0:00:" in printed
+    assert cli.main(words(sinks, "--transactional-id", "mistyped")) == exits.EXIT_NOT_KNOWN
+    assert "1 sink: 1 not known" in capsys.readouterr().out
+
+
+def test_where_no_table_is(kafka_without_2pc: Broker, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the ways in which it may be somewhere else."""
+    sides = ["--bootstrap-server", kafka_without_2pc.bootstrap, "--database", database]
+    assert cli.main(["status", *sides]) == exits.EXIT_NOT_KNOWN
+    assert "there is no table public.kafka_transaction_state in 127.0.0.1:" in capsys.readouterr().out
+    assert cli.main(["status", *sides, "--match", "a*"]) == exits.EXIT_NOT_KNOWN
+
+
+def test_a_glob_chooses(sinks: Sinks) -> None:
+    sinks.ended("orders-1", commit=True)
+    sinks.decided("payments-1")
+    assert conditions(look(sinks, match=sinks.id_of("orders-*"))) == {"orders-1": "fine"}
+    assert "has an id that fits 'nothing-*'" in look(sinks, match="nothing-*").note
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_waits_until_a_recovery_has_settled_it(
+    sinks: Sinks, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B6: exit code 0 when that is so, 3 where the time is over."""
+    sinks.decided("orders")
+    name = sinks.id_of("orders")
+    assert cli.main(words(sinks, "--wait", "0")) == exits.EXIT_IN_DOUBT
+    said: list[str] = []
+
+    def settle(line: str) -> None:
+        said.append(line)
+        kafka: dict[str, Any] = {"bootstrap.servers": sinks.broker.bootstrap}
+        assert recover(transactional_id=name, kafka=kafka, database=sinks.database, take_over=True).settled
+
+    monkeypatch.setattr(command, "_say", settle)
+    assert cli.main(words(sinks, "--wait", "60")) == exits.EXIT_SETTLED
+    assert said == [f"waiting for {name} (in doubt, batch 0)"]
+    assert "1 sink: 1 fine\n" in capsys.readouterr().out

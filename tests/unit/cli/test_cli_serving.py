@@ -1,0 +1,148 @@
+"""``spark-2pc exporter`` and ``dashboard``: what they watch, where they listen, and who may come in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.cli import dashboard, exits, exporter
+from spark_2pc_sink.cli.listening import host_and_port
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.monitoring import exporter as metrics_server
+from spark_2pc_sink.monitoring.dashboard import server as page_server
+from tests.harness.without_modules import run_without
+
+SIDES = ("--bootstrap-server", "broker:9092", "--database", "postgresql://ops@db/shop")
+LONG = "x" * dashboard.TOKEN_CHARACTERS_MIN
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What would be served; nothing is."""
+    found: list[tuple[Any, ...]] = []
+    for server in (metrics_server, page_server):
+        monkeypatch.setattr(server, "serve", lambda *arguments: found.append(arguments))
+    return found
+
+
+def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any, ...]]) -> None:
+    code = cli.main(["exporter", *SIDES, "--listen", "0.0.0.0:9940", "--timeout", "5", "--state-schema", "sinks"])
+    ((watched, host, port),) = served
+    assert (code, host, port) == (exits.EXIT_SETTLED, "0.0.0.0", 9940)  # noqa: S104 - what was said
+    assert (watched.database, watched.timeout_s) == ("postgresql://ops@db/shop", 5)
+    assert (watched.kafka["bootstrap.servers"], watched.tables["state_schema"]) == ("broker:9092", "sinks")
+
+
+@pytest.mark.parametrize(("command", "port"), [("exporter", 9939), ("dashboard", 8939)])
+def test_they_are_for_this_machine_alone_unless_told_otherwise(
+    served: list[tuple[Any, ...]], command: str, port: int
+) -> None:
+    cli.main([command, *SIDES])
+    assert served[0][-2:] == ("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("command", ["exporter", "dashboard"])
+@pytest.mark.parametrize(
+    "wrong", [("--listen", "9939"), ("--listen", "here:port"), ("--timeout", "0"), ("--state-schema", "a.b")]
+)
+def test_a_wrong_option_is_refused_before_anything_is_served(
+    served: list[tuple[Any, ...]], command: str, wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, *SIDES, *wrong]) == exits.EXIT_USAGE
+    assert wrong[0].lstrip("-").replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+    assert served == []
+
+
+def test_on_a_loopback_address_no_token_is_asked_for(
+    served: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["dashboard", *SIDES, "--host-name", "watch.internal"])
+    access = served[0][1]
+    assert (access.token, list(access.hosts)) == (None, ["watch.internal"])
+    assert capsys.readouterr().out == ""
+
+
+def test_elsewhere_a_token_is_made_and_printed_once(
+    served: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        cli.main(["dashboard", *SIDES, "--listen", "0.0.0.0:8939"])
+    printed = capsys.readouterr().out.splitlines()
+    tokens = [access.token for _, access, _, _ in served]
+    assert printed == [f"token: {token}" for token in tokens]
+    assert len(set(tokens)) == 2
+    assert "0.0.0.0" in served[0][1].hosts  # noqa: S104 - what was said
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "10.0.0.1:0"])
+def test_a_token_of_a_file_is_asked_for_everywhere_and_printed_nowhere(
+    served: list[tuple[Any, ...]], tmp_path: Path, listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{LONG}\n")
+    cli.main(["dashboard", *SIDES, "--listen", listen, "--token-file", str(file)])
+    assert served[0][1].token == LONG
+    assert LONG not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"short", b"\xff\xfe" * 20])
+def test_a_token_file_that_is_none_is_refused(
+    served: list[tuple[Any, ...]], tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    assert cli.main(["dashboard", *SIDES, "--token-file", str(file)]) == exits.EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "token-file" in said
+    assert "short" not in said
+    assert served == []
+
+
+def test_an_address_that_browsers_could_not_name_is_refused(served: list[tuple[Any, ...]]) -> None:
+    assert cli.main(["dashboard", *SIDES, "--listen", "[::1]:8939"]) == exits.EXIT_USAGE
+    assert served == []
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("localhost:1", ("localhost", 1)), ("[::1]:9939", ("::1", 9939)), ("0.0.0.0:0", ("0.0.0.0", 0))],  # noqa: S104
+)
+def test_an_address_is_read_in_its_parts(text: str, parts: tuple[str, int]) -> None:
+    assert host_and_port(text, option="--listen") == parts
+
+
+@pytest.mark.parametrize("text", ["", "host", ":9939", "host:", "host:-1", "host:99x"])
+def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--listen"):
+        host_and_port(text, option="--listen")
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [
+        ("exporter", "prometheus_client", "metrics"),
+        ("dashboard", "flask", "dashboard"),
+        ("dashboard", "flask_wtf", "dashboard"),
+        ("dashboard", "waitress", "dashboard"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(command: str, module: str, extra: str) -> None:
+    words = [command, *SIDES]
+    done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
+    assert done.returncode == exits.EXIT_FAILED
+    assert f"run pip install 'spark-2pc-sink[{extra}]'" in done.stderr
+
+
+def test_their_commands_load_neither_spark_nor_servers_before_they_are_run() -> None:
+    """So that --help, and every other command, does without the extras."""
+    assert {exporter.__name__, dashboard.__name__} <= sys.modules.keys()
+    done = run_without(
+        {"pyspark", "prometheus_client", "flask", "flask_wtf", "waitress"},
+        "from spark_2pc_sink.cli import main; main(['--help'])",
+    )
+    assert (done.returncode, done.stderr) == (0, "")

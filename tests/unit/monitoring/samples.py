@@ -1,0 +1,168 @@
+"""Sinks in every condition, and both sides that show them: what the tests of monitoring look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+from jdbc_state import ActionLine, HistoryLine, SqlStateStore, StateRow
+from jdbc_state.sessions import DriverSession, Liveness
+from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
+from spark_2pc_sink.monitoring.watched import Watched
+from spark_2pc_sink.recipe.resolve import KafkaView
+from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
+
+NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
+ALIVE = Liveness(
+    alive=True, detail="pid 4711 from 10.0.3.17", session=DriverSession(4711, "job", hidden=False, address="10.0.3.17")
+)
+DEAD = Liveness(alive=False, detail="the database has no session of claim 7")
+UNKNOWN = Liveness(alive=None, detail="by a pooler, a driver can be seen in its transactions only")
+#: An id that a page must not take for markup.
+MARKUP = "<script>alert('x')</script>"
+SECRET = "of-the-database"
+SASL_SECRET = "of-the-brokers"
+FIGURES = {"record_bytes": 812, "seconds": 1.5, "step_seconds": {"place": 0.1, "produce": 0.9, "decide": 0.5}}
+
+
+def row(name: str = "orders", *, status: str = "done", batch: int | None = 41, **changes: Any) -> StateRow:
+    """A state row, decided two minutes ago."""
+    made = StateRow(
+        transactional_id=name,
+        prepared_transaction_state="5:1",
+        status=status,
+        settled="5:0",
+        generation=7,
+        query_id="query",
+        run_id="run",
+        batch_id=batch,
+        cluster_id="cluster",
+        row_count=1_200,
+        record_count=1_100,
+        kafka_offsets={"orders-0": (5, 13)},
+        decision=42,
+        claimed_at=NOW - timedelta(hours=3),
+        decided_at=NOW - timedelta(minutes=2),
+        age_s=120.0,
+        decided_age_s=120.0,
+    )
+    return replace(made, **changes)
+
+
+def sink(name: str = "orders", of: StateRow | None = None, **changes: Any) -> RecoveryReport:
+    """A sink that is well, unless ``changes`` say otherwise."""
+    made = row(name) if of is None else of
+    fine = RecoveryReport(
+        transactional_id=name,
+        settled=True,
+        dry_run=True,
+        before=made,
+        row=made,
+        kafka=KafkaView(TransactionState.COMPLETE_COMMIT, ProducerIdAndEpoch(5, 1), 2, "cluster"),
+        driver=ALIVE,
+        reason="both sides have it",
+    )
+    return replace(fine, **changes)
+
+
+def in_doubt(name: str = "orders", driver: Liveness = DEAD) -> RecoveryReport:
+    """A sink whose driver was killed after its decision."""
+    commit = Action("commit", "would commit the transaction 5:1")
+    return sink(name, row(name, status="decided"), settled=False, driver=driver, actions=(commit,))
+
+
+def owed(name: str = "orders") -> RecoveryReport:
+    """A sink whose batch Kafka has aborted."""
+    return sink(name, row(name, status="owed"), settled=False, driver=DEAD)
+
+
+def halted(cause: HaltCause, name: str = "orders") -> RecoveryReport:
+    """A sink that waits for a person."""
+    return replace(in_doubt(name), cause=cause, actions=(), remedies=("compare both sides", "spark-2pc recover"))
+
+
+def lines(*figures: dict[str, Any], name: str = "orders") -> list[HistoryLine]:
+    """Lines of the history, the newest first: as many as there are figures."""
+    return [
+        HistoryLine("decided", row(name, batch=41 - age, decision=42 - age), given) for age, given in enumerate(figures)
+    ]
+
+
+ACTION = ActionLine(
+    number=1,
+    transactional_id="orders",
+    at=NOW,
+    action="drop",
+    batch_id=40,
+    generation=6,
+    role="ops",
+    os_user="operator",
+    host="night-1",
+    program="spark-2pc",
+    reason="Kafka has all of it",
+)
+EVERYTHING = StatusReport(
+    sinks=(
+        sink("clicks"),
+        in_doubt(),
+        owed("payments"),
+        halted(HaltCause.TOPIC_REMADE, MARKUP),
+        sink("archive", elsewhere=True, settled=False),
+    ),
+    unreadable=(UnreadableSink("ledger", "database", "its pair 'spoiled' is none"),),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Watched):
+    """Both sides as a test wants them; what was recovered is kept in ``recovered``."""
+
+    kafka: Any = field(
+        repr=False,
+        default_factory=lambda: {
+            "bootstrap.servers": "broker:9092",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "ops",
+            "sasl.password": SASL_SECRET,
+        },
+    )
+    database: str = field(default=f"postgresql://ops:{SECRET}@db.internal:5433/shop", repr=False)
+    timeout_s: int = 8
+    found: StatusReport = EVERYTHING
+    history: tuple[HistoryLine, ...] = ()
+    outcome: RecoveryReport | Exception = field(default_factory=sink)
+    recovered: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def look(self, transactional_id: str | None = None) -> StatusReport:
+        """What the test said, of one sink or of all."""
+        if transactional_id is None:
+            return self.found
+        ours = tuple(each for each in self.found.sinks if each.transactional_id == transactional_id)
+        return replace(self.found, sinks=ours, unreadable=())
+
+    @contextmanager
+    def store(self) -> Iterator[SqlStateStore]:
+        """History and actions alone."""
+        yield cast("SqlStateStore", self)
+
+    def read_history(self, transactional_id: str, *, last: int) -> list[HistoryLine]:
+        """The lines of the test, whatever the sink."""
+        assert transactional_id
+        return list(self.history[:last])
+
+    def read_actions(self, transactional_id: str, *, last: int) -> list[ActionLine]:
+        """One."""
+        return [replace(ACTION, transactional_id=transactional_id)][:last]
+
+    def recover(self, transactional_id: str, **choices: Any) -> RecoveryReport:
+        """Note it, and answer with the outcome of the test."""
+        self.recovered.append((transactional_id, choices))
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome

@@ -1,0 +1,336 @@
+"""The dashboard's pages: who may come in, what a page shows and never shows, and what a form carries out."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from spark_2pc_sink.errors import HaltCause, HaltError, StateStoreError, TakeOverRefusedError
+from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token
+from spark_2pc_sink.monitoring.dashboard.app import make_app
+from spark_2pc_sink.options import OperatorDecision
+from spark_2pc_sink.recovery.status import StatusReport
+from tests.unit.monitoring.samples import (
+    ALIVE,
+    FIGURES,
+    MARKUP,
+    SASL_SECRET,
+    SECRET,
+    Shown,
+    halted,
+    in_doubt,
+    lines,
+    owed,
+    sink,
+)
+
+TOKEN = "a-token-of-the-test-that-nobody-guesses"
+
+
+def client(watched: Shown | None = None, access: Access | None = None) -> FlaskClient:
+    return make_app(watched or Shown(), access or Access()).test_client()
+
+
+def with_token() -> FlaskClient:
+    return client(access=Access(token=TOKEN))
+
+
+def hidden(answer: TestResponse) -> dict[str, str]:
+    """The hidden fields of a form."""
+    found = re.findall(r'<input type="hidden" name="([a-z_]+)" value="([^"]*)">', answer.text)
+    return {name: unescape(value) for name, value in found}
+
+
+def submit(browser: FlaskClient, name: str = "orders", **fields: str) -> TestResponse:
+    """Fill in the form of a sink as a person does, but for ``fields``, and send it."""
+    form = hidden(browser.get("/recover", query_string={"id": name}))
+    return browser.post("/recover", data={**form, "typed": name, "choice": "settle", **fields})
+
+
+def text_of(answer: TestResponse) -> str:
+    """What a person reads: without tags, in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+def test_the_list_has_every_sink_with_its_condition() -> None:
+    shown = text_of(client().get("/"))
+    for words in ("clicks both sides agree", "orders in doubt Kafka has lacked batch 41 for 2 min 0 s"):
+        assert words in shown
+    assert "payments Kafka is owed a batch" in shown
+    assert "archive on another cluster" in shown
+    assert "ledger database: its pair 'spoiled' is none" in shown
+    assert "Kafka broker:9092 PostgreSQL db.internal:5433/shop" in shown
+
+
+def test_an_id_that_is_markup_is_text_on_every_page() -> None:
+    """A transactional id may be any text; its sink is found by it all the same."""
+    browser = client(Shown(history=tuple(lines(FIGURES, name=MARKUP))))
+    for path in ("/", f"/sink?id={quote(MARKUP)}", f"/recover?id={quote(MARKUP)}"):
+        answer = browser.get(path)
+        assert answer.status_code == 200
+        assert "<script" not in answer.text
+        assert MARKUP in text_of(answer).replace("< script >", "<script>") or MARKUP in unescape(answer.text)
+
+
+def test_a_sink_has_both_sides_its_batches_and_what_people_did() -> None:
+    browser = client(Shown(history=tuple(lines(FIGURES, FIGURES, {}))))
+    answer = browser.get("/sink?id=orders")
+    shown = text_of(answer)
+    for words in ("status decided", "state CompleteCommit", "lives not running", "What would recovery do?"):
+        assert words in shown
+    for words in ("Rows of each batch", "Time of each batch", "Newest batches 41", "orders-0 5 13"):
+        assert words in shown.replace("batch decided, UTC status rows records line transaction ", "").replace(
+            "partition first last ", ""
+        )
+    assert "drop 40 operator at night-1, as ops Kafka has all of it" in shown
+    assert answer.text.count("<svg") == 2
+
+
+def test_a_history_without_times_says_so() -> None:
+    browser = client(Shown(history=tuple(lines({}, {}))))
+    assert "The history has no step times of these batches." in text_of(browser.get("/sink?id=orders"))
+
+
+def test_a_side_out_of_reach_is_named_and_the_other_is_shown() -> None:
+    watched = Shown(found=StatusReport(sinks=(in_doubt(),), kafka_problem="no broker answered"))
+    assert "Kafka cannot be read. no broker answered" in text_of(client(watched).get("/"))
+    page = text_of(client(watched).get("/sink?id=orders"))
+    assert "Kafka cannot be read." in page
+    assert "status decided" in page
+    watched = Shown(found=StatusReport(database_problem="no connection"))
+    assert "Database cannot be read. no connection" in text_of(client(watched).get("/sink?id=orders"))
+
+
+def test_nothing_is_recovered_while_a_side_is_out_of_reach() -> None:
+    watched = Shown(found=StatusReport(sinks=(in_doubt(),), kafka_problem="no broker answered"))
+    answer = client(watched).get("/recover?id=orders")
+    assert (answer.status_code, "<form" in answer.text) == (409, False)
+
+
+def test_no_page_has_a_secret() -> None:
+    """Neither the password of the database's URL nor that of the brokers, wherever both sides are named."""
+    watched = Shown(
+        history=tuple(lines(FIGURES)), outcome=StateStoreError(operation="claim in db.internal", detail="refused")
+    )
+    browser = client(watched)
+    answers = [browser.get(path) for path in ("/", "/sink?id=orders", "/recover?id=orders", "/nothing")]
+    answers.append(submit(browser))
+    for answer in answers:
+        assert SECRET not in answer.text
+        assert SASL_SECRET not in answer.text
+        assert not {SECRET, SASL_SECRET} & set(dict(answer.headers).values())
+    assert SECRET not in repr(watched)
+
+
+def test_a_page_is_loaded_again_where_that_was_chosen() -> None:
+    browser = client()
+    assert 'http-equiv="refresh"' not in browser.get("/").text
+    again = browser.get("/sink?id=orders&refresh=on").text
+    assert '<meta http-equiv="refresh" content="10">' in again
+    assert 'href="/sink?id=orders"' in again
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/sink", 404), ("/recover?id=", 404)])
+def test_what_is_not_there_is_not_found(path: str, status: int) -> None:
+    assert client().get(path).status_code == status
+
+
+# --- who may come in ---------------------------------------------------------------------------------------------
+
+
+def test_every_answer_forbids_scripts_frames_and_caches() -> None:
+    browser = client()
+    for path in ("/", "/sink?id=orders", "/nothing", "/static/dashboard.css"):
+        headers = browser.get(path).headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none';")
+        assert "script-src" not in policy
+        assert "unsafe-inline" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+
+
+def test_pages_keep_to_their_policy() -> None:
+    """No script, no style in an attribute, nothing from elsewhere."""
+    browser = client(Shown(history=tuple(lines(FIGURES))))
+    for path in ("/", "/sink?id=orders", "/recover?id=orders"):
+        page = browser.get(path).text
+        assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=|javascript:", page)
+        assert set(re.findall(r'(?:src|href)="(https?:[^"]*)"', page)) == set()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "db.internal", "<b>"])
+def test_a_host_that_is_not_this_server_is_refused(host: str) -> None:
+    """DNS rebinding: the page of an attacker whose name leads here sends its own name."""
+    answer = client().get("/", headers={"Host": host})
+    assert (answer.status_code, answer.mimetype) == (400, "text/plain")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8939", "localhost:8939", "watch.internal"])
+def test_a_name_of_this_server_is_let_in(host: str) -> None:
+    browser = client(access=Access(hosts=["watch.internal"]))
+    assert browser.get("/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/sink?id=orders", "/recover?id=orders"])
+def test_who_has_not_said_the_token_sees_nothing(path: str) -> None:
+    answer = with_token().get(path)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+    assert "orders" not in answer.text
+
+
+def test_the_login_does_not_say_where_both_sides_are() -> None:
+    assert not re.search("broker|db.internal", with_token().get("/login").text)
+
+
+def test_the_token_lets_in_and_another_does_not() -> None:
+    browser = with_token()
+    form = hidden(browser.get("/login"))
+    assert browser.post("/login", data={**form, "token": "another"}).status_code == 403
+    assert browser.get("/").status_code == 303
+    assert browser.post("/login", data={**form, "token": f" {TOKEN}\n"}).headers["Location"] == "/"
+    assert browser.get("/").status_code == 200
+    (cookie,) = [value for name, value in browser.get("/").headers if name == "Set-Cookie"] or [""]
+    assert TOKEN not in cookie
+
+
+def test_the_session_s_cookie_stays_with_these_pages() -> None:
+    browser = with_token()
+    cookie = browser.get("/login").headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+
+
+def test_without_a_token_there_is_nothing_to_log_in_to() -> None:
+    assert client().get("/login").headers["Location"] == "/"
+
+
+@pytest.mark.parametrize("given", [{}, {"csrf_token": "made-up"}])
+def test_a_form_of_another_page_is_refused(given: dict[str, str]) -> None:
+    watched = Shown()
+    browser = client(watched)
+    form = {**hidden(browser.get("/recover?id=orders")), "typed": "orders", "choice": "settle"}
+    del form["csrf_token"]
+    answer = browser.post("/recover", data={**form, **given})
+    assert (answer.status_code, watched.recovered) == (400, [])
+    assert browser.post("/login", data={"token": TOKEN}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104
+        ("10.0.0.1", False),
+        ("localhost.evil.example", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, *, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_tokens_are_long_and_different() -> None:
+    assert len(new_token()) >= 43
+    assert new_token() != new_token()
+    assert TOKEN not in repr(Access(token=TOKEN))
+
+
+# --- what a form carries out -------------------------------------------------------------------------------------
+
+
+def test_a_sink_is_settled_after_its_id_was_typed() -> None:
+    watched = Shown()
+    browser = client(watched)
+    answer = submit(browser, reason="night shift")
+    assert answer.status_code == 200
+    assert "Settled: orders" in text_of(answer)
+    assert watched.recovered == [("orders", {"reason": "night shift"})]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"typed": "order"}, "The id that was typed is not the id of this sink"),
+        ({"typed": ""}, "The id that was typed is not the id of this sink"),
+        ({"choice": ""}, "Choose what to do"),
+        ({"choice": "drop"}, "Choose what to do"),
+        ({"choice": "take-over"}, "Choose what to do"),
+        ({"seen": "7|41|decided|41|5:1||"}, "Both sides have changed since this page was made"),
+    ],
+)
+def test_a_form_that_was_not_filled_in_changes_nothing(fields: dict[str, str], words: str) -> None:
+    watched = Shown()
+    answer = submit(client(watched), **fields)
+    assert (answer.status_code, watched.recovered) == (409, [])
+    assert words in text_of(answer)
+
+
+def test_a_form_is_not_carried_out_twice() -> None:
+    """The browser sends it again on a reload; by then both sides are others."""
+    watched = Shown()
+    browser = client(watched)
+    form = {**hidden(browser.get("/recover?id=orders")), "typed": "orders", "choice": "settle"}
+    browser.post("/recover", data=form)
+    object.__setattr__(watched, "found", StatusReport(sinks=(sink(),)))
+    assert browser.post("/recover", data=form).status_code == 409
+    assert len(watched.recovered) == 1
+
+
+@pytest.mark.parametrize("found", [owed(), halted(HaltCause.TOPIC_REMADE)])
+def test_a_word_about_a_batch_is_carried_out_with_its_reason_alone(found: Any) -> None:
+    watched = Shown(found=StatusReport(sinks=(found,)))
+    browser = client(watched)
+    without = submit(browser, choice="drop", reason="  ")
+    assert (without.status_code, watched.recovered) == (409, [])
+    assert "This choice needs a reason" in text_of(without)
+    submit(browser, choice="drop", reason="Kafka has it: compared at 3:10")
+    assert watched.recovered == [
+        ("orders", {"reason": "Kafka has it: compared at 3:10", "decision": OperatorDecision.DROP, "batch": 41})
+    ]
+
+
+def test_nothing_but_the_suggested_choice_is_chosen_already() -> None:
+    page = client().get("/recover?id=orders").text
+    assert re.findall(r'value="([a-z-]+)" required( checked)?', page) == [("settle", " checked")]
+    alive = Shown(found=StatusReport(sinks=(in_doubt(driver=ALIVE),)))
+    page = client(alive).get("/recover?id=orders").text
+    assert re.findall(r'value="([a-z-]+)" required( checked)?', page) == [("take-over", "")]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        TakeOverRefusedError(
+            transactional_id="orders", driver="it lives", remedies=("wait",), report=in_doubt(driver=ALIVE)
+        ),
+        HaltError(
+            transactional_id="orders",
+            cause=HaltCause.COMMITS_LOST,
+            database_side="batch 41",
+            kafka_side="not asked",
+            reason="commits were lost",
+            remedies=("compare",),
+        ),
+    ],
+)
+def test_a_recovery_that_refuses_says_why(problem: Exception) -> None:
+    answer = submit(client(Shown(outcome=problem)))
+    assert answer.status_code == 409
+    assert str(problem).splitlines()[0] in unescape(answer.text)
+
+
+def test_a_side_that_fails_is_a_page_of_its_own() -> None:
+    problem = StateStoreError(operation="claim", detail="permission denied")
+    answer = submit(client(Shown(outcome=problem)))
+    assert (answer.status_code, "permission denied" in text_of(answer)) == (502, True)

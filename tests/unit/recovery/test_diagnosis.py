@@ -1,0 +1,97 @@
+"""What a look says beside its verdict: since when, what is owed, and what can be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_2pc_sink.clock import now_ms
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.producer.descriptions import TransactionDescription
+from spark_2pc_sink.recovery.diagnosis import with_ways_on
+from spark_2pc_sink.recovery.report import RecoveryReport
+from tests.unit.recovery.test_recovery import Sides
+from tests.unit.recovery.test_status import LIVES
+
+
+def look(sides: Sides) -> RecoveryReport:
+    return sides.recovery().diagnosis.look()
+
+
+def opened(pair: ProducerIdAndEpoch | None, *, s_ago: float) -> TransactionDescription:
+    """A transaction that is open, and when it began."""
+    return TransactionDescription("Ongoing", pair, 60_000, (), now_ms() - int(s_ago * 1000))
+
+
+def test_since_when_a_transaction_is_open_that_nobody_decided() -> None:
+    """B27: from the coordinator; null where the row names it, and then the decision's age is there."""
+    sides = Sides()
+    pair = sides.start()
+    sides.kafka.produce(pair)
+    sides.kafka.shown = opened(pair, s_ago=90)
+    report = look(sides)
+    assert report.prepared_s == pytest.approx(90, abs=30)
+    assert "open:     for 0:01:" in str(report)
+    sides.kafka.shown = None
+    sides.decide(pair)
+    sides.kafka.shown = opened(pair, s_ago=90)
+    report = look(sides)
+    assert (report.prepared_s, report.in_doubt_s is not None) == (None, True)
+
+
+def test_a_clock_that_is_behind_shows_no_time_before_now() -> None:
+    sides = Sides()
+    pair = sides.start()
+    sides.kafka.shown = opened(pair, s_ago=-500)
+    assert look(sides).prepared_s == 0.0
+
+
+def test_an_owed_batch_says_what_is_owed_and_what_to_do() -> None:
+    """B28: also at a look, where nothing would be done."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.time_out()
+    sides.recovery().run(query_id="query-1", run_id="next")
+    report = look(sides)
+    assert report.condition == "owed"
+    assert "Kafka is owed batch 0: the table has its 3 rows since " in report.reason
+    assert report.remedies[0] == "start the job: it sends the Kafka half of the batch again"
+    assert "--batch 0 --drop" in report.remedies[1]
+
+
+def test_of_an_id_without_a_row_it_says_what_kafka_knows() -> None:
+    """D2: and not only that some new row would not fit."""
+    sides = Sides()
+    pair = sides.start()
+    sides.kafka.produce(pair)
+    empty = Sides()
+    empty.kafka = sides.kafka
+    report = look(empty)
+    assert not report.known
+    assert report.reason.startswith(
+        f"the state table has no row of this id, and its history no line; Kafka has Ongoing {pair}: "
+    )
+
+
+def test_a_row_of_another_cluster_is_elsewhere() -> None:
+    sides = Sides()
+    sides.start()
+    sides.kafka.cluster_id = "cluster-b"
+    report = look(sides)
+    assert (report.elsewhere, report.condition) == (True, "elsewhere")
+
+
+def test_what_can_be_done_where_nobody_has_to_decide() -> None:
+    """The job does it, or the command; where the driver lives, neither is told: both would stop it."""
+    sides = Sides()
+    sides.decide(sides.start())
+    found, options = look(sides), sides.recovery().diagnosis.options
+    first, second = with_ways_on(found, options).remedies
+    assert first.startswith("start the job")
+    assert second.startswith("spark-2pc recover --transactional-id orders --bootstrap-server unused:9092 ")
+    (wait,) = with_ways_on(replace(found, driver=LIVES), options).remedies
+    assert wait.startswith("wait: its driver lives")
+    settled = replace(found, settled=True)
+    assert with_ways_on(settled, options) is settled

@@ -1,0 +1,243 @@
+"""Both sides of many sinks within one time-out: what hangs, what is refused, and how often Kafka is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from jdbc_state import StateRow
+from jdbc_state.survey import Survey, UnreadableRow
+from spark_2pc_sink import StatusReport, status
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.recovery import sink_survey
+from spark_2pc_sink.recovery.recover_command import NamedConnection, connection_named
+from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.coordinator import FakeTransaction
+from tests.unit.fakes.wire import Received, answer, keep_silent
+from tests.unit.producer.support import T0, kafka_for
+
+#: For what begins and ends beside a time-out, on a busy machine.
+GRACE_S = 3.0
+ROW = StateRow(
+    transactional_id="orders",
+    prepared_transaction_state="7:3",
+    status="done",
+    settled="7:4",
+    generation=2,
+    query_id="query",
+    batch_id=4,
+    cluster_id="fake-cluster",
+    row_count=20,
+    record_count=20,
+    claimed_at=datetime(2026, 11, 24, 10, 0, tzinfo=timezone.utc),
+)
+
+
+class FakeDatabase:
+    """In the place of `SqlStateStore`: answers with a survey, or does what a test wants in its place."""
+
+    label = "h:5432/d"
+
+    def __init__(self) -> None:
+        self.survey_of: Callable[[str | None], Survey] = lambda _: Survey(table_there=True)
+        self.settings: list[Any] = []
+        self.closed = 0
+
+    def __call__(self, _url: str, settings: Any) -> FakeDatabase:
+        self.settings.append(settings)
+        return self
+
+    @property
+    def database(self) -> FakeDatabase:
+        return self
+
+    def survey(self, transactional_id: str | None) -> Survey:
+        return self.survey_of(transactional_id)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def has(self, *rows: StateRow, **more: Any) -> None:
+        """It has these rows."""
+        self.survey_of = lambda _: Survey(table_there=True, rows=rows, **more)
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> FakeDatabase:
+    fake = FakeDatabase()
+    monkeypatch.setattr(sink_survey, "SqlStateStore", fake)
+    return fake
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with fake_cluster(brokers=2) as cluster:
+        cluster.know(FakeTransaction(7, 4, state="CompleteCommit"))
+        yield cluster
+
+
+def look(fake: FakeCluster | str, **options: Any) -> StatusReport:
+    """A status that must end in time."""
+    began_s = time.monotonic()
+    found = status(**{"kafka": kafka_for(fake), "database": "postgresql://h/d", "timeout_s": 20, **options})
+    assert time.monotonic() - began_s < options.get("timeout_s", 20) + GRACE_S
+    return found
+
+
+def named(*names: str, **change: Any) -> list[StateRow]:
+    return [replace(ROW, transactional_id=name, **change) for name in names]
+
+
+def conditions(found: StatusReport) -> dict[str, str]:
+    return {report.transactional_id: report.condition for report in found.sinks}
+
+
+def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeCluster, database: FakeDatabase) -> None:
+    """At each broker one that describes all of its sinks."""
+    names = [f"orders-{number:02}" for number in range(40)]
+    for number, name in enumerate(names):
+        fake.know(FakeTransaction(7, 4, state="CompleteCommit", coordinator=number % 2), name)
+    database.has(*named(*names))
+    found = look(fake)
+    assert found.summary == "40 sinks: 40 fine"
+    assert len(fake.of(Api.FIND_COORDINATOR)) == 1
+    assert len(fake.of(Api.DESCRIBE_TRANSACTIONS)) == 2
+    assert found.complete
+    assert database.closed == 1
+
+
+def test_a_sink_of_another_cluster_is_not_asked_about(fake: FakeCluster, database: FakeDatabase) -> None:
+    """D6: it is shown, with what the row says."""
+    database.has(ROW, *named("away", status="decided", cluster_id="another"))
+    found = look(fake)
+    assert conditions(found) == {"away": "elsewhere", "orders": "fine"}
+    assert found.sinks[0].kafka is None
+    asked = [name for request in fake.of(Api.DESCRIBE_TRANSACTIONS) for name in request.body.transactional_ids]
+    assert asked == ["orders"]
+
+
+def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:
+    """A later Kafka: the sink is named, and shown as the database knows it."""
+
+    def sleeps(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.NONE)
+        for row in response.transaction_states:
+            if row.transactional_id == "late":
+                row.transaction_state = "Sleeping"
+        return response
+
+    fake.know(FakeTransaction(8, 1), "late")
+    database.has(ROW, *named("late", status="decided"))
+    fake.script(Api.DESCRIBE_TRANSACTIONS, sleeps)
+    found = look(fake)
+    assert conditions(found) == {"late": "in_doubt", "orders": "fine"}
+    [unreadable] = found.unreadable
+    assert (unreadable.transactional_id, unreadable.side) == ("late", "kafka")
+    assert "in state 'Sleeping', which this version does not know" in unreadable.problem
+    assert found.summary == "2 sinks: 1 fine, 1 in doubt, 1 unreadable"
+
+
+def test_an_id_that_may_not_be_described_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:
+    """Named, too, where it was asked for and the database has nothing of it."""
+    fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    found = look(fake, transactional_id="orders")
+    assert (found.sinks, found.unreadable[0].transactional_id) == ((), "orders")
+
+
+def test_what_the_database_cannot_understand_is_named(fake: FakeCluster, database: FakeDatabase) -> None:
+    database.has(
+        ROW, *named("odd", status="paused"), unreadable=(UnreadableRow("bad", "no offsets"), UnreadableRow("x", "y"))
+    )
+    found = look(fake, match="[ob]*")
+    assert conditions(found) == {"orders": "fine"}
+    assert [each.transactional_id for each in found.unreadable] == ["bad", "odd"]
+    assert {each.side for each in found.unreadable} == {"database"}
+
+
+def test_a_database_that_hangs_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
+    """B25: a resolver that never answers is in no time-out of libpq. What Kafka has open is shown."""
+    hung = threading.Event()
+    database.survey_of = lambda _: Survey(table_there=hung.wait(60))
+    fake.know(FakeTransaction(8, 1, partitions=(T0,)), "open")
+    fake.know(FakeTransaction(9, 1, partitions=(T0,)), "a\nb")
+    found = look(fake, timeout_s=2)
+    hung.set()
+    assert found.database_problem == "the database did not answer within 1.2 s"
+    assert not found.kafka_problem
+    assert conditions(found) == {"open": "unclear"}
+    # An id that no sink can have may be another application's.
+    assert [each.transactional_id for each in found.unreadable] == ["a\nb"]
+
+
+def test_what_the_database_refuses_is_said(fake: FakeCluster, database: FakeDatabase) -> None:
+    def refuse(_: str | None) -> Survey:
+        raise StateStoreError(operation="looking at every sink", detail="permission denied")
+
+    database.survey_of = refuse
+    found = look(fake)
+    assert "permission denied" in found.database_problem
+    assert (found.sinks, found.kafka_problem) == ((), "")
+
+
+def test_another_fault_is_no_side_out_of_reach(fake: FakeCluster, database: FakeDatabase) -> None:
+    """A pooler in statement mode, for instance, is a wrong URL."""
+
+    def refuse(_: str | None) -> Survey:
+        raise ConfigurationError(option="database", value="h", rule="no pooler in statement mode", remedy="another")
+
+    database.survey_of = refuse
+    with pytest.raises(ConfigurationError, match="no pooler in statement mode"):
+        look(fake)
+
+
+def test_kafka_that_hangs_in_the_middle_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:
+    """B25: what the database knows is shown of all."""
+    database.has(ROW, *named("late", status="decided"))
+    fake.script(Api.DESCRIBE_TRANSACTIONS, *[keep_silent] * 100)
+    found = look(fake, timeout_s=2)
+    assert conditions(found) == {"late": "in_doubt", "orders": "fine"}
+    assert {each.transactional_id for each in found.unreadable} == {"late", "orders"}
+    assert not found.database_problem
+
+
+def test_the_database_has_its_share_of_the_time(fake: FakeCluster, database: FakeDatabase) -> None:
+    """Kafka is still asked when it has used it up; and libpq waits no less than 2 s for a connection."""
+    look(fake, timeout_s=20)
+    look(fake, timeout_s=1)
+    long, short = database.settings
+    assert (long.connect_timeout_s, long.claim_lock_timeout_ms, long.commit_timeout_ms) == (10, 2_000, 12_000)
+    assert (short.connect_timeout_s, short.claim_lock_timeout_ms, short.commit_timeout_ms) == (2, 300, 600)
+    assert {long.connect_deadline_ms, short.connect_deadline_ms} == {0}
+
+
+def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> None:
+    """D2: what is there in its place; of Kafka the first few of what is open."""
+    for number in range(7):
+        fake.know(FakeTransaction(10 + number, 1, partitions=(T0,)), f"id-{number}")
+    note = look(fake).note
+    assert "table public.kafka_transaction_state in h:5432/d has no row, and its history no line" in note
+    assert note.endswith(". Kafka has open transactions of id-0, id-1, id-2, id-3, id-4 and 2 more")
+    database.survey_of = lambda _: Survey(table_there=False)
+    assert look(fake, match="id-6").note.endswith("another database. Kafka has open transactions of id-6")
+    assert look(fake, match="none-*").note.startswith("there is no table public.kafka_transaction_state in h:5432/d")
+    database.has(ROW)
+    assert look(fake, match="none-*").note == (
+        "no sink of table public.kafka_transaction_state in h:5432/d has an id that fits 'none-*'"
+    )
+    assert look(fake).note == ""
+
+
+def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database: FakeDatabase) -> None:
+    """Kafka is asked in a thread of its own, which knows it too."""
+    database.has(replace(ROW, status="owed"))
+    with connection_named(NamedConnection("--connection night.properties", database=True)):
+        [report] = look(fake).sinks
+    assert "--transactional-id orders --connection night.properties" in report.remedies[-1]

@@ -1,0 +1,135 @@
+"""What a recovery does is told in the database: in the statement that does it, or before what Kafka alone does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import HaltCause, StateStoreError
+from spark_2pc_sink.options import OperatorDecision
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from tests.harness.halts import halts
+from tests.unit.recovery.test_kept_batches import decided, make_anew
+from tests.unit.recovery.test_recovery import ID, QUERY, Sides
+
+
+def told(sides: Sides) -> list[tuple[str, int | None]]:
+    """Each action but the claims, with its batch, the oldest first."""
+    lines = sides.store.read_actions(ID, last=100)[::-1]
+    return [(line.action, line.batch_id) for line in lines if line.action != "claim"]
+
+
+def did(sides: Sides) -> str:
+    """What the newest line says, in words."""
+    return str(sides.store.read_actions(ID, last=1)[0].detail["did"])
+
+
+def test_a_commit_is_told_with_its_note() -> None:
+    """C1: a batch that is noted by its own driver has no such line."""
+    sides = Sides()
+    sides.decide(sides.start())
+    sides.start()
+    assert told(sides) == [("commit", 0)]
+    assert did(sides).startswith("committed 0:0 in Kafka: ")
+
+
+def test_how_kafka_had_ended_it_is_told() -> None:
+    """B6, B7: committed, or aborted."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.decide(sides.start(), batch_id=1)
+    sides.kafka.time_out()
+    sides.start()
+    assert told(sides) == [("note_done", 0), ("note_owed", 1)]
+    assert did(sides).startswith("noted that Kafka is owed batch 1")
+
+
+def test_an_abort_is_told_before_it_is_made() -> None:
+    """A2: it is Kafka's alone. What was not told is not done."""
+    sides = Sides()
+    sides.kafka.produce(sides.start())
+    seen: list[Any] = []
+    sides.kafka.before = lambda name: seen.append((name, told(sides))) if name == "init" else None
+    sides.start()
+    assert seen[0] == ("init", [("abort", None)])
+    assert did(sides).startswith("aborted the open transaction 0:0")
+
+
+def test_without_the_line_nothing_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = Sides()
+    sides.kafka.produce(sides.start())
+
+    def lost(*_: object) -> None:
+        raise StateStoreError(operation="noting", detail="the database is gone")
+
+    monkeypatch.setattr(sides.store, "note_action", lost)
+    with pytest.raises(StateStoreError):
+        sides.start()
+    assert sides.kafka.aborted == []
+
+
+@pytest.mark.parametrize("decision", OperatorDecision)
+def test_what_a_person_decides_is_told_once(decision: OperatorDecision) -> None:
+    """D3: also where the decision leaves the batch owed, so that one recovery could take it twice."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.end(pair, commit=True)
+    sides.kafka.init_producer_id()
+    sides.kafka.lose_markers()
+    report = sides.recovery(decision=decision, batch_id=0).run(query_id=None, run_id=None).report
+    action = decision.name.lower()
+    assert told(sides) == [(action, 0)]
+    assert [each.kind for each in report.actions] == [action]
+
+
+def test_the_word_about_an_open_transaction_is_told() -> None:
+    """C14: with either end; the commit that follows is a recovery's."""
+    for batch_id, expected in ((None, [("open_transaction", None)]), (3, [("open_transaction", 3), ("commit", 3)])):
+        sides = Sides()
+        sides.kafka.produce(sides.kafka.init_producer_id().producer)
+        word = OpenTransactionEnd(batch_id)
+        sides.recovery(adopt=True, open_transaction=word).run(query_id=None, run_id=None)
+        assert [each for each in told(sides) if each[0] != "adopt"] == expected
+
+
+def test_a_commit_before_a_halt_is_told() -> None:
+    """C11: Kafka has it, though what it committed is gone by then."""
+    sides = decided()
+
+    def remake(name: str) -> None:
+        if name == "end":
+            make_anew(sides)
+
+    sides.kafka.before = remake
+    with halts(HaltCause.TOPIC_REMADE):
+        sides.start()
+    assert told(sides) == [("commit", 0)]
+    assert sides.row().status == "decided"
+
+
+def test_a_done_transaction_that_kafka_shows_as_open_is_told() -> None:
+    """B6: its log lost the end. The row says already what it should."""
+    sides = Sides()
+    pair = sides.start()
+    sides.decide(pair)
+    sides.store.mark_done(ID, sides.row().generation, str(pair.bumped()))
+    sides.start()
+    assert told(sides) == [("commit", 0)]
+
+
+def test_the_layout_of_a_job_is_told_with_its_first_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D2: later claims of the run say nothing new."""
+    sides = Sides()
+    layout = SinkLayout(table="orders", topic="orders")
+    recovery = sides.recovery()
+    monkeypatch.setattr(type(recovery._options), "layout", layout)
+    row = recovery.run(query_id=QUERY, run_id="run").row
+    recovery.run(query_id=QUERY, run_id="run", expected_generation=row.generation)
+    lines = sides.store.read_actions(ID, last=9)[::-1]
+    assert [line.detail.get("layout") for line in lines] == [layout.as_json(), None]
+    assert SinkLayout.parse(sides.store.read_layout(ID) or {}) == layout

@@ -12,6 +12,7 @@ from jdbc_state import AcceptedLoss, ActionLine, Decision, StateStore
 from spark_2pc_sink import cli
 from spark_2pc_sink import history as from_outside
 from spark_2pc_sink.cli import exits
+from spark_2pc_sink.cli import history as command
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recovery import history as module
 from spark_2pc_sink.recovery.history import LAST_MAX, BatchEntry, HistoryReport, history, read_report, utc
@@ -178,7 +179,8 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
     """D2: who, when, why; of many partitions only some."""
     assert cli.main(["history", "--database", DATABASE]) == exits.EXIT_SETTLED
     header, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [cell.strip() for cell in header] == ["Time", "What", "Batch", "Who", "Detail"]
+    shown_columns = [name for name in command._COLUMNS if name not in ("TransactionalId", "Reason")]
+    assert [cell.strip() for cell in header] == shown_columns == ["Time", "What", "Batch", "Who", "Detail"]
     cells = [[cell.strip() for cell in line] for line in lines]
     claimed, decided = read(store).entries[:2]
     assert isinstance(decided, BatchEntry)

@@ -72,7 +72,7 @@ WORDS = ["coordinator", "--in-memory", "--json"]
 
 def test_every_command_has_its_entry_in_the_schema() -> None:
     """Under ``$defs``, and a line of ``allOf`` that leads there."""
-    assert set(COMMANDS) <= set(SCHEMA["properties"]["command"]["enum"])
+    assert {None, *COMMANDS} == set(SCHEMA["properties"]["command"]["enum"])
     for command in COMMANDS:
         name = command.replace(" ", "_")
         line = {"if": {"properties": {"command": {"const": command}}}, "then": {"$ref": f"#/$defs/{name}"}}

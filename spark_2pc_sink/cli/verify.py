@@ -54,7 +54,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--open",
         dest="open_transaction",
         action="store_true",
-        help="also compare the records of the open transaction with the table: whether to commit or abort it",
+        help="compare the records of the open transaction alone with the table: whether to commit or abort it",
     )
     command.add_argument(
         "--table-only",

@@ -55,7 +55,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
             over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
             partition and "offset".
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
-        open_transaction: also compare the records of the open transaction with the table.
+        open_transaction: compare the records of the open transaction with the table, and nothing else.
         table_only: leave the history out. For topics into which a person has put records back: they are of no batch
             for ever.
         write_missing: a directory for files with what either side lacks; new, or empty.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg2
@@ -119,7 +120,7 @@ class Lone:
         count, wanted = self.count_rows(reason), differences.wanted(kind)
         named = 0
         for part, at in self._snapshot.run(f"{_ROWS[reason]} ORDER BY 1, 2 LIMIT {wanted}"):
-            row, _ = self._row(part, at)
+            row = self._row(part, at)
             text = "Kafka has no record of this row"
             side: Side | None = None
             if reason == "twice":
@@ -134,15 +135,15 @@ class Lone:
             f"SELECT place, record_at, part, row_at FROM verify_pairs ORDER BY place % {len(self._places)}, record_at "
             f"LIMIT {wanted}"
         )
-        rows = {(self._places.partition(place), at): self._row(part, row_at) for place, at, part, row_at in pairs}
+        rows = {(self._places.partition(place), at): (part, row_at) for place, at, part, row_at in pairs}
         named = 0
         for partition, message in self._messages([(place, at) for place, at, _, _ in pairs]):
-            row, _ = rows[partition, message.offset() or 0]
+            part, row_at = rows[partition, message.offset() or 0]
+            row = self._row(part, row_at)
             shown = as_object(message.value()) if self._texts.plain else None
-            found = self._of_record("differing", _difference(shown, row), partition, message, shown)
-            differences.add(
-                Difference(**{**vars(found), "row": row, "key": self._key(row) if self._sql.key else found.key})
-            )
+            text = self._difference(partition, message, f"tableoid = {part} AND ctid = '{row_at}'")
+            found = self._of_record("differing", text, partition, message, shown)
+            differences.add(replace(found, row=row, key=self._key(row) or found.key))
             named += 1
         differences.count("differing", count - named)
 
@@ -172,9 +173,19 @@ class Lone:
     def _key(self, row: Mapping[str, Any]) -> str | None:
         return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
 
-    def _row(self, part: Any, at: Any) -> tuple[Mapping[str, Any], Sequence[str | None]]:
-        ((found, *texts),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
-        return json.loads(found), texts
+    def _row(self, part: int, at: str) -> Mapping[str, Any]:
+        ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))
+        row: Mapping[str, Any] = json.loads(found)
+        return row
+
+    def _difference(self, partition: TopicPartition, message: Message, row: str) -> str:
+        """What of a key is not the same, in the form in which it is compared."""
+        found = self._with_record(partition, message, lambda record: self._sql.compare_pair(record, row)) or ()
+        columns = zip(self._sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
+        told = [
+            f"{name} is {kafka} in Kafka and {table} in the table" for name, differs, kafka, table in columns if differs
+        ]
+        return ", ".join(told) or "the row is not what this record says"
 
     def _first_records(self, reason: Reason, wanted: int) -> list[tuple[int, int]]:
         found = self._snapshot.run(f"{self._ordered(reason)} LIMIT {wanted}")
@@ -209,33 +220,27 @@ class Lone:
 
     def _typed(self, partition: TopicPartition, message: Message) -> Mapping[str, str | None] | None:
         """The record's columns as PostgreSQL writes them; None where it cannot be a row."""
-        text = self._texts.make(
-            partition,
-            message.offset() or 0,
-            message.key(),
-            message.value(),
-            headers_of(message),
-        )
-        self._snapshot.run("SAVEPOINT typed")
+        texts = self._with_record(partition, message, self._sql.typed_records)
+        return None if texts is None else dict(zip(self._sql.compared.names, texts, strict=True))
+
+    def _with_record(
+        self, partition: TopicPartition, message: Message, statement: Callable[[str], str]
+    ) -> tuple[Any, ...] | None:
+        """The one row that a statement about a record answers; None where the record cannot be a row.
+
+        Args:
+            partition: of the record.
+            message: the record.
+            statement: of the SQL literal of a JSON array with the record alone.
+        """
+        offset, headers = message.offset() or 0, headers_of(message)
+        text = self._texts.make(partition, offset, message.key(), message.value(), headers)
+        self._snapshot.run("SAVEPOINT record")
         try:
-            ((*texts,),) = self._snapshot.run(
-                self._sql.typed_records(literal(b"[" + text + b"]", self._snapshot.driver))
-            )
-        except (psycopg2.DataError, UnicodeDecodeError, ValueError):
-            self._snapshot.run("ROLLBACK TO SAVEPOINT typed")
+            found = self._snapshot.run(statement(literal(b"[" + text + b"]", self._snapshot.driver)))
+        except (psycopg2.DataError, UnicodeDecodeError):
+            self._snapshot.run("ROLLBACK TO SAVEPOINT record")
             return None
-        self._snapshot.run("RELEASE SAVEPOINT typed")
-        return dict(zip(self._sql.compared.names, texts, strict=True))
-
-
-def _difference(record: Mapping[str, Any] | None, row: Mapping[str, Any]) -> str:
-    """What of a key is not the same, as far as the plain texts tell."""
-    if record is None:
-        return "the row is not what this record says"
-    names = [name for name, value in row.items() if _plain(record.get(name)) != _plain(value)]
-    shown = ", ".join(f"{name} is {record.get(name)!r} in Kafka and {row[name]!r} in the table" for name in names)
-    return shown or "the row is not what this record says"
-
-
-def _plain(value: object) -> str:
-    return "null" if value is None else json.dumps(value) if isinstance(value, (dict, list, bool)) else str(value)
+        self._snapshot.run("RELEASE SAVEPOINT record")
+        # A value of several objects is several rows.
+        return found[0] if len(found) == 1 else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
@@ -51,6 +51,8 @@ _PAIRS: Final = (
     "AS r JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n FROM verify_lone_rows WHERE NOT twice) "
     "AS t USING (k, n)"
 )
+#: SQL literal of an array of places, or of offsets, that nobody asks for.
+_NOTHING: Final = "'{}'"
 _PLACE, _OFFSET = '"#place"', '"#offset"'
 
 
@@ -110,7 +112,7 @@ class SideSql:
     def typed_records(self, records: str) -> str:
         """Records as rows of the compared columns, each as text in the form that COPY takes."""
         columns = ", ".join(f"({column.record_sql('s.')})::text" for column in self.compared.columns)
-        return f"SELECT {columns} FROM ({self._read(records, _empty('bigint'), _empty('bigint'))}) AS s"
+        return f"SELECT {columns} FROM ({self._read(records, _NOTHING, _NOTHING)}) AS s"
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
         columns = self.compared.columns
@@ -200,10 +202,9 @@ class SideSql:
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
     def of_records(self) -> str:
-        """A condition on the table's rows: a record has the same hash, or the same key."""
-        same = "h IN (SELECT h FROM verify_records)"
-        by_key = "k IN (SELECT k FROM verify_records)"
-        return by_key if self.upsert else f"({same} OR {by_key})" if self.key else same
+        """A condition on the table's rows: a record has the same key, or where nothing names a row, the same hash."""
+        same = "k" if self.key else "h"
+        return f"{same} IN (SELECT {same} FROM verify_records)"
 
     def make_lone(self) -> tuple[str, ...]:
         """Records without a row, rows without a record, and pairs of both that have one key.
@@ -216,6 +217,24 @@ class SideSql:
             _made("verify_lone_records", _LONE.format(side="verify_records", own="place, at", other="rows")),
             _made("verify_lone_rows", _LONE.format(side="verify_rows", own="part, at", other="records")),
             _made("verify_pairs", f"{_PAIRS} WHERE {'true' if self.key else 'false'}"),
+        )
+
+    def compare_pair(self, records: str, row: str) -> str:
+        """Of each column: whether record and row differ in it, and both in the form in which they are compared.
+
+        Args:
+            records: SQL literal of a JSON array with the record alone.
+            row: a condition that the row alone satisfies.
+        """
+        names = [f"c{number}" for number in range(len(self.compared.columns))]
+        named = list(zip(self.compared.columns, names, strict=True))
+        of_record = ", ".join(f"{column.record_sql('s.')} AS {name}" for column, name in named)
+        of_table = ", ".join(f"{column.table_sql()} AS {name}" for column, name in named)
+        asked = ", ".join(f"r.{name} IS DISTINCT FROM t.{name}, r.{name}::text, t.{name}::text" for name in names)
+        read = self._read(records, _NOTHING, _NOTHING)
+        return (
+            f"SELECT {asked} FROM (SELECT {of_record} FROM ({read}) AS s) AS r, "
+            f"(SELECT {of_table} FROM {self.table} WHERE {row}) AS t"
         )
 
     # --- rows ------------------------------------------------------------------------------------------------------
@@ -252,7 +271,3 @@ def _hash(parts: Sequence[str]) -> str:
 
 def _fields(columns: Sequence[ComparedColumn]) -> str:
     return ", ".join(f"{quote_identifier(column.name)} {column.field_type}" for column in columns)
-
-
-def _empty(kind: Literal["bigint"]) -> str:
-    return f"'{{}}'::{kind}[]"

@@ -35,6 +35,15 @@ _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
+#: A topic was just made, or a leader has moved.
+_NO_LEADER_YET: Final = frozenset(
+    {
+        LibraryError.NOT_LEADER_FOR_PARTITION,
+        LibraryError.LEADER_NOT_AVAILABLE,
+        LibraryError.REPLICA_NOT_AVAILABLE,
+        LibraryError.OFFSET_NOT_AVAILABLE,
+    }
+)
 #: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
 _NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -167,6 +176,7 @@ class TopicReader:
         self, consumer: Consumer, ends: dict[tuple[str, int], int]
     ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         heard_at = time.monotonic()
+        topics = {topic for topic, _ in ends}
         while ends:
             messages = consumer.consume(_MESSAGES_MAX, timeout=_POLL_S)
             if not messages:
@@ -177,10 +187,13 @@ class TopicReader:
                     )
                 continue
             heard_at = time.monotonic()
-            for place, together in groupby(messages, _place):
-                run = self._run(list(together), place, ends)
-                if run:
-                    yield TopicPartition(*place), run
+            # The topic of each record is looked at only where there are several.
+            for _, together in groupby(messages, Message.partition if len(topics) == 1 else _place):
+                run = list(together)
+                place = _place(run[0])
+                records = self._run(run, place, ends)
+                if records:
+                    yield TopicPartition(*place), records
 
     def _run(self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int]) -> list[Message]:
         """The records among messages of one partition; notes where its end is reached."""
@@ -203,18 +216,23 @@ class TopicReader:
     def _offsets(
         self, partitions: Collection[TopicPartition], spec: Any, *, committed: bool = True
     ) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
+        found: dict[TopicPartition, int] = {}
+        wanted = {LibraryPartition(each.topic, each.partition): spec for each in partitions}
+        deadline = time.monotonic() + self._timeout_s
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         with translated("ListOffsets", deadline_ms=self._deadline_ms):
-            asked = self._admin.list_offsets(
-                {LibraryPartition(each.topic, each.partition): spec for each in partitions},
-                isolation_level=level,
-                request_timeout=self._timeout_s,
-            )
-            return {
-                TopicPartition(each.topic, each.partition): answer.result().offset for each, answer in asked.items()
-            }
+            while wanted:
+                answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
+                for each, answer in answers.items():
+                    try:
+                        found[TopicPartition(each.topic, each.partition)] = answer.result().offset
+                        del wanted[each]
+                    except KafkaException as error:
+                        if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                            raise
+                if wanted:
+                    time.sleep(_POLL_S)
+        return found
 
     def _compacted(self, topics: Sequence[str]) -> frozenset[str]:
         with translated("DescribeConfigs", deadline_ms=self._deadline_ms):

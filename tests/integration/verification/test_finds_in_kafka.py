@@ -10,7 +10,7 @@ from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.verification.report import Difference, VerifyReport
 from tests.conftest import StartKafka
 from tests.harness.differences import delete_records, lose_tail, produce, remake_topic
-from tests.harness.written_pair import PARTITIONS, WrittenPair, rows_of
+from tests.harness.written_pair import PARTITIONS, TABLE, WrittenPair, rows_of
 from tests.integration.verification.conftest import BATCHES, MakePair
 
 FOREIGN = (b"900000", json.dumps({"id": 900_000, "payload": "of another application"}).encode())
@@ -65,7 +65,8 @@ def test_a_topic_that_was_made_anew(pair: WrittenPair) -> None:
     remake_topic(pair.broker, pair.topic, partitions=PARTITIONS)
     report = pair.verify()
     assert report.verdict == "different"
-    assert report.counts["topic_remade"] == len(BATCHES)
+    ((rows,),) = pair.sql(f"SELECT count(*) FROM {TABLE}")
+    assert dict(report.counts) == {"topic_remade": len(BATCHES), "missing_in_kafka": rows}, str(report)
     assert {difference.batch for difference in of_kind(report, "topic_remade")} == {0, 1, 2, 3}
     assert {difference.topic for difference in of_kind(report, "topic_remade")} == {pair.topic}
 
@@ -75,9 +76,15 @@ def test_a_log_that_lost_its_beginning(pair: WrittenPair) -> None:
     before = {partition: first for partition, (first, _) in pair.offsets(1).items()}
     delete_records(pair.broker, pair.topic, before | {1: pair.offsets(1)[1][1] + 1})
     report = pair.verify()
-    assert report.verdict == "different"
-    assert {difference.batch for difference in of_kind(report, "truncated")} == {0, 1}
-    assert {difference.topic for difference in of_kind(report, "truncated")} == {pair.topic}
+    assert set(report.counts) == {"truncated", "missing_in_kafka"}, str(report)
+    lost = {(0, partition): at for partition, at in pair.offsets(0).items()} | {(1, 1): pair.offsets(1)[1]}
+    found = {
+        (difference.batch, difference.partition): (difference.offset, difference.last_offset)
+        for difference in of_kind(report, "truncated")
+    }
+    assert found == lost, str(report)
+    if not pair.upsert:
+        assert report.counts["missing_in_kafka"] == sum(last - first + 1 for first, last in lost.values())
 
 
 def test_a_log_that_lost_its_end(start_kafka: StartKafka, make_pair: MakePair) -> None:

@@ -33,6 +33,7 @@ def test_a_row_is_deleted_another_changed_and_one_added(sides: Sides) -> None:
     assert (differing.key, differing.batch) == ("id=103", 1)
     assert differing.row is not None
     assert differing.row["amount"] == 99
+    assert differing.text == "amount is 25.75 in Kafka and 99.00 in the table"
     assert foreign.key == "id=5000"
 
 

@@ -66,7 +66,9 @@ def test_the_runbook_alone_ends_it(name: str, kind: str, make_incident: MakeInci
         check_accepted(incident, ask, incident.accepted)
 
 
-@pytest.mark.parametrize("name", ["in_doubt", "lost_row", pytest.param("prepared", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["in_doubt", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("lost_row", "prepared"))]
+)
 def test_the_first_command_that_status_prints_settles_it(name: str, make_incident: MakeIncident, ask: Ask) -> None:
     """D9: pasted into a shell as it stands, where no person has to decide anything."""
     incident = make_incident(name, "reference")

@@ -8,6 +8,7 @@ from recovery_runbook import run
 from tests.integration.incidents.conftest import MakeIncident
 
 
+@pytest.mark.slow
 def test_one_round_settles_what_a_dead_driver_has_left(
     make_incident: MakeIncident, capsys: pytest.CaptureFixture[str]
 ) -> None:

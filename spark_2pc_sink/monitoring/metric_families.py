@@ -116,7 +116,9 @@ def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("spark_2pc_scrape_duration_seconds", "How long both sides took to answer.", value=took_s)
     if database:
         elsewhere = sum(1 for sink in found.sinks if sink.elsewhere)
-        yield GaugeMetricFamily("spark_2pc_sinks", "Sinks of the database.", value=len(found.sinks))
+        yield GaugeMetricFamily(
+            "spark_2pc_sinks", "Sinks of the database that can be understood.", value=len(found.sinks)
+        )
         yield GaugeMetricFamily(
             "spark_2pc_sinks_elsewhere", "Sinks that write to another Kafka cluster.", value=elsewhere
         )

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
+from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
@@ -82,6 +83,7 @@ class TransactionalWriter:
         resume: bool = False,
     ) -> None:
         options = self._options = KafkaOptions.parse(kafka)
+        self._transactional_id = transactional_id
         self._cluster = Cluster(options)
         self._client = TransactionClient(self._cluster, transactional_id, options)
         self._partitioner = StickyPartitioner(self._cluster, topic)
@@ -280,7 +282,8 @@ class TransactionalWriter:
     def _following(self, rule: Rule) -> Iterator[None]:
         """Move to where the rule says, by how the block ends."""
         try:
-            yield
+            with at_work_for(self._transactional_id):
+                yield
         except OutcomeUnknownError:
             self._state = rule.unknown
             raise

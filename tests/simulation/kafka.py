@@ -85,6 +85,7 @@ class SimKafka(FakeClient):
         try:
             return self._fetch("find-commits", lambda: self.broker.find_commits(query))
         except KafkaTimeoutError as error:
+            self._world.people.logs_unread = True
             return FoundCommits(unread=(f"{', '.join(topics)} within {limit_ms} ms and {bytes_max} bytes ({error})",))
 
     def _fetch(self, what: str, effect: Callable[[], _T]) -> _T:

@@ -136,11 +136,13 @@ class People:
     Attributes:
         acted: whether anybody has done what no message had asked for, and the product does not mend.
         left_on: what every start of the job says from here on.
+        logs_unread: whether somebody who looked for lost batches was not answered.
     """
 
     def __init__(self, world: World) -> None:
         self.acted = False
         self.left_on = Words()
+        self.logs_unread = False
         self._world = world
         #: The batch that was in doubt when its row was deleted; and when its history was deleted too.
         self._deleted: int | None = None
@@ -155,11 +157,11 @@ class People:
         """Whether neither side can show what both had: state lost or set back, and its traces in Kafka deleted.
 
         Those are in the topic, and in what the coordinator keeps of the id for a week. Nobody can tell then, and what
-        comes of it is not promised.
+        comes of it is not promised. Nor is it where a start that sees nothing wrong gets no answer from the logs.
         """
         taken = {fault for _, fault in self._world.choices.taken}
         lost = self._state_lost or any(fault.startswith(BACKUP) for fault in taken)
-        return lost and not taken.isdisjoint({*_DELETING, faults.EXPIRY})
+        return lost and (self.logs_unread or not taken.isdisjoint({*_DELETING, faults.EXPIRY}))
 
     # --- at any point ------------------------------------------------------------------------------------------
 

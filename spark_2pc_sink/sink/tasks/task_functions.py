@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def task_function(run: TaskRunner, plan: TaskPlan) -> TaskFunction:
     """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run(batches, plan, _task_identity())
+        with at_work_for(plan.ticket.transactional_id):
+            yield from run(batches, plan, _task_identity())
 
     return run_in_task
 

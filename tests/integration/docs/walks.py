@@ -50,7 +50,7 @@ ROOMS: Final = (
     *("wire", "recipe", "options", "testing", "jdbc_state"),
 )
 #: Modules that are no step of a walk: they hold values alone, or stand round a call (`checks_keywords`).
-NO_STEP: Final = frozenset({"sink/report", "options/keywords"})
+NO_STEP: Final = frozenset({"sink/report", "options/keywords", "jdbc_state/sink_log"})
 #: How many modules of a room are named in a lane.
 MODULES_MAX: Final = 3
 LINE_MAX: Final = 120

@@ -61,6 +61,7 @@ def test_the_runbook_alone_ends_it(name: str, kind: str, make_incident: MakeInci
     check_questions(way, said)
     incident.start_again(way.sink_options(values))
     incident.check_end()
+    check_verified(incident, ask)
     if incident.accepted is not None:
         check_accepted(incident, ask, incident.accepted)
 
@@ -136,6 +137,14 @@ def check_questions(way: Way, said: Said) -> None:
         asked = said.out.find(question, asked)
         assert asked >= 0, f"{question!r} was not asked\n{said}"
         asked += len(question)
+
+
+def check_verified(incident: Incident, ask: Ask) -> None:
+    """``verify`` finds what an independent reader has found: the sides are the same, or differ as was accepted."""
+    job = incident.starts or incident.job
+    words = ["verify", *place_of(job).split(), "--transactional-id", job.transactional_id, "--table-only"]
+    said = ask(job, *words, "--record-columns", "id = key::bigint, payload = value_text")
+    assert said.code == (EXIT_SETTLED if incident.kafka == incident.table else EXIT_IN_DOUBT), said
 
 
 def check_accepted(incident: Incident, ask: Ask, action: str) -> None:

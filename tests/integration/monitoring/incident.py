@@ -85,7 +85,7 @@ class Recorder:
         A series that a scrape does not have is stale, as Prometheus marks it.
         """
         names = sorted({name for scrape in self._scrapes for name in scrape})
-        series = {name: " ".join(f"{scrape.get(name, 'stale')}" for scrape in self._scrapes) for name in names}
+        series = {name: " ".join(_shown(scrape.get(name)) for scrape in self._scrapes) for name in names}
         return {"interval_s": INTERVAL_S, "moments": self._moments, "series": series}
 
     def _run(self) -> None:
@@ -104,6 +104,10 @@ class Recorder:
         samples = [sample for family in families for sample in family.samples if not sample.name.endswith("_created")]
         found = {_series(sample.name, sample.labels): round(sample.value, 3) for sample in samples}
         return {"up": 1.0, **found}
+
+
+def _shown(value: float | None) -> str:
+    return "stale" if value is None else f"{value}".removesuffix(".0")
 
 
 def _series(name: str, labels: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from sqlalchemy import make_url
 
 from jdbc_state import ActionLine, Actor, SqlStateStore, StateStore
 from jdbc_state.actions import ACTION_OF, ACTIONS, FORCE_TERMINATE, ROUTINE
@@ -233,11 +234,18 @@ def test_without_history_only_what_needs_no_claim_is_told(make: Make) -> None:
 
 @pytest.mark.postgres
 def test_the_role_is_that_which_logged_in(database: str) -> None:
-    """D2: not one that SET ROLE has put in its place."""
+    """D2: not the group in whose name it works."""
+    group = f"group_{secrets.token_hex(4)}"
     with sql_store(database) as store:
-        claim(store)
+        execute(database, f"CREATE ROLE {group}")
+        execute(database, f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {group}")
+        in_its_name = make_url(database).update_query_dict({"options": f"-c role={group}"})
+        with sql_store(in_its_name.render_as_string(hide_password=False)) as working:
+            claim(working)
         [(role,)] = execute(database, "SELECT session_user")
-        assert told(store)[0].role == role
+        assert [line.role for line in told(store)] == [role]
+        execute(database, f"DROP OWNED BY {group}")
+        execute(database, f"DROP ROLE {group}")
 
 
 @pytest.mark.postgres

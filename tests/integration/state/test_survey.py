@@ -19,22 +19,24 @@ def test_every_sink_is_read_over_one_connection(database: str) -> None:
     """Rows, rows that are lost, and who lives."""
     with sql_store(database) as store, sql_store(database) as looking:
         reach(store, "done", "first")
+        reach(store, "done", "fourth")
         reach(store, "decided", "lost")
         claim(store, "second")
         claim(store, "third", query_id=None, run_id=None)
         execute(database, "DELETE FROM kafka_transaction_state WHERE transactional_id = 'lost'")
         found = looking.survey()
         assert found.table_there
-        assert [row.transactional_id for row in found.rows] == ["first", "second", "third"]
+        assert [row.transactional_id for row in found.rows] == ["first", "fourth", "second", "third"]
         assert [(line.transactional_id, line.status) for line in found.lost] == [("lost", "decided")]
         # A store shows the newest of its claims that has a driver.
         assert {name: driver.alive for name, driver in found.drivers.items()} == {
             "first": False,
+            "fourth": False,
             "second": True,
             "third": False,
         }
         assert found.rows[0] == store.read("first")
-        assert found.drivers["second"] == looking.liveness(found.rows[1])
+        assert found.drivers["second"] == looking.liveness(found.rows[2])
         one = looking.survey("lost")
         assert (one.rows, [line.transactional_id for line in one.lost]) == ((), ["lost"])
         assert looking.survey("nobody").rows == ()

@@ -78,7 +78,7 @@ def test_an_id_that_is_markup_is_text_on_every_page() -> None:
         answer = browser.get(path)
         assert answer.status_code == 200
         assert "<script" not in answer.text
-        assert MARKUP in text_of(answer).replace("< script >", "<script>") or MARKUP in unescape(answer.text)
+        assert MARKUP in unescape(answer.text)
 
 
 def test_a_sink_has_both_sides_its_batches_and_what_people_did() -> None:
@@ -87,10 +87,8 @@ def test_a_sink_has_both_sides_its_batches_and_what_people_did() -> None:
     shown = text_of(answer)
     for words in ("status decided", "state CompleteCommit", "lives not running", "What would recovery do?"):
         assert words in shown
-    for words in ("Rows of each batch", "Time of each batch", "Newest batches 41", "orders-0 5 13"):
-        assert words in shown.replace("batch decided, UTC status rows records line transaction ", "").replace(
-            "partition first last ", ""
-        )
+    for words in ("Rows of each batch", "Time of each batch", "41 2026-11-24 11:58:00 done", "orders-0 5 13"):
+        assert words in shown
     assert "drop 40 operator at night-1, as ops Kafka has all of it" in shown
     assert answer.text.count("<svg") == 2
 

@@ -195,7 +195,7 @@ def test_another_fault_is_no_side_out_of_reach(fake: FakeCluster, database: Fake
 
     database.survey_of = refuse
     with pytest.raises(ConfigurationError, match="no pooler in statement mode"):
-        look(fake)
+        look(fake, timeout_s=1)
 
 
 def test_kafka_that_hangs_in_the_middle_is_left_behind(fake: FakeCluster, database: FakeDatabase) -> None:

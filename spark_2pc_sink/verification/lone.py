@@ -104,6 +104,8 @@ class Lone:
 
     def _report_records(self, differences: Differences, kind: DifferenceKind, reason: Reason) -> None:
         count, wanted = self.count_records(reason), differences.wanted(kind)
+        if not count:
+            return
         named = 0
         for partition, message in self._messages(self._first_records(reason, wanted)):
             shown = as_object(message.value()) if self._texts.plain else None
@@ -118,6 +120,8 @@ class Lone:
 
     def _report_rows(self, differences: Differences, kind: DifferenceKind, reason: Reason) -> None:
         count, wanted = self.count_rows(reason), differences.wanted(kind)
+        if not count:
+            return
         named = 0
         for part, at in self._snapshot.run(f"{_ROWS[reason]} ORDER BY 1, 2 LIMIT {wanted}"):
             row = self._row(part, at)
@@ -131,6 +135,8 @@ class Lone:
 
     def _report_pairs(self, differences: Differences) -> None:
         count, wanted = self.count_records("differing"), differences.wanted("differing")
+        if not count:
+            return
         pairs = self._snapshot.run(
             f"SELECT place, record_at, part, row_at FROM verify_pairs ORDER BY place % {len(self._places)}, record_at "
             f"LIMIT {wanted}"

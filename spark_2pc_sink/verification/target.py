@@ -26,7 +26,6 @@ class Target:
         order_by: SQL over columns whose greatest value wins; None for none.
         late_rows: what becomes of a row that is older than the table's.
         record_columns: expressions, where the value of a record is not the row.
-        topic: of the sink; None where it writes to several, or nobody has said it.
     """
 
     table: str | None = None
@@ -35,7 +34,6 @@ class Target:
     order_by: str | None = None
     late_rows: Literal["replace", "keep_newer"] = "replace"
     record_columns: tuple[RecordColumn, ...] = ()
-    topic: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode == "upsert" and not self.keys:
@@ -111,7 +109,6 @@ class GivenTarget:
             order_by=(self.order_by or order_by) if mode == "upsert" else self.order_by,
             late_rows="keep_newer" if (self.late_rows or noted_late) == "keep_newer" else "replace",
             record_columns=self.record_columns,
-            topic=None if layout is None else layout.topic,
         )
 
 

@@ -247,10 +247,10 @@ class Staging:
         self._stack.close()
 
     def put(self, chunk: Chunk) -> None:
-        """Hand a chunk to the next session that is free; waits while as many chunks wait as there are sessions."""
+        """Hand a chunk to a session; waits while all of them have one."""
         if not chunk.texts:
             return
-        while len(self._waiting) > SESSIONS:
+        while len(self._waiting) >= SESSIONS:
             self._waiting.pop(0).result()
         self._waiting.append(self._threads.submit(self._run, lambda session: session.take(chunk)))
 

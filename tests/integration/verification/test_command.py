@@ -65,7 +65,7 @@ def test_exit_codes_and_json(appended: WrittenPair, capsys: pytest.CaptureFixtur
 
 def test_a_side_that_cannot_be_reached(appended: WrittenPair, capsys: pytest.CaptureFixture[str]) -> None:
     nobody = f"127.0.0.1:{free_port()}"
-    more = ("--table", TABLE, "--kafka", "request.timeout.ms=1000", "--kafka", "delivery.timeout.ms=2000", "--json")
+    more = ("--table", TABLE, "--kafka", "request.timeout.ms=1000", "--kafka", "max.block.ms=2000", "--json")
     assert cli.main(words(appended, *more, bootstrap=nobody)) == 1
     assert read_output(capsys.readouterr().out)["error"]["type"] in ("KafkaError", "KafkaTimeoutError")
 

@@ -182,7 +182,7 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
     outcome = job.fail()
     assert outcome.cause == HaltCause.TOPIC_REMADE
     assert f"topic '{job.topic}' was deleted" in outcome.text
-    assert f"kafka-topics.sh --create --topic {job.topic}" in outcome.text
+    assert f"create topic {job.topic} again before the job starts" in outcome.text
     with halts(HaltCause.TOPIC_REMADE):
         recover(**sides_of(job))
     assert job.state("status", "batch_id") == ("decided", BATCH)

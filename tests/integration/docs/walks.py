@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
-    *("cli", "sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/table"),
+    *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
+    *("sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/table"),
     *("transactions", "recovery", "producer"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),

@@ -63,7 +63,7 @@ def test_the_demo_kills_the_job_and_both_sides_are_equal_in_the_end(
     assert done.returncode == 0, story
     assert story.count(" s killed\n") == 3, story
     for recovered in ("aborted the open transaction", "committed", "noted"):
-        assert re.search(rf"\| recovered orders: {recovered}", story), story
+        assert re.search(rf"\| orders: recovered: {recovered}", story), story
     assert story.count("not written again") == 2, story
     assert re.search(rf"\| Kafka {{5}} +{EVENTS:,} +{EVENTS:,} +{EVENTS:,} +0 +0 +0\n", story), story
     assert re.search(rf"\| PostgreSQL +{EVENTS:,} +([\d,]+) +\1 +0 +0 +0\n", story), story

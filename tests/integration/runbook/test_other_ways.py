@@ -13,6 +13,7 @@ OTHER = [way for way in ways() if way.name]
 CODES = {"yes": [0], "by_hand": [3, 0, 5, 0]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", OTHER, ids=lambda way: f"{way.incident}-{way.name}")
 def test_another_way_ends_it_too(way: Way, make_incident: MakeIncident) -> None:
     incident = make_incident(way.incident, "reference")

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         + "; where people act: "
         + ", ".join(sorted(people.CORE)),
     )
-    parser.add_argument("--random", type=int, help="how many random schedules follow; default: 10 000, with --ci 4000")
+    parser.add_argument("--random", type=int, help="how many random schedules follow; default: 10 000, with --ci 2000")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random schedules; default: the time")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant-schedules", type=int, default=20_000, help="when to give a mutant up")
@@ -115,7 +115,7 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
         singles = [child for profile in deeper for child in _singles(Schedule(profile), _kinds(profile, core=core))]
         _level(f"two faults ({options.pairs})", pool, partial(run_second, core=core), singles, total)
     pieces = _random_pieces(options.profiles or tuple(dict.fromkeys(deeper + PEOPLE)), options.seed)
-    drawn = (4_000 if options.ci else 10_000) if options.random is None else options.random
+    drawn = (2_000 if options.ci else 10_000) if options.random is None else options.random
     wanted = -(-drawn // _PIECE)
     _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)
     # The shortest say most.

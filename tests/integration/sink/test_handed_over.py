@@ -40,7 +40,12 @@ def fill(stream: FileStream, kinds: str) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    "look", ["isEmpty", *(pytest.param(look, marks=pytest.mark.slow) for look in LOOKS if look != "isEmpty")]
+    "look",
+    [
+        "isEmpty",
+        pytest.param("persisted", marks=pytest.mark.slow),
+        *(pytest.param(look, marks=pytest.mark.thorough) for look in ("count", "take")),
+    ],
 )
 def test_batches_without_rows_need_not_be_handed_over(stream: FileStream, target: Target, look: str) -> None:
     """A22: the first, one between others, several in a row, the last: of empty files and behind a filter."""

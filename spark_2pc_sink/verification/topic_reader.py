@@ -31,6 +31,7 @@ _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 QUEUED_KBYTES_MAX: Final = 8_192
 #: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
 _FETCH_BYTES: Final = 512 * 1024
+_QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
@@ -280,6 +281,8 @@ def _reading(*, committed: bool) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
         "queued.min.messages": 50_000,
+        # With a full queue librdkafka fetches nothing for so long; its own second is longer than the queue lasts.
+        "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
         "fetch.message.max.bytes": _FETCH_BYTES,
         "fetch.max.bytes": 4 * _FETCH_BYTES,
         "fetch.wait.max.ms": 100,

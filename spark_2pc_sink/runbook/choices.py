@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.runbook.choice import UNCHANGED, Act, Choice
-from spark_2pc_sink.runbook.halt_choices import ADOPT, HALT_CHOICES, OWN_CLUSTER, drop
+from spark_2pc_sink.runbook.halt_choices import HALT_CHOICES, drop, other_cluster
 from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
 from spark_2pc_sink.runbook.symptoms import Symptom
 
@@ -96,11 +96,6 @@ def _not_known(picture: Picture) -> tuple[Choice, ...]:
     )
 
 
-def _elsewhere(picture: Picture) -> tuple[Choice, ...]:
-    del picture
-    return (OWN_CLUSTER, ADOPT)
-
-
 def _out_of_reach(what: str, check: str) -> Callable[[Picture], tuple[Choice, ...]]:
     repair = Choice(
         name="repair",
@@ -174,7 +169,7 @@ _CHOICES: Final[dict[Symptom, Callable[[Picture], tuple[Choice, ...]]]] = {
     Symptom.OWED: _owed,
     Symptom.LOST_ROW: _lost_row,
     Symptom.NOT_KNOWN: _not_known,
-    Symptom.ELSEWHERE: _elsewhere,
+    Symptom.ELSEWHERE: other_cluster,
     Symptom.KAFKA_OUT_OF_REACH: _out_of_reach(
         "Kafka", "look at the brokers, the network, --bootstrap-server and the login in --command-config"
     ),

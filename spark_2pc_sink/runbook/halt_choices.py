@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 COMPARE: Final = Choice(
     name="compare", title="compare topic and table before anything is decided; changes nothing", act=Act.COMPARE
 )
-OWN_CLUSTER: Final = Choice(
+_OWN_CLUSTER: Final = Choice(
     name="own_cluster",
     title="use the cluster that the state row names",
     steps=("pass the address of that cluster, to the job and to this command",),
 )
-ADOPT: Final = Choice(
+_ADOPT: Final = Choice(
     name="adopt",
     title="let the state row belong to this cluster from now on",
     kafka="the id gets a new epoch here; what the old cluster holds open stays open there",
@@ -96,9 +96,10 @@ def _pass_over(when: str) -> Choice:
     )
 
 
-def _other_cluster(picture: Picture) -> tuple[Choice, ...]:
+def other_cluster(picture: Picture) -> tuple[Choice, ...]:
+    """Which cluster the state row belongs to; also where nothing has halted for it."""
     del picture
-    return (OWN_CLUSTER, ADOPT)
+    return (_OWN_CLUSTER, _ADOPT)
 
 
 def _id_in_use(picture: Picture) -> tuple[Choice, ...]:
@@ -281,7 +282,7 @@ def _not_handed_over(picture: Picture) -> tuple[Choice, ...]:
 
 
 HALT_CHOICES: Final[dict[Symptom, Callable[[Picture], tuple[Choice, ...]]]] = {
-    Symptom.OTHER_CLUSTER: _other_cluster,
+    Symptom.OTHER_CLUSTER: other_cluster,
     Symptom.ID_IN_USE: _id_in_use,
     Symptom.OPEN_TRANSACTION: _open_transaction,
     Symptom.DATABASE_BEHIND: _database_behind,

@@ -8,9 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psycopg2
-from sqlalchemy import make_url
-
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.chaos import orders_job, rows_job
@@ -20,6 +17,7 @@ from tests.chaos.orders_job import OrdersJob
 from tests.chaos.rows_job import RowsJob
 from tests.chaos.watch import Watch
 from tests.harness.driver_process import Nursery
+from tests.harness.sql import run_sql
 
 T = TypeVar("T")
 
@@ -145,22 +143,8 @@ class World:
         Raises:
             psycopg2.OperationalError: PostgreSQL does not serve.
         """
-        url = make_url(self.postgres.database_url(_DATABASE))
-        connection = psycopg2.connect(
-            host=url.host,
-            port=url.port,
-            user=url.username,
-            password=url.password,
-            dbname=url.database,
-            connect_timeout=_CONNECT_TIMEOUT_S,
-        )
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values or None)
-                return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.close()
+        database = self.postgres.database_url(_DATABASE)
+        return run_sql(database, statement, *values, connect_timeout=_CONNECT_TIMEOUT_S)
 
     def _start_jobs(self, stack: ExitStack) -> None:
         sides = Sides(

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 from confluent_kafka import Producer
-from sqlalchemy import make_url
 
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
@@ -22,6 +20,7 @@ from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_top
 from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome
 from tests.harness.providers import Broker
+from tests.harness.sql import run_sql
 
 #: Three batches, the third of which is empty, and one after it.
 SMALL_INPUT = (20, 20, 0, 20)
@@ -264,17 +263,7 @@ class Job:
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement in a session of its own, with psycopg2 alone."""
-        url = make_url(self.database)
-        connection = psycopg2.connect(
-            host=url.host, port=url.port, user=url.username, password=url.password, dbname=url.database
-        )
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values or None)
-                return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.close()
+        return run_sql(self.database, statement, *values)
 
     def state(self, *columns: str) -> tuple[Any, ...]:
         """Columns of the sink's state row."""

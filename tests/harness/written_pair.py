@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
-import psycopg2
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection
 
 from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
@@ -28,6 +27,7 @@ from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.harness.providers import Broker
+from tests.harness.sql import run_sql
 
 TABLE = "target"
 PARTITIONS = 3
@@ -139,17 +139,7 @@ class WrittenPair:
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement in a session of its own, with psycopg2 alone."""
-        url = make_url(self.database)
-        connection = psycopg2.connect(
-            host=url.host, port=url.port, user=url.username, password=url.password, dbname=url.database
-        )
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values or None)
-                return list(cursor.fetchall()) if cursor.description else []
-        finally:
-            connection.close()
+        return run_sql(self.database, statement, *values)
 
 
 class _JsonWork(RowsWork):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
-import psycopg2
-from sqlalchemy import make_url
 
 from jdbc_state.connections import KEPT_S_MAX
 from spark_2pc_sink.testing import KafkaBroker
 from spark_2pc_sink.transactions import TransactionTool
+from tests.harness.sql import sql_session
 from tests.soak.child import GO_ON, HOLD, Child
 from tests.soak.verdict import Measure
 
@@ -178,29 +176,15 @@ class Observer:
 
 def select(database: str, statement: str) -> list[tuple[Any, ...]]:
     """The rows of one query, in a session of its own."""
-    with _session(database) as cursor:
+    with sql_session(database) as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
 def execute(database: str, statement: str) -> None:
     """Run one statement, in a session of its own."""
-    with _session(database) as cursor:
+    with sql_session(database) as cursor:
         cursor.execute(statement)
-
-
-@contextmanager
-def _session(database: str) -> Iterator[Any]:
-    url = make_url(database)
-    connection = psycopg2.connect(
-        host=url.host, port=url.port, user=url.username, password=url.password, dbname=url.database
-    )
-    try:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            yield cursor
-    finally:
-        connection.close()
 
 
 def _used(role: str, processes: list[psutil.Process]) -> dict[str, float]:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from jdbc_state import DECIDED, HistoryLine, StateRow
+from jdbc_state import DECIDED, HistoryLine, StateRow, history
 
 #: Events of the history that add a batch; a resend adds none, as its batch is a line already.
-_BATCH_EVENTS: Final = frozenset({"decided", "empty", "accepted"})
-_RESENT: Final = "resent"
+_BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPTED})
 
 
 @dataclass
@@ -61,7 +60,7 @@ class SinkCounts:
             self.batches += 1
             self.rows += row.row_count
             self.records += row.record_count
-        elif line.event == _RESENT:
+        elif line.event == history.RESENT:
             self.resends += 1
         figures = line.figures
         self.record_bytes += int(figures.get("record_bytes", 0))

@@ -6,8 +6,9 @@ from dataclasses import MISSING, Field, dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
-from spark_2pc_sink.options.sink import RecoveryOptions, SinkOptions, StatusOptions
+from spark_2pc_sink.options.sink import SinkOptions
 
 _PAGE: Final = """\
 # Options

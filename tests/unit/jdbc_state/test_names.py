@@ -6,7 +6,7 @@ import pytest
 
 import jdbc_state
 from jdbc_state import StoreSettings
-from spark_2pc_sink.options.sink import RecoveryOptions
+from spark_2pc_sink.options import RecoveryOptions
 
 
 def test_every_name_that_is_listed_can_be_had() -> None:

@@ -1,0 +1,198 @@
+"""The options that a sink and recovery share: where both sides are, whose sink it is, and how long to wait."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import BatchRange, check_transactional_id
+from spark_2pc_sink.options.database import parse_database_url
+from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.keywords import check_keywords
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, parse_identifier
+from spark_2pc_sink.options.settings import check_settings, milliseconds, options_of, setting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Stand behind the name of the state table in those of its history, and of what drivers and people did.
+HISTORY_SUFFIX = "_history"
+ACTIONS_SUFFIX = "_actions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """What a sink and recovery both need to know: where both sides are, whose sink it is, and how long to wait.
+
+    Frozen, can be pickled, and shows no secret in its repr. Time-outs have no hidden second default anywhere else.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    transactional_id: str = setting(
+        why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
+    )
+    kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
+        given="Mapping[str, str | int]", why="Kafka client properties, by the names of librdkafka or Kafka"
+    )
+    database: str = setting(
+        secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
+    )
+    adopt: bool = setting(
+        default=False,
+        why="take over a state row or a transactional id that belongs to another query or another Kafka cluster. For "
+        "one start only",
+    )
+    accept_loss: BatchRange | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        given="str | None",
+        why="with adopt: continue without these batches ('41..43'), which the database has lost; 'none' for no loss. "
+        "The error that asks for it names them. For one start only",
+    )
+    reason: str | None = setting(
+        None,
+        why="why a person adopts, accepts or gives something up, in their own words; it is written into the record of "
+        "what people did, see spark-2pc history",
+    )
+    state_schema: str = setting(
+        "public",
+        why="the schema of the state table; it has a default because the search_path of the job's role and of the "
+        "operator's may differ",
+    )
+    state_table: str = setting(
+        "kafka_transaction_state", why="the table of the state row of each sink, by the name in KIP-939's recipe"
+    )
+    history_table: str | None = setting(
+        None,
+        why="the table of earlier decisions, in the same schema; None: the name of the state table with _history "
+        "behind it, so that no two state tables share one",
+    )
+    history_batches: int = setting(
+        1_000,
+        at_least=0,
+        at_most=1_000_000,
+        why="lines of the history that are kept for each sink. A decision writes one of about half a kilobyte. A lost "
+        "state row is made again from the newest, the others are for audits. As many claims and recoveries are kept, "
+        "in the table with _actions behind the name of the state table. 0: none of both",
+    )
+    connect_timeout_s: int = setting(
+        10,
+        unit="s",
+        at_least=2,
+        at_most=600,
+        why="the longest attempt to connect to the database; libpq takes no less than 2 s",
+    )
+    connect_deadline_ms: int = milliseconds(
+        30_000,
+        at_least=0,
+        why="a database that has answered before is given this long to come back; a failover takes 10 to 20 s",
+    )
+    claim_lock_timeout_ms: int = milliseconds(
+        2_000,
+        why="a claim waits this long for a COMMIT under way, then ends the older driver's session; a COMMIT takes "
+        "milliseconds",
+    )
+    claim_deadline_ms: int = milliseconds(
+        30_000,
+        why="the longest claim; it then gives up, and names the sessions in its way",
+    )
+    lock_timeout_ms: int = milliseconds(
+        30_000,
+        why="the longest wait for a lock of the target table; the batch is then run again",
+    )
+    statement_timeout_ms: int = milliseconds(
+        600_000,
+        why="the longest single statement, COPY included: 400 million rows at the measured rate, and below the 15 "
+        "minutes that a stock broker lets a transaction stay open",
+    )
+    idle_in_transaction_timeout_ms: int = milliseconds(
+        60_000,
+        why="a driver that stops between two statements loses its locks after this. One that waits for its tasks sends "
+        "a statement three times as often",
+    )
+    commit_timeout_ms: int = milliseconds(
+        60_000,
+        why="the longest COMMIT. No server setting bounds it, and a lost synchronous standby holds it for ever. The "
+        "connection is then cut, and a new claim finds the outcome",
+    )
+    settle_deadline_ms: int = milliseconds(
+        120_000,
+        why="the longest wait of recovery for a coordinator that writes end markers or loads its log",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_transactional_id(self.transactional_id)
+        if self.accept_loss is not None and not self.adopt:
+            rule = "it names what adopt goes on without"
+            raise contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
+        _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
+        _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        """Three tables, each with a name of its own that PostgreSQL keeps whole."""
+        actions_table = self.state_table + ACTIONS_SUFFIX
+        if self.history_table in (self.state_table, actions_table):
+            rule = f"it is another table than state_table, and than {actions_table}"
+            raise contradiction("history_table", self.history_table, rule, "rename it")
+        if len(self._history_table.encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {HISTORY_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise contradiction("state_table", self.state_table, rule, "shorten it, or pass history_table=")
+        if self.history_batches and len(actions_table.encode()) > IDENTIFIER_BYTES_MAX:
+            rule = f"with {ACTIONS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+            raise contradiction("state_table", self.state_table, rule, "shorten it, or pass history_batches=0")
+
+    @classmethod
+    def parse(cls, **given: Any) -> Self:
+        """Check every keyword before anything is done with one of them.
+
+        Raises:
+            ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
+                contradiction.
+        """
+        check_keywords(given, {item.name: item.default is MISSING for item in options_of(cls)})
+        return cls(**cls._converted(dict(given)))
+
+    @classmethod
+    def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
+        given["kafka"] = KafkaOptions.parse(given["kafka"])
+        given["database"] = parse_database_url(given["database"])
+        if given.get("accept_loss") is not None:
+            given["accept_loss"] = BatchRange.parse(given["accept_loss"])
+        for name in ("state_schema", "state_table", "history_table"):
+            if given.get(name) is not None:
+                given[name] = parse_identifier(given[name], option=name)
+        return given
+
+    def store_settings(self) -> dict[str, Any]:
+        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
+        names = (
+            "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
+            "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
+            "idle_in_transaction_timeout_ms commit_timeout_ms"
+        )
+        return {name: getattr(self, name) for name in names.split()} | {"history_table": self._history_table}
+
+    @property
+    def layout(self) -> SinkLayout | None:
+        """Where records and rows are; None for a command, which is not told."""
+        return None
+
+    @property
+    def _history_table(self) -> str:
+        return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
+
+
+def _not_above(options: CommonOptions, low: str, high: str) -> None:
+    value, bound = getattr(options, low), getattr(options, high)
+    if value > bound:
+        raise contradiction(low, value, f"it is not above {high}={bound}", f"lower {low} or raise {high}")
+
+
+def contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
+    """The error for two options that do not go together, or for a value that its bounds alone cannot tell."""
+    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)

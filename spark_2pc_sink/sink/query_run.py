@@ -12,6 +12,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
+from spark_2pc_sink.sink.bad_rows.row_identity import identity_sql
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     analyze,
@@ -25,6 +27,7 @@ from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.query_checks import (
@@ -88,6 +91,7 @@ class QueryRun:
         )
         # The same connections for both, which take turns: one is kept.
         self._loader = TableLoader(options, self._store.database)
+        self._dead_letters = DeadLetters(options, self._store.database, ids.query_id)
         self._topics = TopicMetadata(self._cluster, self._clock)
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
@@ -140,6 +144,9 @@ class QueryRun:
         if self._options.topic is not None:
             self._cluster.partition_counts([self._options.topic])
         self._loader.prepare(batch, expressions, create=False)
+        if self._options.bad_rows == "dead_letter":
+            identity_sql(batch.schema)
+            self._dead_letters.prepare()
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:
@@ -163,7 +170,7 @@ class QueryRun:
         self._repeatable.check(batch, "the batch")
         expressions = self._expressions(batch)
         work = SparkBatchWork(
-            frame=batch,
+            split=BatchSplit(batch, batch_id, self._options, self._dead_letters),
             options=self._options,
             expressions=expressions,
             topics=self._topics,

@@ -23,6 +23,7 @@ class BatchReport:
         row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
         record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
+        bad_rows: rows that went to the dead letters, and to no other place; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
         seconds: what the call took; without the recovery of a start, with those after a failed attempt.
@@ -37,6 +38,7 @@ class BatchReport:
     row_count: int = 0
     record_count: int = 0
     record_bytes: int = 0
+    bad_rows: int = 0
     attempts: int = 0
     prepared: str = ""
     seconds: float = 0.0
@@ -44,7 +46,14 @@ class BatchReport:
 
     @classmethod
     def of(
-        cls, row: StateRow, batch_id: int, placement: Placement, *, attempts: int = 0, record_bytes: int = 0
+        cls,
+        row: StateRow,
+        batch_id: int,
+        placement: Placement,
+        *,
+        attempts: int = 0,
+        record_bytes: int = 0,
+        bad_rows: int = 0,
     ) -> BatchReport:
         """Read a report off the state row that the batch has left.
 
@@ -54,6 +63,7 @@ class BatchReport:
             placement: of the batch.
             attempts: transactions begun, 0 for a batch that was skipped.
             record_bytes: of the last one.
+            bad_rows: that it has left out.
         """
         return cls(
             transactional_id=row.transactional_id,
@@ -62,6 +72,7 @@ class BatchReport:
             row_count=row.row_count if attempts else 0,
             record_count=row.record_count if attempts else 0,
             record_bytes=record_bytes,
+            bad_rows=bad_rows,
             attempts=attempts,
             prepared=row.prepared_transaction_state if row.record_count else "",
         )
@@ -71,6 +82,7 @@ class BatchReport:
         steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
         return (
             f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows, "
+            f"{f'{self.bad_rows} bad rows, ' if self.bad_rows else ''}"
             f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
             f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
         )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 
 
@@ -53,6 +54,7 @@ class ProducedBatch:
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
         left_out: rows of which no record was sent, since others of their upsert key supersede them.
+        bad_rows: rows that go to the dead letters in place of every output; none of the other counts has them.
     """
 
     row_count: int
@@ -62,6 +64,7 @@ class ProducedBatch:
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
+    bad_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,29 @@ class BatchWork(Protocol):
         """
 
     def copy_into(self, connection: Connection) -> int:
-        """Write the rows that the last `produce` has left; the number of rows that both have written.
+        """Write the rows that the last `produce` has left, and the dead letters; the number of rows, without these.
 
         Args:
             connection: the one that ``open_decision`` gives.
         """
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """After a failed attempt: find its bad rows, which all that follows leaves out of every output.
+
+        Args:
+            ticket: of no Kafka transaction.
+            error: what the attempt failed with.
+            open_decision: opens a database transaction that is rolled back when this returns or raises.
+
+        Returns:
+            False where the batch has to fail with ``error``: no single row is bad, or nobody wants bad rows left out.
+
+        Raises:
+            TooManyBadRowsError: there are more than the user allows.
+        """
+
+    def recall(self) -> None:
+        """Leave out the rows that were left out when the batch was decided, BEFORE it is replayed."""
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Evaluate the batch as `produce` does, and write nothing. Stateful operators of the plan advance by it.

@@ -16,12 +16,14 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.contract.task_plan import TaskPlan, UpsertRecordsPlan
 from spark_2pc_sink.sink.contract.topics import Topics
+from spark_2pc_sink.sink.job.batch_sift import SiftedLane, is_about_rows
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+    from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
@@ -62,7 +66,7 @@ class SparkBatchWork:
     """One call of foreachBatch.
 
     Args:
-        frame: the batch.
+        split: the batch, and which of its rows are left out.
         options: of the sink.
         expressions: checked against the frame's schema.
         topics: asks Kafka about topics.
@@ -78,7 +82,7 @@ class SparkBatchWork:
     def __init__(
         self,
         *,
-        frame: DataFrame,
+        split: BatchSplit,
         options: SinkOptions,
         expressions: RecordExpressions,
         topics: TopicMetadata,
@@ -90,7 +94,7 @@ class SparkBatchWork:
         local: LocalFolder | None,
         clock: Clock,
     ) -> None:
-        self._frame = frame
+        self._split = split
         self._options = options
         self._expressions = expressions
         self._topics = topics
@@ -105,6 +109,12 @@ class SparkBatchWork:
         self._results: TaskResults | None = None
         self._copy: CopyThread | None = None
         self._ticket: TransactionTicket | None = None
+        self._sifted = False
+
+    @property
+    def _frame(self) -> DataFrame:
+        """The batch without its bad rows."""
+        return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
@@ -139,6 +149,7 @@ class SparkBatchWork:
             topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
             left_out=results.left_out,
+            bad_rows=self._split.bad_rows.occurrences,
         )
 
     def copy_into(self, connection: Connection) -> int:
@@ -146,7 +157,37 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            return self._copy.finish(connection, self._results.encoded)
+            rows = self._copy.finish(connection, self._results.encoded)
+        self._split.write_dead_letters(connection)
+        return rows
+
+    def recall(self) -> None:
+        """See `BatchWork.recall`."""
+        self._split.recall()
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """Run the job that looks for bad rows; see `BatchWork.sift`."""
+        if not self._split.sifts or not is_about_rows(error):
+            return False
+        # Of the attempt that has failed.
+        self.discard()
+        self._loader.prepare(self._frame, self._expressions, create=False)
+        self._folder = None if self._local is None else self._local.begin(ticket)
+        self._ticket, self._sifted = ticket, True
+        found = self._sifted_lane(ticket).sift(error, open_decision, most=self._options.max_bad_rows.rows)
+        return self._split.leave_out(found.refused, rows=found.rows)
+
+    def _sifted_lane(self, ticket: TransactionTicket) -> SiftedLane:
+        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        topics = self._known_topics(self._known_counts())
+        return SiftedLane(
+            rows=self._selected(self._split.numbered(at_once), [IDENTITY, NUMBER], kafka_only=False),
+            plan=self._plan(ticket, topics, salts=(0,), at_once=at_once),
+            map_in_arrow=self._map_in_arrow,
+            table=self._loader.table,
+            topic_name=f"topic {self._options.topic}",
+            table_name=f"table {self._options.table}",
+        )
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
@@ -168,10 +209,12 @@ class SparkBatchWork:
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
         results, ticket, folder = self._results, self._ticket, self._folder
+        staged = self._sifted or (results is not None and results.staged)
         self._results = self._copy = self._ticket = self._folder = None
+        self._sifted = False
         if self._local is not None:
             self._local.end()
-        if folder is None and ticket is not None and results is not None and results.staged:
+        if folder is None and ticket is not None and staged:
             self._loader.drop_staging(ticket)
 
     @contextmanager
@@ -318,7 +361,8 @@ class SparkBatchWork:
         if encoded is None:
             selected = [*record, *columns, *more]
             return frame if record_expressions.is_everything(selected, self._frame) else frame.selectExpr(*selected)
-        return frame.selectExpr(*record, *columns).selectExpr(
+        carried = [name for name in more if name in frame.columns]
+        return frame.selectExpr(*record, *columns, *carried).selectExpr(
             *record_expressions.record_columns(self._expressions), *encoded, *more
         )
 

@@ -66,6 +66,9 @@ class TableRows(Protocol):
             DuplicateKeyError: of an upsert: a key occurs twice and there is no order, or twice with the greatest.
         """
 
+    def forget(self) -> None:
+        """Remove what is beside the table, after `finish`: other rows may follow in the same transaction."""
+
 
 class _Rows:
     """What both ways share.
@@ -141,6 +144,9 @@ class AppendedRows(_Rows):
                 # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows.
                 self._refuse_missing(rows, self._count_arrived(cursor))
 
+    def forget(self) -> None:
+        """See `TableRows.forget`: rows are nowhere else."""
+
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
         """The rows that this transaction has written; not more than there were, if a trigger has added some."""
         query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
@@ -197,6 +203,11 @@ class UpsertedRows(_Rows):
             if tree.deleted != self._tree.deleted:
                 # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
+
+    def forget(self) -> None:
+        """See `TableRows.forget`."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql.SQL("DROP TABLE {}").format(_UPSERT_TABLE.identifier))
 
     def _count_given(self, cursor: psycopg2.extensions.cursor) -> int:
         """Of the rows with one key one, where there is an order.

@@ -61,7 +61,7 @@ class TaskInput:
                 continue
             self._rows += batch.num_rows
             self._arrow_bytes += batch.nbytes
-            completed = _completed(self._plan, batch)
+            completed = completed_rows(self._plan, batch)
             yield completed
             if self._encoder is not None:
                 self._encoder.write(completed)
@@ -89,7 +89,7 @@ class TaskInput:
         )
 
 
-def _completed(plan: TaskPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+def completed_rows(plan: TaskPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their keys and values, made here unless Spark has done it, and with order keys.
 
     Raises:

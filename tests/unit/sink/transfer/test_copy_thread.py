@@ -48,6 +48,9 @@ class Table:
     def finish(self, rows: int) -> None:
         self.finished = rows
 
+    def forget(self) -> None:
+        """Nothing is beside it."""
+
 
 class Staged:
     """What tasks have staged: one stream for each look."""

@@ -1,0 +1,114 @@
+"""The sift of a table: which rows PostgreSQL refuses, found in a transaction that is rolled back.
+
+Rows are written as a batch writes them, by the same code, into the same table, with its triggers, in a savepoint for
+each try. What is taken stays until the transaction ends, so that a row is judged beside those before it: of two rows
+with one primary key, the second is refused. A deferred constraint is checked at the end of each try.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from psycopg2 import sql
+
+from spark_2pc_sink.errors import ConstraintError
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+from spark_2pc_sink.sink.bad_rows.bisection import find_refused, try_again
+from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
+from spark_2pc_sink.sink.table.catalog import driver_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.table.copy_stream import Stream
+    from spark_2pc_sink.sink.table.table_writer import TableRows
+
+_SAVEPOINT: Final = sql.Identifier("_2pc_sift")
+
+
+@dataclass(frozen=True)
+class SiftedPart:
+    """Some rows of a batch, encoded for the table, and which rows they are.
+
+    Attributes:
+        rows: one behind the other.
+        names: of each row its identity and its number, see `RefusedRow`.
+    """
+
+    rows: CopyRows
+    names: tuple[tuple[bytes, int], ...]
+
+    def only(self, row: int) -> SiftedPart:
+        """One of its rows, which keeps none of the others in memory."""
+        return SiftedPart(CopyRows(b"".join(self.rows.between(row, row + 1)), 1), (self.names[row],))
+
+
+class TableSift:
+    """Tries the rows of a batch part by part.
+
+    Args:
+        connection: of a transaction that will be rolled back.
+        table: opens the table for the rows of one try.
+        output: what refused rows say of it.
+        most: look no further when more rows than these are refused.
+    """
+
+    def __init__(
+        self, connection: Connection, table: Callable[[Connection], TableRows], *, output: str, most: int
+    ) -> None:
+        self._connection = connection
+        self._table = table
+        self._output = output
+        self._most = most
+        # Each as a part of its own: it is tried once more at the end.
+        self._refused: list[tuple[SiftedPart, ConstraintError]] = []
+
+    @property
+    def refused(self) -> list[RefusedRow]:
+        """The rows that were refused so far."""
+        return [RefusedRow.of(*part.names[0], self._output, error) for part, error in self._refused]
+
+    @property
+    def too_many(self) -> bool:
+        """True where no further part need be tried."""
+        return len(self._refused) > self._most
+
+    def take(self, part: SiftedPart) -> None:
+        """Try the rows of a part, and keep those that are taken.
+
+        Raises:
+            DataError: it is about no single row, such as a key that an upsert has twice.
+        """
+        found = find_refused(
+            len(part.names),
+            lambda start, stop: self._try(part.rows.between(start, stop), stop - start),
+            most=self._most - len(self._refused),
+        )
+        self._refused += [(part.only(row), error) for row, error in found]
+
+    def finish(self) -> None:
+        """Try refused rows once more, now that all others are there: a foreign key may name a row that came later."""
+        if self.too_many:
+            return
+        parts = [part for part, _ in self._refused]
+        numbered = [(place, error) for place, (_, error) in enumerate(self._refused)]
+        still = try_again(numbered, lambda place, _: self._try(parts[place].rows.between(0, 1), 1))
+        self._refused = [(parts[place], error) for place, error in still]
+
+    def _try(self, stream: Stream, count: int) -> ConstraintError | None:
+        """Write rows; None where all were taken, else the refusal, and nothing of them is there."""
+        with driver_connection(self._connection).cursor() as cursor:
+            cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
+            try:
+                rows = self._table(self._connection)
+                rows.copy(stream)
+                rows.finish(count)
+                rows.forget()
+            except ConstraintError as refusal:
+                cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {0}; RELEASE SAVEPOINT {0}").format(_SAVEPOINT))
+                return refusal
+            cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
+        return None

@@ -22,6 +22,7 @@ class BatchReport:
         placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
         row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
         record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
+        outputs: rows or records of each output, by its text, such as ``Rows('orders')``; empty when skipped.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
@@ -41,6 +42,7 @@ class BatchReport:
     prepared: str = ""
     seconds: float = 0.0
     step_seconds: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -45,6 +45,7 @@ from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,6 +148,7 @@ class BatchDriver:
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
+        self._written = NOTHING_WRITTEN
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
@@ -204,8 +206,10 @@ class BatchDriver:
             if error is not None:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
-                sent = self._record_bytes
-                return BatchReport.of(self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent)
+                sent, written = self._record_bytes, self._written
+                return BatchReport.of(
+                    self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent, written=written
+                )
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
         ) from error
@@ -278,6 +282,7 @@ class BatchDriver:
         begun_s = self._clock.now_s()
         generation = self._claimed().generation
         self._transactions += 1
+        self._written = NOTHING_WRITTEN
         producer = self._begin(work)
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
@@ -375,10 +380,10 @@ class BatchDriver:
         produced = batch.produced
         transaction = scope.transaction
         if not kafka_only:
-            rows = work.copy_into(transaction.connection)
-            if rows != produced.row_count:
+            self._written = work.copy_into(transaction.connection)
+            if self._written.given != produced.row_count:
                 raise BatchRetryError(
-                    reason=f"{produced.row_count} rows were sent to Kafka, {rows} arrived in the table"
+                    reason=f"{produced.row_count} rows were sent to Kafka, {self._written.given} arrived in the table"
                 )
         self._check_time_left(batch)
         self._decided = str(batch.producer)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
     from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -141,7 +142,7 @@ class SparkBatchWork:
             left_out=results.left_out,
         )
 
-    def copy_into(self, connection: Connection) -> int:
+    def copy_into(self, connection: Connection) -> WrittenRows:
         """Write the rows that `produce` has not; see `BatchWork.copy_into`."""
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.
@@ -105,8 +106,8 @@ class CopyThread:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> int:
-        """Write what is staged still, and say how many rows the batch had in all.
+    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> WrittenRows:
+        """Write what is staged still, and say what the table has made of the rows.
 
         Args:
             connection: of the deciding transaction.
@@ -130,9 +131,10 @@ class CopyThread:
                 reason=f"encode tasks sent rows as {sent} says, (task attempt, staged parts) of each, and {written} "
                 "were written"
             )
-        rows = sum(receipt.copy_rows for receipt in encoded)
-        self._table_rows(connection).finish(rows)
-        return rows
+        table = self._table_rows(connection)
+        table.delete()
+        table.write()
+        return table.finish(sum(receipt.copy_rows for receipt in encoded))
 
     def _copy_arriving(self) -> None:
         try:

@@ -15,10 +15,11 @@ from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.privileges import check_privileges
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
@@ -154,7 +155,7 @@ class TableLoader:
         Raises:
             BatchRetryError: the table was altered since it was planned.
         """
-        kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
+        kind = KeyedRows if self._planned().upsert_keys else AppendedRows
         return kind(connection, self._planned())
 
     def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch
 
@@ -36,7 +37,7 @@ def main(options: str, directory: str) -> None:
     )
     finish = CopyThread.finish
 
-    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> int:
+    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> WrittenRows:
         print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
         return finish(copy, connection, sources)
 

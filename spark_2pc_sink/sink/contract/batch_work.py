@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class BatchWork(Protocol):
                 it later. No thread uses the connection any more when this returns or raises.
         """
 
-    def copy_into(self, connection: Connection) -> int:
-        """Write the rows that the last `produce` has left; the number of rows that both have written.
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """Write the rows that the last `produce` has left; what became of the rows of both.
 
         Args:
             connection: the one that ``open_decision`` gives.

@@ -48,7 +48,9 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
         kind = type_of(frame, "where", source.where).simpleString()
         if kind != "boolean":
             raise ConfigurationError(
-                option="where", value=source.where, rule=f"its type is {kind}, and a condition is boolean",
+                option="where",
+                value=source.where,
+                rule=f"its type is {kind}, and a condition is boolean",
                 remedy="compare it with something, as in where='amount > 0'",
             )
         frame = frame.where(source.where)
@@ -97,4 +99,3 @@ def _check_array(batch: DataFrame, array: str) -> None:
     raise ConfigurationError(
         option="rows", value=array, rule=f"its type is {kind.simpleString()}, and explode takes an array", remedy=remedy
     )
-

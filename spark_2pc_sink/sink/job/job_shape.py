@@ -77,9 +77,7 @@ class JobShape:
     senders: int
 
 
-def shape_of(
-    at_once: int, *, partitions: Collection[int] | None, chosen: bool, compared: bool = False
-) -> JobShape:
+def shape_of(at_once: int, *, partitions: Collection[int] | None, chosen: bool, compared: bool = False) -> JobShape:
     """The shape of the job of a batch that tasks write.
 
     Args:

@@ -91,9 +91,7 @@ class _SendTask:
         self._session = session
         # Of the lanes whose records follow a table.
         self._arrangements = {
-            lane.index: Arrangement(plan, lane.upsert_records)
-            for lane in plan.lanes
-            if lane.upsert_records is not None
+            lane.index: Arrangement(plan, lane.upsert_records) for lane in plan.lanes if lane.upsert_records is not None
         }
         self._taken: Counter[tuple[int, int]] = Counter()
         self._newest: dict[tuple[int, int, bool], int] = {}

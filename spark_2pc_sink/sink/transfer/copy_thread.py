@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
     from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
-    from spark_2pc_sink.sink.written_rows import WrittenRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """Encodes the rows of one lane in one task; a transfer brings the COPY bytes to the driver, or staging those of many rows.
+    """Encodes the rows of a lane in one task; a transfer brings the COPY bytes to the driver, or staging if many.
 
     Args:
         plan: from the driver.

@@ -55,7 +55,9 @@ _REASONS_MAX = 3
 _LOCK_NOT_AVAILABLE = "55P03"
 
 _STAGE = "_2pc_stage_"
-_NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)(?:_(?P<lane>\d+))?")
+_NAME = re.compile(
+    rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)(?:_(?P<lane>\d+))?"
+)
 _OWNER_CHARACTERS = 10
 #: With its row's header and the other columns, just below the 8160 bytes of a row that a page of 8 KiB takes.
 SLICE_BYTES = 8096

@@ -143,10 +143,11 @@ class TableLoader:
 
     def packed_columns(self) -> list[str]:
         """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
-        return [
-            f"{sql if column.expression == quoted(column.name) else json_sql(f'({sql})', kind)} AS {quoted(column.name)}"
-            for column, (sql, kind) in zip(self._planned().copied, self._sources, strict=True)
-        ]
+        packed = []
+        for column, (sql, kind) in zip(self._planned().copied, self._sources, strict=True):
+            encoded = sql if column.expression == quoted(column.name) else json_sql(f"({sql})", kind)
+            packed.append(f"{encoded} AS {quoted(column.name)}")
+        return packed
 
     @property
     def lane(self) -> Lane:
@@ -183,7 +184,7 @@ class TableLoader:
         Raises:
             BatchRetryError: the table was altered since it was planned.
         """
-        kind = KeyedRows if self._rows.mode == "upsert" else AppendedRows
+        kind = KeyedRows if self._planned().upsert_keys else AppendedRows
         return kind(connection, self._planned())
 
     def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:

@@ -12,7 +12,8 @@ from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
     LEFTOVERS_MAX,
@@ -102,7 +103,7 @@ def test_a_part_is_put_while_the_store_is_open(database: str, plan: ColumnPlan) 
         store.put(0, orders(plan, (1, "a")))
 
 
-@pytest.mark.parametrize("kind", [AppendedRows, UpsertedRows])
+@pytest.mark.parametrize("kind", [AppendedRows, KeyedRows])
 def test_crash_of_the_server_empties_staging_and_is_noticed(start_postgres: Callable[..., Any], kind: Any) -> None:
     """C10: "UNLOGGED staging is emptied by crash recovery: never commit an empty stage silently"."""
     server = start_postgres()

@@ -15,6 +15,7 @@ from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing import wait_until
 
 ATTEMPT = ("orders", 1, 1)
@@ -31,6 +32,7 @@ class Table:
     def __init__(self) -> None:
         self.copied: list[bytes] = []
         self.finished: int | None = None
+        self.done: list[str] = []
         self.refuse: Exception | None = None
         self.answer: socket.socket | None = None
         self.waiting = threading.Event()
@@ -45,8 +47,16 @@ class Table:
         self.copied.append(b"".join(stream))
         return len(stream)
 
-    def finish(self, rows: int) -> None:
+    def delete(self) -> None:
+        self.done.append("delete")
+
+    def write(self) -> None:
+        self.done.append("write")
+
+    def finish(self, rows: int) -> WrittenRows:
+        self.done.append("finish")
         self.finished = rows
+        return WrittenRows(given=rows, written=rows)
 
 
 class Staged:
@@ -91,7 +101,7 @@ class Rig:
         )
 
     def finish(self, copy: CopyThread, *encoded: EncodeReceipt) -> int:
-        return copy.finish(self.open_decision(), encoded)
+        return copy.finish(self.open_decision(), encoded).given
 
     def run(self, *attempts: int, fail: bool = False) -> None:
         """A job of one encode_task that runs so often, and fails at last or not."""
@@ -131,6 +141,7 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
         EncodeReceipt(2),
     )
     assert rig.finish(copy, *encoded) == rig.table.finished == 3
+    assert rig.table.done == ["delete", "write", "finish"]
     assert rig.staged.looks == 0
 
 

@@ -30,7 +30,6 @@ from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_ta
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
     from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -144,8 +144,7 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            written = self._copy.finish(connection, self._results.encoded)
-        return sum(written.values(), start=NOTHING_WRITTEN)
+            return self._copy.finish(connection, self._results.encoded)
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""

@@ -14,6 +14,7 @@ from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.
@@ -122,8 +122,8 @@ class CopyThread:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> dict[int, WrittenRows]:
-        """Write what is staged still, and say what each table has made of its rows, by lane.
+    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> WrittenRows:
+        """Write what is staged still, and say what the tables have made of all rows.
 
         What deletes rows comes first, from the last table to the first; then tables are written in their order, so that
         a row is there before another one that refers to it. Deferred constraints are checked behind all of them.
@@ -145,10 +145,11 @@ class CopyThread:
             if target.waits:
                 self._write_rest(target, connection, encoded)
             self._table_rows(lane, connection).write()
-        return {
-            lane: self._table_rows(lane, connection).finish(sum(rows.copy_rows for rows in _of_lane(encoded, lane)))
-            for lane in self._targets
-        }
+        written = NOTHING_WRITTEN
+        for lane in self._targets:
+            given = sum(rows.copy_rows for rows in _of_lane(encoded, lane))
+            written += self._table_rows(lane, connection).finish(given)
+        return written
 
     def _write_rest(self, target: CopyTarget, connection: Connection, encoded: Sequence[EncodeReceipt]) -> None:
         """Write all that has not been written of a lane, and see that it is what was sent."""

@@ -69,7 +69,8 @@ _ALL = (
     Profile(name="tv2-drift", drifts=True),
     Profile(name="tv2-async", loses_commits=True),
     Profile(name="tv0-async", transaction_version=0, loses_commits=True),
-    Profile(name="tv2-bad", bad=frozenset({(0, 0, 1), (2, 1, 0)})),
+    # One row of the first batch, and all of the last.
+    Profile(name="tv2-bad", bad=frozenset({(0, 0, 1), (2, 0, 0), (2, 1, 0)})),
     Profile(name="tv0-bad", transaction_version=0, bad=frozenset({(0, 1, 0), (1, 0, 0)}), batches=((2, 1), (2, 1))),
     # Two batches one behind the other: what is restored, or set back, may be one of them.
     Profile(name="people-tv2", people=True, batches=((2, 1), (1, 1))),

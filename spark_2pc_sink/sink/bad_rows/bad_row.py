@@ -107,21 +107,27 @@ class BadRows(Mapping[bytes, BadRow]):
         """How many rows are left out."""
         return sum(row.occurrences for row in self.values())
 
-    def with_refused(self, refused: Iterable[RefusedRow]) -> BadRows:
+    def with_refused(self, lanes: Iterable[Iterable[RefusedRow]]) -> BadRows:
         """These and more: of rows in which these are left out already.
 
         Args:
-            refused: of one job; a row may be there several times, for several reasons, and counts once.
+            lanes: what was refused in each; there a row may stand several times, for several reasons, and counts once.
+                Jobs number rows in ways of their own, so of equal rows that several lanes refuse, as many are bad as
+                the lane says that refuses most.
         """
-        numbers: dict[bytes, set[int]] = {}
         first: dict[bytes, RefusedRow] = {}
-        for row in refused:
-            numbers.setdefault(row.identity, set()).add(row.number)
-            first.setdefault(row.identity, row)
+        bad: dict[bytes, int] = {}
+        for refused in lanes:
+            numbers: dict[bytes, set[int]] = {}
+            for row in refused:
+                numbers.setdefault(row.identity, set()).add(row.number)
+                first.setdefault(row.identity, row)
+            for identity, found in numbers.items():
+                bad[identity] = max(len(found), bad.get(identity, 0))
         more = dict(self._rows)
         for identity, row in first.items():
             known = more.get(identity) or BadRow(identity, 0, row.output, row.reason, row.sqlstate)
-            more[identity] = replace(known, occurrences=known.occurrences + len(numbers[identity]))
+            more[identity] = replace(known, occurrences=known.occurrences + bad[identity])
         return BadRows(more.values())
 
     def described(self, texts: Mapping[bytes, tuple[int, str]]) -> BadRows:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _COLUMNS: Final = struct.Struct("!h")
 _LENGTH: Final = struct.Struct("!i")
@@ -38,6 +41,16 @@ class CopyRows:
         """
         if (start, stop) == (0, self._count):
             return [self._stream]
+        begins = self._row_begins()
+        return [HEADER, self._stream[begins[start] : begins[stop]], TRAILER]
+
+    def only(self, rows: Sequence[int]) -> CopyRows:
+        """Some of the rows, in a stream of their own, which keeps none of the others in memory."""
+        begins = self._row_begins()
+        chosen = (self._stream[begins[row] : begins[row + 1]] for row in rows)
+        return CopyRows(b"".join((HEADER, *chosen, TRAILER)), len(rows))
+
+    def _row_begins(self) -> list[int]:
         if not self._begins:
             self._begins = _row_begins(self._stream)
             if len(self._begins) != self._count + 1:
@@ -46,7 +59,7 @@ class CopyRows:
                     state=f"a stream of {len(self._begins) - 1} rows",
                     rule=f"it has {self._count}, as its task says",
                 )
-        return [HEADER, self._stream[self._begins[start] : self._begins[stop]], TRAILER]
+        return self._begins
 
 
 def _row_begins(stream: memoryview) -> list[int]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: The columns that a sift adds to a batch.
 IDENTITY: Final = "_2pc_identity"
 NUMBER: Final = "_2pc_number"
+#: True for a row that no other of its key supersedes.
+WINS: Final = "_2pc_wins"
 
 _NULL: Final = "'~'"
 _PLAIN: Final = "CAST({} AS STRING)"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,15 @@ class ProducedBatch:
     """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
 
     Attributes:
-        row_count: rows that the tasks read.
+        row_count: rows for all tables.
         record_count: records that Kafka has acknowledged.
         digest: 32 hexadecimal digits over the records, '' when there are none.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
         left_out: rows of which no record was sent, since others of their upsert key supersede them.
+        record_rows: rows for all topics; None where these are those for the tables.
+        outputs: rows or records of each output, by its text, such as ``Rows('orders')``.
         bad_rows: rows that go to the dead letters in place of every output; none of the other counts has them.
     """
 
@@ -64,7 +67,14 @@ class ProducedBatch:
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
+    record_rows: int | None = None
+    outputs: Mapping[str, int] = field(default_factory=dict)
     bad_rows: int = 0
+
+    @property
+    def expected_records(self) -> int:
+        """Records that Kafka must have acknowledged."""
+        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,8 @@ class BatchWork(Protocol):
                 it later. No thread uses the connection any more when this returns or raises.
         """
 
-    def copy_into(self, connection: Connection) -> int:
-        """Write the rows that the last `produce` has left, and the dead letters; the number of rows, without these.
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """Write the rows that the last `produce` has left, and the dead letters; what became of the rows of both.
 
         Args:
             connection: the one that ``open_decision`` gives.

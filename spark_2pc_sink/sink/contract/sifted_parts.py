@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY_BYTES
 from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
+from spark_2pc_sink.sink.bad_rows.table_sift import RowName, SiftedPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.table.copy_stream import Stream
 
 _COUNT: Final = struct.Struct("!q")
-_NAME: Final = struct.Struct(f"!{IDENTITY_BYTES}sq")
+_NAME: Final = struct.Struct(f"!{IDENTITY_BYTES}sq?")
 
 
-def pack_names(names: Sequence[tuple[bytes, int]]) -> list[bytes]:
+def pack_names(names: Sequence[RowName]) -> list[bytes]:
     """What stands before the stream of rows that have these names."""
     return [_COUNT.pack(len(names)), b"".join(_NAME.pack(*name) for name in names)]
 
@@ -28,5 +28,5 @@ def read_part(stream: Stream) -> SiftedPart:
     content = b"".join(stream)
     (count,) = _COUNT.unpack_from(content)
     begin = _COUNT.size + count * _NAME.size
-    names = tuple(_NAME.iter_unpack(content[_COUNT.size : begin]))
+    names = tuple(RowName(*name) for name in _NAME.iter_unpack(content[_COUNT.size : begin]))
     return SiftedPart(CopyRows(content[begin:], count), names)

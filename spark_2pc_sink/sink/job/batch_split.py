@@ -66,31 +66,22 @@ class BatchSplit:
         """Leave out what was left out when the batch was decided."""
         self._leave_out(self._dead_letters.read(self._batch_id))
 
-    def numbered(self, tasks: int) -> DataFrame:
-        """`frame` with the identity of each row, and a number that tells equal ones apart.
-
-        Args:
-            tasks: how many read it.
-        """
-        identified = self.frame.coalesce(tasks).withColumn(IDENTITY, F.expr(identity_sql(self._batch.schema)))
-        return identified.withColumn(NUMBER, F.monotonically_increasing_id())
-
-    def leave_out(self, refused: Iterable[RefusedRow], *, rows: int) -> bool:
+    def leave_out(self, lanes: Iterable[Iterable[RefusedRow]]) -> bool:
         """Leave out rows that a sift has found in `frame`; False where it has found none.
 
         Args:
-            refused: what it has found.
-            rows: how many it has read.
+            lanes: what it has found in each.
 
         Raises:
             TooManyBadRowsError: with them there are more than max_bad_rows.
         """
-        found = self.bad_rows.with_refused(refused)
+        found = self.bad_rows.with_refused(lanes)
         if found.occurrences == self.bad_rows.occurrences:
             return False
-        rows += self.bad_rows.occurrences
         limit = self._options.max_bad_rows
-        if found.occurrences > limit.of(rows):
+        # A share is of rows that nobody has counted: a table may get none of them, or several of each.
+        if found.occurrences > limit.rows or (limit.share and found.occurrences > limit.of(self._batch.count())):
+            rows = self._batch.count()
             first = BadRows(list(found.values())[:_SHOWN_MAX])
             raise TooManyBadRowsError(
                 found=found.occurrences,

@@ -14,7 +14,8 @@ from spark_2pc_sink.errors import DataError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.bisection import find_refused
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.table_sift import RowName
 from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
 from spark_2pc_sink.sink.contract.sifted_parts import pack_names
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
@@ -56,18 +57,19 @@ class _SiftTask:
         self._plan = plan
         self._identity = identity
         tasks = plan.tasks
+        [self._lane] = tasks.lanes
         # Rows without a key may go to any partition.
         self._partitioner = RowPartitioner(
-            tasks.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count))
+            self._lane.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count))
         )
         self._rows = 0
         self._refused: list[RefusedRow] = []
         self._parts = 0
         # Of the Arrow batch at hand: what was encoded of it, and the names of those rows.
-        self._streams: list[tuple[bytes, list[tuple[bytes, int]]]] = []
+        self._streams: list[tuple[bytes, list[RowName]]] = []
 
     def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
-        encoder = self._plan.tasks.row_encoder
+        encoder = self._lane.row_encoder
         staged = None
         if self._plan.staged and encoder is not None:
             staged = encoder.staging.store(self._identity.task, self._identity.task_attempt)
@@ -88,19 +90,22 @@ class _SiftTask:
         )
 
     def _sift(self, batch: pa.RecordBatch) -> None:
-        names = list(zip(batch.column(IDENTITY).to_pylist(), batch.column(NUMBER).to_pylist(), strict=True))
+        columns = (batch.column(name).to_pylist() for name in (IDENTITY, NUMBER, WINS))
+        names = [RowName(*name) for name in zip(*columns, strict=True)]
         found = find_refused(
             batch.num_rows,
             lambda start, stop: self._try(batch.slice(start, stop - start), names[start:stop]),
             most=self._plan.most - len(self._refused),
         )
-        self._refused += [RefusedRow.of(*names[row], output, error) for row, (output, error) in found]
+        self._refused += [
+            RefusedRow.of(names[row].identity, names[row].number, output, error) for row, (output, error) in found
+        ]
 
-    def _try(self, rows: pa.RecordBatch, names: list[tuple[bytes, int]]) -> tuple[str, DataError] | None:
+    def _try(self, rows: pa.RecordBatch, names: list[RowName]) -> tuple[str, DataError] | None:
         """Make records and COPY bytes of rows; None where all became both, else which output refused one, and why."""
         output = self._plan.output_of_records
         try:
-            completed = completed_rows(self._plan.tasks, rows)
+            completed = completed_rows(self._lane, rows)
             if self._plan.records:
                 self._make_records(completed)
             output = self._plan.output_of_rows
@@ -118,8 +123,8 @@ class _SiftTask:
         for _ in encoder.finish():
             """The same."""
 
-    def _encode(self, rows: pa.RecordBatch, names: list[tuple[bytes, int]]) -> None:
-        plan = self._plan.tasks.row_encoder
+    def _encode(self, rows: pa.RecordBatch, names: list[RowName]) -> None:
+        plan = self._lane.row_encoder
         if plan is None:
             return
         encoder = CopyEncoder(plan.columns, row_key=plan.row_key)

@@ -131,8 +131,8 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
     told = dict(
         sides.rows("SELECT (row->>'id')::int, output || ': ' || reason FROM kafka_transaction_state_dead_letters")
     )
-    assert told[10] == r"table public.target: column 'name': 'a\x00b' cannot be stored: " + (
-        "PostgreSQL's text has no NUL character (U+0000)"
+    assert told[10].startswith(
+        r"table public.target: column 'name': 'a\x00b' cannot be stored: PostgreSQL's text has no"
     )
     assert "max.message.bytes of the topic is 1000" in told[12]
     assert "not this one" in told[16]

@@ -14,20 +14,26 @@ def refused(identity: bytes, number: int, reason: str = "why") -> RefusedRow:
 
 def test_a_row_that_was_refused_for_several_reasons_counts_once() -> None:
     """The first reason is kept."""
-    found = BadRows().with_refused([refused(ONE, 1, "first"), refused(ONE, 1, "second"), refused(ONE, 2)])
+    found = BadRows().with_refused([[refused(ONE, 1, "first"), refused(ONE, 1, "second"), refused(ONE, 2)]])
     assert (found.occurrences, found[ONE].reason) == (2, "first")
 
 
 def test_what_a_later_sift_finds_comes_beside_what_is_left_out_already() -> None:
     """It has not seen those that were left out."""
-    found = BadRows().with_refused([refused(ONE, 1)]).with_refused([refused(ONE, 5), refused(TWO, 6)])
+    found = BadRows().with_refused([[refused(ONE, 1)]]).with_refused([[refused(ONE, 5), refused(TWO, 6)]])
     assert {identity: row.occurrences for identity, row in found.items()} == {ONE: 2, TWO: 1}
     assert found.occurrences == 3
 
 
+def test_a_row_that_several_lanes_refuse_counts_once() -> None:
+    """Their jobs number it in ways of their own."""
+    found = BadRows().with_refused([[refused(ONE, 1)], [refused(ONE, 7), refused(ONE, 8), refused(TWO, 9)], []])
+    assert {identity: row.occurrences for identity, row in found.items()} == {ONE: 2, TWO: 1}
+
+
 def test_whether_equal_rows_stay_in_the_batch() -> None:
     """Only then they have to be counted."""
-    found = BadRows().with_refused([refused(ONE, 1), refused(TWO, 2)])
+    found = BadRows().with_refused([[refused(ONE, 1), refused(TWO, 2)]])
     assert not found[ONE].all_of_them
     described = found.described({ONE: (2, '{"id":1}'), TWO: (1, '{"id":2}')})
     assert (described[ONE].all_of_them, described[TWO].all_of_them) == (False, True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
+from spark_2pc_sink.sink.bad_rows.table_sift import RowName
 from spark_2pc_sink.sink.contract.sifted_parts import pack_names, read_part
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
@@ -40,10 +41,11 @@ def test_a_stream_of_other_rows_is_refused() -> None:
 
 def test_a_part_keeps_the_names_of_its_rows() -> None:
     """And so does one of its rows by itself."""
-    names = [(bytes([number]) * 16, number - 1) for number in range(3)]
+    names = [RowName(bytes([number]) * 16, number - 1, number != 2) for number in range(3)]
     stream = HEADER + b"".join(encoded([bytes([number])]) for number in range(3)) + TRAILER
     part = read_part([*pack_names(names), stream])
     assert part.names == tuple(names)
     assert b"".join(part.rows.between(0, 3)) == stream
-    assert part.only(1).names == (names[1],)
-    assert b"".join(part.only(1).rows.between(0, 1)) == HEADER + encoded([b"\x01"]) + TRAILER
+    some = part.only([0, 2])
+    assert some.names == (names[0], names[2])
+    assert b"".join(some.rows.between(1, 2)) == HEADER + encoded([b"\x02"]) + TRAILER

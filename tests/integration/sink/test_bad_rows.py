@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark_2pc_sink import BatchReport, DualWriteSink
+from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, TooManyBadRowsError
 from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.testing import TopicRecord, read_topic
 from tests.harness.streams import FileStream, sink_options
 from tests.integration.postgres import database_tables
@@ -119,6 +122,12 @@ def sides(
     return Sides(FileStream(spark, tmp_path, SCHEMA), {**options, "create_table": False, "bad_rows": "dead_letter"})
 
 
+@pytest.fixture
+def in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are staged in tables, as there."""
+    monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
+
+
 def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
     """And no other place; all other rows are on both sides, also those that refer to one behind them."""
     sides.execute(TABLE)
@@ -207,3 +216,78 @@ def test_without_dead_letters_a_bad_row_fails_the_batch(sides: Sides) -> None:
     with pytest.raises(ConstraintError):
         sides.run(bad_rows="fail")
     assert sides.rows("SELECT to_regclass('kafka_transaction_state_dead_letters')") == [(None,)]
+
+
+def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run until the first batch is decided, as if the driver died then, and have Kafka abort what it has of it."""
+
+    def died(driver: BatchDriver, *_: object) -> None:
+        raise RuntimeError(driver)
+
+    monkeypatch.setattr(BatchDriver, "_complete", died)
+    # It recovers no more either.
+    monkeypatch.setattr(BatchDriver, "_restore", died)
+    with pytest.raises(StreamingQueryException):
+        sides.run()
+    monkeypatch.undo()
+    kafka = {"bootstrap.servers": sides.options["kafka"]["bootstrap.servers"]}
+    Producer({**kafka, "transactional.id": sides.options["transactional_id"]}).init_transactions(30)
+
+
+def test_a_resend_ends_in_the_split_that_was_decided(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver was killed between the decision and Kafka's commit, which Kafka has aborted: C, and no sift."""
+    sides.execute(
+        "CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), amount int, parent int)"
+    )
+    sides.stream.add([(1, "bad", 1, 1), (2, "good", 1, 1), (2, "good", 1, 1), (3, "good", 1, 1)])
+    end_after_the_decision(sides, monkeypatch)
+    assert sides.records() == []
+    sides.execute("ALTER TABLE target DROP CONSTRAINT target_name_check")
+    sides.run()
+    assert [report.placement for report in sides.reports] == [Placement.RESEND]
+    assert sides.letters() == {1: (1, "23514"), 2: (1, "23505")}
+    assert sides.ids() == [2, 3]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("in_a_cluster")
+def test_superseded_rows_of_an_upsert_are_not_bad(sides: Sides) -> None:
+    """Unless the database cannot even read them. Where the winner is bad, the row that it had superseded wins."""
+    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), doc jsonb)")
+    superseded, winner = [(1, "superseded", -1, 1), (1, "wins", 1, 2)], (2, "wins", -2, 2)
+    sides.stream.add([*superseded, winner, (2, "next", -3, 1), (2, "last", 5, 0), (3, "{", 1, 1), (3, "wins", 1, 2)])
+    columns = {"id": "id", "name": "name", "amount": "amount", "doc": "if(name = '{', name, '{}')"}
+    sides.run(mode="upsert", upsert_keys=["id"], upsert_order_by="parent", columns=columns)
+    assert sides.rows("SELECT id, name FROM target ORDER BY id") == [(1, "wins"), (2, "last"), (3, "wins")]
+    found = sides.rows("SELECT row->>'name', sqlstate FROM kafka_transaction_state_dead_letters ORDER BY 1")
+    assert found == [("next", "23514"), ("wins", "23514"), ("{", "22P02")]
+    assert len(sides.records()) == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("in_a_cluster")
+def test_a_row_that_is_bad_for_one_output_goes_to_none(sides: Sides) -> None:
+    """Of a sink with several tables, of which one has a row for each element of an array."""
+    sides.execute("CREATE TABLE orders (id bigint PRIMARY KEY, name text)")
+    sides.execute("CREATE TABLE lines (id bigint PRIMARY KEY CHECK (id <> 66), of_order bigint REFERENCES orders)")
+    lines = "explode(if(name = 'bad line', array(id * 10, 66), array(id * 10))) AS line"
+    options = {
+        name: value for name, value in sides.options.items() if name not in {"topic", "table", "key", "create_table"}
+    }
+    sides.options = {**options, "topic": sides.options["topic"]}
+    topic = sides.options.pop("topic")
+    sides.stream.add(
+        [(1, "good", 1, 1), (2, "bad line", 1, 1), (3, "bad\x00", 1, 1), (1, "again", 1, 1), (4, "good", 1, 1)]
+    )
+    sides.run(
+        writes=[
+            Records(topic, key="id"),
+            Rows("orders", columns={"id": "id", "name": "name"}),
+            Rows("lines", rows=lines, columns={"id": "line", "of_order": "id"}),
+        ]
+    )
+    assert sides.letters() == {1: (1, "23505"), 2: (1, "23514"), 3: (1, "")}
+    assert sides.rows("SELECT id FROM orders ORDER BY id") == [(1,), (4,)]
+    assert sides.rows("SELECT id FROM lines ORDER BY id") == [(10,), (40,)]
+    records = read_topic(sides.options["kafka"]["bootstrap.servers"], topic)
+    assert sorted(record.key or b"" for record in records) == [b"1", b"4"]

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka import property_names
 from spark_2pc_sink.options.keywords import KNOWN_ELSEWHERE
+from spark_2pc_sink.options.output_tables import outputs_of_tables
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.options.settings import HIDDEN, nearest
 from spark_2pc_sink.options.sink import SinkOptions
@@ -67,7 +68,8 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
 
 def _value(name: str, variable: str, text: str) -> Any:
     try:
-        return value_of_text(_OPTIONS[name], text)
+        value = value_of_text(_OPTIONS[name], text)
+        return outputs_of_tables(value) if name == "WRITES" else value
     except ConfigurationError as error:
         raise replace(error, option=variable) from None
 

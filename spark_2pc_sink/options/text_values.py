@@ -6,7 +6,6 @@ import json
 from dataclasses import Field
 from typing import Any
 
-from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
 from spark_2pc_sink.options.settings import HIDDEN, refusal, setting_of
 
@@ -33,12 +32,16 @@ def value_of_text(item: Field[Any], text: str) -> Any:
         return text
     if "str]" in kind and not kind.startswith("Mapping") and not text.lstrip().startswith("["):
         return [name.strip() for name in text.split(",")]
-    return _value_of_json(item, text)
+    return _value_of_json(item, text, mapping=kind.startswith("Mapping"))
 
 
-def _value_of_json(item: Field[Any], text: str) -> Any:
+def _value_of_json(item: Field[Any], text: str, *, mapping: bool) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         # The text may hold a password, as that of `kafka` does.
-        raise refusal(item, HIDDEN, f"its text is JSON: {error}", 'write for example {"order_id": "id"}') from None
+        raise refusal(item, HIDDEN, f"its text is JSON: {error}", "write JSON") from None
+    if isinstance(value, dict if mapping else list):
+        return value
+    rule, remedy = ("an object", '{"order_id": "id"}') if mapping else ("a list", '["order_id"]')
+    raise refusal(item, HIDDEN, f"its text is JSON, {rule}", f"write for example {remedy}")

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.keywords import KNOWN_ELSEWHERE
+from spark_2pc_sink.options.output_tables import outputs_of_tables
 from spark_2pc_sink.options.settings import HIDDEN, nearest
 from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sourced_options import SourcedOptions
@@ -54,7 +55,8 @@ def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] 
 def _load(path: str) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            return tomllib.load(file)
+            tables: dict[str, Any] = tomllib.load(file)
+            return tables
     except OSError as error:
         rule, remedy = f"it cannot be read: {error.strerror}", "correct the path"
         raise ConfigurationError(option="config", value=path, rule=rule, remedy=remedy) from error
@@ -92,10 +94,14 @@ class _Reader:
             if name not in _OPTIONS:
                 remedy = nearest(name, _OPTIONS, known_elsewhere=KNOWN_ELSEWHERE)
                 raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
-        return {name: self._kafka(given) if name == "kafka" else self._option(name, given) for name, given in tables.items()}
+        return {name: self._option(name, given) for name, given in tables.items()}
 
     def _option(self, name: str, given: Any) -> Any:
+        if name == "kafka":
+            return self._kafka(given)
         filled = self._filled(given, name)
+        if name == "writes":
+            return outputs_of_tables(filled)
         if not isinstance(given, str) or filled == given:
             return filled
         try:

@@ -129,7 +129,7 @@ def in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
-    """And no other place; all other rows are on both sides, also those that refer to one behind them."""
+    """A26: and no other place; all other rows are on both sides, also those that refer to one behind them."""
     sides.execute(TABLE)
     sides.stream.add([*GOOD, *((number, *row) for number, (row, _) in BAD.items()), GOOD[-1], GOOD[-1]])
     sides.run(columns=COLUMNS)
@@ -151,7 +151,7 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
 
 
 def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
-    """Though the table takes every row by then. The next batch is split anew."""
+    """A26: though the table takes every row by then. The next batch is split anew."""
     sides.execute(
         "CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), amount int, parent int)"
     )
@@ -211,6 +211,7 @@ def test_a_dead_letter_table_that_takes_none_fails_the_batch(sides: Sides) -> No
 
 
 def test_without_dead_letters_a_bad_row_fails_the_batch(sides: Sides) -> None:
+    """A26: as it always did."""
     sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), parent int)")
     sides.stream.add([(1, "n", 1, 1), (2, "n", -1, 1)])
     with pytest.raises(ConstraintError):
@@ -221,12 +222,18 @@ def test_without_dead_letters_a_bad_row_fails_the_batch(sides: Sides) -> None:
 def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run until the first batch is decided, as if the driver died then, and have Kafka abort what it has of it."""
 
+    restore = BatchDriver._restore
+
     def died(driver: BatchDriver, *_: object) -> None:
         raise RuntimeError(driver)
 
+    def restored(driver: BatchDriver, error: Exception) -> None:
+        if isinstance(error, RuntimeError):
+            raise error
+        restore(driver, error)
+
     monkeypatch.setattr(BatchDriver, "_complete", died)
-    # It recovers no more either.
-    monkeypatch.setattr(BatchDriver, "_restore", died)
+    monkeypatch.setattr(BatchDriver, "_restore", restored)
     with pytest.raises(StreamingQueryException):
         sides.run()
     monkeypatch.undo()
@@ -235,7 +242,7 @@ def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_resend_ends_in_the_split_that_was_decided(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver was killed between the decision and Kafka's commit, which Kafka has aborted: C, and no sift."""
+    """A26, D2: the driver was killed between the decision and Kafka's commit, and Kafka has aborted what it had."""
     sides.execute(
         "CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), amount int, parent int)"
     )

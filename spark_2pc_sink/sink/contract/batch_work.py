@@ -84,13 +84,16 @@ class Replay:
     Attributes:
         record_count: records.
         digest: 32 hexadecimal digits over them, '' when there are none.
+        row_count: rows for all tables, where some table's rows have no records that would tell them; else None.
     """
 
     record_count: int
     digest: str
+    row_count: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.record_count} records, digest {self.digest or 'none'}"
+        rows = "" if self.row_count is None else f"{self.row_count} rows, "
+        return f"{rows}{self.record_count} records, digest {self.digest or 'none'}"
 
 
 class BatchWork(Protocol):

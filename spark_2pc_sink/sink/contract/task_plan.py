@@ -92,7 +92,7 @@ class TaskPlan:
     Attributes:
         ticket: the transaction.
         kafka: how to reach the brokers.
-        lanes: what becomes of the rows; for a resend only lanes with records.
+        lanes: what becomes of the rows; a resend only counts those of lanes without records.
         topics: what the driver knows of topics.
         salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.

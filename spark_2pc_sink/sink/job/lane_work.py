@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import packed, packed_name, rows_of
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+
+
+#: The column of rows that are only counted.
+_COUNTED: Final = "_2pc_row"
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class LaneWork:
         rows = rows_of(batch, self.lane.source)
         record = record_expressions.record_sql(self.expressions)
         if kafka_only or self.loader is None:
-            return rows.selectExpr(*record, *self._shared_columns(), *more)
+            return rows.selectExpr(*self._record_columns(), *more)
         columns, encoded = self.loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]
@@ -91,16 +95,19 @@ class LaneWork:
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, beside those of other lanes."""
-        record = record_expressions.record_sql(self.expressions)
         loader = None if kafka_only else self.loader
-        columns = self._shared_columns() if loader is None else loader.packed_columns()
-        return packed(batch, self.lane.source, [*record, *columns], self.lane.index)
+        if loader is None:
+            columns = self._record_columns()
+        else:
+            columns = [*record_expressions.record_sql(self.expressions), *loader.packed_columns()]
+        return packed(batch, self.lane.source, columns, self.lane.index)
 
-    def _shared_columns(self) -> list[str]:
-        """The table's columns that records are made of, or put into order by."""
-        shared = record_expressions.shared_columns(self.expressions)
+    def _record_columns(self) -> list[str]:
+        """What records are made of, and put into order by; where there are none, something to count rows by."""
+        columns = record_expressions.record_sql(self.expressions)
+        columns += record_expressions.shared_columns(self.expressions)
         if self.upsert_records is not None:
-            shared += record_expressions.upsert_order_columns(
+            columns += record_expressions.upsert_order_columns(
                 self.expressions, self.upsert_records.keys, str(self.lane.order_by)
             )
-        return shared
+        return columns or [f"1 AS {_COUNTED}"]

@@ -196,9 +196,14 @@ class SparkBatchWork:
             rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         results = read_results(answers.toArrow(), tasks_expected=None)
-        sending = [lane.lane.index for lane in self._lanes if lane.lane.records is not None]
-        records = sum(results.lane_rows[lane] - results.left_out[lane] for lane in sending)
-        return Replay(records, format_digest(results.digest) if records else "")
+        records = self._rows_for_topics(results) - results.left_out.total()
+        told = all(lane.lane.records is not None for lane in self._lanes)
+        return Replay(
+            records,
+            format_digest(results.digest) if records else "",
+            # Nothing but their number tells rows that have no records.
+            None if told else self._rows_for_tables(results),
+        )
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
@@ -316,14 +321,13 @@ class SparkBatchWork:
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext
-        active = self._active(kafka_only=ticket.kafka_only)
         plans = []
-        for lane in active:
+        for lane in self._lanes:
             row_encoder: RowEncoderPlan | None = None
             if lane.loader is not None and not ticket.kafka_only:
                 staging = lane.loader.staging(ticket, self._folder)
                 row_encoder = lane.loader.encoder_plan(at_once, self._channel.sender(context), staging)
-            plans.append(lane.plan(row_encoder, packed_with_others=len(active) > 1))
+            plans.append(lane.plan(row_encoder, packed_with_others=len(self._lanes) > 1))
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
@@ -334,16 +338,11 @@ class SparkBatchWork:
             shuffle_folder=None if self._folder is None else self._folder / "shuffle",
         )
 
-    def _active(self, *, kafka_only: bool) -> tuple[LaneWork, ...]:
-        """The lanes that have something to do: all, or those with records."""
-        return tuple(lane for lane in self._lanes if lane.lane.records is not None or not kafka_only)
-
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
         """One column for each thing that is needed to encode a row, or for each of several lanes; and ``more``."""
-        active = self._active(kafka_only=kafka_only)
-        if len(active) == 1:
-            return active[0].alone(frame, more, kafka_only=kafka_only)
-        return frame.selectExpr(*(lane.packed(frame, kafka_only=kafka_only) for lane in active), *more)
+        if len(self._lanes) == 1:
+            return self._lanes[0].alone(frame, more, kafka_only=kafka_only)
+        return frame.selectExpr(*(lane.packed(frame, kafka_only=kafka_only) for lane in self._lanes), *more)
 
     def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
         """``mapInArrow``, also where PySpark could not look the columns up: it takes their names for SQL."""
@@ -355,15 +354,15 @@ class SparkBatchWork:
     def _produced(self, results: TaskResults, *, kafka_only: bool) -> ProducedBatch:
         rows, left_out = results.lane_rows, results.left_out
         outputs: Counter[str] = Counter()
-        for lane in self._active(kafka_only=kafka_only):
+        for lane in self._lanes:
             index = lane.lane.index
             if lane.lane.records is not None:
                 outputs[str(lane.lane.records)] += rows[index] - left_out[index]
             if lane.lane.rows is not None and not kafka_only:
                 outputs[str(lane.lane.rows)] += rows[index]
         return ProducedBatch(
-            row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
-            record_rows=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None),
+            row_count=self._rows_for_tables(results),
+            record_rows=self._rows_for_topics(results),
             record_count=results.records,
             digest=format_digest(results.digest) if results.records else "",
             offsets=results.offsets,
@@ -373,3 +372,9 @@ class SparkBatchWork:
             outputs=outputs,
             bad_rows=self._split.bad_rows.occurrences,
         )
+
+    def _rows_for_tables(self, results: TaskResults) -> int:
+        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None)
+
+    def _rows_for_topics(self, results: TaskResults) -> int:
+        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)

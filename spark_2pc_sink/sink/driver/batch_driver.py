@@ -108,6 +108,7 @@ class BatchDriver:
         observer: told of every step reached.
         step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
+        numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class BatchDriver:
         observer: Observer,
         step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
+        numbered_by_hand: bool = False,
     ) -> None:
         self._transactional_id = transactional_id
         self._log = sink_log(__name__, transactional_id)
@@ -143,7 +145,7 @@ class BatchDriver:
         self._stopping = stopping
         self._observer = observer
         self._step_seconds = step_seconds
-        self._placement = BatchPlacement(store, recovery.losses, look_back)
+        self._placement = BatchPlacement(store, recovery.losses, look_back, numbered_by_hand=numbered_by_hand)
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
@@ -196,8 +198,9 @@ class BatchDriver:
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
-            self._note_accepted(check_skip(self._claimed(), replay, accept_replay=self._accept_replay))
-            return BatchReport.of(self._claimed(), batch_id, first)
+            written = self._placement.as_written(self._claimed(), batch_id)
+            self._note_accepted(check_skip(written, replay, accept_replay=self._accept_replay))
+            return BatchReport.of(written, batch_id, first)
         error: Exception | None = None
         for attempt in range(1, self._attempts_max + 1):
             error = self._try(batch_id, work, attempt, placement)

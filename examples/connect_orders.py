@@ -1,11 +1,11 @@
 """A streaming job on Spark Connect: order events to a Kafka topic and a PostgreSQL table, exactly once to both.
 
-    python examples/connect_orders.py --remote sc://127.0.0.1:15002 --events /data/events --checkpoint /data/checkpoint \
+    python examples/connect_orders.py --remote sc://127.0.0.1:15002 --events /data/events --checkpoint /data/orders \
         --kafka 127.0.0.1:9092 --database postgresql+psycopg2://me@127.0.0.1/shop
 
 This process is a client: it needs `pyspark-client` and no Java. The batches are written by the server's machine, whose
-Python has the same spark_2pc_sink. Paths are the server's, and so are the ways to Kafka and PostgreSQL. Kill the client,
-the server, or both, and start the job again with the same arguments.
+Python has the same spark_2pc_sink. Paths are the server's, and so are the ways to Kafka and PostgreSQL. Kill the
+client, the server, or both, and start the job again with the same arguments.
 
 The job ends when the files that are there have been written. orders_events.py writes such files.
 """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """Encodes the rows of one task; a transfer brings the COPY bytes to the driver, or staging those of many rows.
+    """Encodes the rows of a lane in one task; a transfer brings the COPY bytes to the driver, or staging if many.
 
     Args:
         plan: from the driver.
@@ -75,7 +75,8 @@ class RowEncoder:
         if self._stage is None and self.rows:
             if self._plan.sender is not None:
                 stream = (*self._stream, tail)
-                self._plan.sender.add([Transfer(self._ticket.attempt, self._encode_task, self._task_attempt, stream)])
+                task = (self._encode_task, self._task_attempt)
+                self._plan.sender.add([Transfer(self._ticket.attempt, *task, stream, lane=self._plan.lane)])
                 return
             self._stage = self._to_staging()
         if self._stage is not None:

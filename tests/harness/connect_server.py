@@ -42,6 +42,11 @@ class ConnectServer:
         return f"sc://127.0.0.1:{self._port}"
 
     @property
+    def running(self) -> bool:
+        """True until the process has ended."""
+        return self._process is not None and self._process.running
+
+    @property
     def log(self) -> Path:
         """What the server says, and the Python processes beside it."""
         return self._folder / "connect-server.log"

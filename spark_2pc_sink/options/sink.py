@@ -146,6 +146,11 @@ class SinkOptions(CommonOptions):
         why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
         "query; the batch stays written",
     )
+    query_name: str | None = setting(
+        None,
+        why="of a stream on Spark Connect, which tells a foreachBatch function nothing of its query: a name that stays "
+        "with the checkpoint, and that no other checkpoint has. None: found, where the session has one query",
+    )
     decision_margin_ms: int = milliseconds(
         10_000,
         at_least=0,

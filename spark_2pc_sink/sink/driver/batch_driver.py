@@ -92,6 +92,7 @@ class BatchDriver:
         observer: told of every step reached.
         step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
+        numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class BatchDriver:
         observer: Observer,
         step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
+        numbered_by_hand: bool = False,
     ) -> None:
         self._transactional_id = transactional_id
         self._log = sink_log(__name__, transactional_id)
@@ -127,7 +129,7 @@ class BatchDriver:
         self._stopping = stopping
         self._observer = observer
         self._step_seconds = step_seconds
-        self._placement = BatchPlacement(store, recovery.losses, look_back)
+        self._placement = BatchPlacement(store, recovery.losses, look_back, numbered_by_hand=numbered_by_hand)
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = self._bad_rows = 0
@@ -183,8 +185,9 @@ class BatchDriver:
         if first is Placement.SKIP:
             work.recall()
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
-            self._note_accepted(check_skip(self._claimed(), replay, accept_replay=self._accept_replay))
-            return BatchReport.of(self._claimed(), batch_id, first)
+            row = self._placement.as_written(self._claimed(), batch_id)
+            self._note_accepted(check_skip(row, replay, accept_replay=self._accept_replay))
+            return BatchReport.of(row, batch_id, first)
         error: Exception | None = None
         attempt = failed = 0
         while failed < self._attempts_max:

@@ -221,7 +221,6 @@ def test_without_dead_letters_a_bad_row_fails_the_batch(sides: Sides) -> None:
 
 def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run until the first batch is decided, as if the driver died then, and have Kafka abort what it has of it."""
-
     restore = BatchDriver._restore
 
     def died(driver: BatchDriver, *_: object) -> None:

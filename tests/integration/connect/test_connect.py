@@ -1,0 +1,160 @@
+"""The sink on a real Spark Connect server: the client is another process, and so is the one that writes batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
+from tests.harness import ROOT
+from tests.harness.connect_server import ConnectServer
+from tests.integration.postgres.database_tables import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+EXAMPLE: Final = ROOT / "examples" / "connect_orders.py"
+ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": str(ROOT)}
+JOB_DEADLINE_S: Final = 240
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as started:
+        yield started
+
+
+class Orders:
+    """A job of the example, and what it is to write."""
+
+    def __init__(self, remote: str, directory: Path, kafka: Broker, database: str, topic: str, name: str) -> None:
+        self.directory, self.kafka, self.database, self.topic, self.name = directory, kafka, database, topic, name
+        self.remote = remote
+        self.expected: list[tuple[str, int]] = []
+        (directory / "events").mkdir()
+
+    def add(self, count: int) -> None:
+        """Add a file of events."""
+        first = len(self.expected)
+        events = [{"order_id": f"order-{n}", "sequence": n, "status": "paid"} for n in range(first, first + count)]
+        path = self.directory / "events" / f"{first:08}.json"
+        path.write_text("\n".join(json.dumps(event) for event in events), encoding="utf-8")
+        self.expected += [(f"order-{n}", n) for n in range(first, first + count)]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the client."""
+        return [
+            *("--remote", self.remote, "--events", str(self.directory / "events")),
+            *("--checkpoint", str(self.directory / "checkpoint"), "--kafka", self.kafka.bootstrap),
+            *("--database", self.database, "--topic", self.topic, "--table", "orders"),
+            *("--transactional-id", self.name, "--max-files-per-trigger", "1"),
+        ]
+
+    def run(self, python: str = sys.executable) -> None:
+        """Run the job to its good end."""
+        done = subprocess.run(
+            [python, str(EXAMPLE), *self.arguments],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=JOB_DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def check(self) -> None:
+        """Both sides have every event once."""
+        sent: list[Any] = [json.loads(record.value or b"") for record in read_topic(self.kafka.bootstrap, self.topic)]
+        assert_same_multiset([(e["order_id"], e["sequence"]) for e in sent], self.expected, what="records")
+        assert_same_multiset(rows(self.database, "SELECT order_id, sequence FROM orders"), self.expected, what="rows")
+
+
+@pytest.fixture
+def orders(
+    server: ConnectServer, tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> Orders:
+    return Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
+
+
+def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Orders, server: ConnectServer) -> None:
+    """By tasks that stage their rows, and by the driver where a batch is small; what is not checked is said once."""
+    for count in (2_000, 10, 10):
+        orders.add(count)
+    orders.run()
+    orders.check()
+    orders.add(10)
+    orders.run()
+    orders.check()
+    log = server.log.read_text(errors="replace")
+    assert log.count("Spark Connect shows no plans") == 2
+    assert rows(orders.database, "SELECT query_id, batch_id, status FROM kafka_transaction_state") == [
+        (f"query {orders.name!r}", 3, "done")
+    ]
+
+
+@pytest.fixture(scope="module")
+def pure_client(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of a client that was installed as docs/connect.md says: `pyspark-client`, and no `pyspark`."""
+    folder = tmp_path_factory.mktemp("client")
+    install = ["-m", "pip", "install", "--quiet", *pure_client_packages()]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin" / "python"), *install]):
+        subprocess.run(command, check=True, timeout=JOB_DEADLINE_S)
+    return str(folder / "bin" / "python")
+
+
+def pure_client_packages() -> list[str]:
+    """What the page has `pip install` take beside the package itself."""
+    page = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^pip install pyspark-client ((?:.*\\\n)*.*)", page, flags=re.MULTILINE)
+    return ["pyspark-client", *shlex.split(command.replace("\\\n", " "))]
+
+
+def test_the_page_has_every_dependency_but_spark() -> None:
+    """`pip install spark-2pc-sink` would bring all of PySpark into a client that has done without."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.findall(
+        r'^    "([^";]+)"', project.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE
+    )
+    needed = [package for package in declared if not package.startswith("pyspark")]
+    assert pure_client_packages() == ["pyspark-client", *needed]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", ["PREPARE", "DECIDE", "COMPLETE"])
+def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
+    tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, pure_client: str, step: str
+) -> None:
+    """SIGKILL of the server and the Python beside it in the second batch; the same job once more finishes."""
+    with ConnectServer(tmp_path) as server:
+        orders = Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
+        for count in (3_000, 2_000, 10):
+            orders.add(count)
+        fatal = subprocess.run(
+            [pure_client, "-m", "tests.harness.connect_job", step, *orders.arguments],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=JOB_DEADLINE_S,
+            check=False,
+        )
+        assert fatal.returncode, "the server went on"
+        wait_until(lambda: not server.running, deadline_s=JOB_DEADLINE_S, what="the server to be dead")
+        server.kill()
+        server.start()
+        orders.run(pure_client)
+        orders.check()

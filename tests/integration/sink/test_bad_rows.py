@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
-from spark_2pc_sink.errors import ConfigurationError, ConstraintError, TooManyBadRowsError
+from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.testing import TopicRecord, read_topic
@@ -170,6 +170,7 @@ def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
     assert sides.ids() == [2, 3]
 
 
+@pytest.mark.thorough
 def test_a_batch_of_bad_rows_alone_is_done(sides: Sides) -> None:
     """Nothing is left for either side."""
     sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int CHECK (parent > 1))")
@@ -194,6 +195,7 @@ def test_more_bad_rows_than_allowed_fail_the_batch(sides: Sides) -> None:
     assert len(sides.letters()) == 11
 
 
+@pytest.mark.thorough
 def test_a_dead_letter_table_that_takes_none_fails_the_batch(sides: Sides) -> None:
     """As without one: the rows are on no side."""
     sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), parent int)")
@@ -208,15 +210,6 @@ def test_a_dead_letter_table_that_takes_none_fails_the_batch(sides: Sides) -> No
     with pytest.raises(Exception, match="violates check constraint"):
         sides.run()
     assert sides.ids() == [1]
-
-
-def test_without_dead_letters_a_bad_row_fails_the_batch(sides: Sides) -> None:
-    """A26: as it always did."""
-    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), parent int)")
-    sides.stream.add([(1, "n", 1, 1), (2, "n", -1, 1)])
-    with pytest.raises(ConstraintError):
-        sides.run(bad_rows="fail")
-    assert sides.rows("SELECT to_regclass('kafka_transaction_state_dead_letters')") == [(None,)]
 
 
 def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:

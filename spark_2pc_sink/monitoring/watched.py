@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ class Watched:
         ConfigurationError: an option is wrong.
     """
 
-    kafka: Mapping[str, str | int] = field(repr=False)
+    kafka: Mapping[str, str | int | Callable[[str], Any]] = field(repr=False)
     database: str = field(repr=False)
     timeout_s: int
     tables: Mapping[str, Any] = field(default_factory=dict)

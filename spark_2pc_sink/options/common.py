@@ -36,7 +36,8 @@ class CommonOptions:
         why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
     )
     kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
-        given="Mapping[str, str | int]", why="Kafka client properties, by the names of librdkafka or Kafka"
+        given="Mapping[str, str | int | Callable[[str], Any]]",
+        why="Kafka client properties, by the names of librdkafka or Kafka",
     )
     database: str = setting(
         secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import at_work_for
@@ -22,7 +22,7 @@ from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -39,7 +39,7 @@ _EVERY_SINK: Final = "every sink"
 def recover(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     dry_run: bool = False,
     take_over: bool = False,
@@ -108,7 +108,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
 @checks_keywords
 def status(  # noqa: D417 - as above
     *,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     transactional_id: str | None = None,
     match: str | None = None,

@@ -55,7 +55,7 @@ class DualWriteSink:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         table: str,
         topic: str | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from spark_2pc_sink.options import checks_keywords
 from spark_2pc_sink.verification.report import VerifyReport
@@ -15,7 +15,7 @@ from spark_2pc_sink.verification.request import Request
 def verify(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     table: str | None = None,
     mode: Literal["append", "upsert"] | None = None,

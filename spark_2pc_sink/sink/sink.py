@@ -77,6 +77,8 @@ class DualWriteSink:
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
         decision_margin_ms: int = 10_000,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: For the connection to the endpoint, and for each part of its answer. Other connections of the caller wait meanwhile.
 TIMEOUT_S: Final = 5
-#: Answers that another attempt may change; what else is not a token is a refusal.
-_PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 class TokenEndpoint:
@@ -51,10 +49,9 @@ class TokenEndpoint:
         statuses: list[HTTPStatus] = []
         try:
             answer = self._answer(statuses)
-        except (requests.RequestException, OSError) as error:
-            raise TokenUnavailableError(f"the token endpoint {self._url} cannot be asked: {error}") from error
-        except (AuthlibBaseError, ValueError) as error:
-            # A body that is no JSON is a ValueError.
+        except (requests.RequestException, OSError, AuthlibBaseError, ValueError) as error:
+            if not statuses or _may_pass(statuses[-1]):
+                raise TokenUnavailableError(f"the token endpoint {self._url} cannot be asked: {error}") from error
             raise self._refused(statuses, str(error)) from error
         value, lasts_s = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(value, str) or not value:
@@ -67,7 +64,7 @@ class TokenEndpoint:
 
         def checked(response: requests.Response) -> requests.Response:
             statuses.append(HTTPStatus(response.status_code))
-            if statuses[-1] >= HTTPStatus.INTERNAL_SERVER_ERROR or statuses[-1] in _PASSING:
+            if _may_pass(statuses[-1]):
                 response.raise_for_status()
             return response
 
@@ -92,3 +89,9 @@ class TokenEndpoint:
             name=status.phrase,
             detail=f"client {self._client_id!r} gets no token: {detail}",
         )
+
+
+def _may_pass(status: HTTPStatus) -> bool:
+    """Whether another attempt may be answered otherwise; what else is not a token is a refusal."""
+    busy = status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+    return busy or status >= HTTPStatus.INTERNAL_SERVER_ERROR

@@ -79,8 +79,10 @@ def test_what_may_pass_is_asked_again(issuer: TokenIssuer, status: HTTPStatus) -
 
 
 def test_an_endpoint_that_is_away_is_asked_again() -> None:
+    with TokenIssuer() as ended:
+        pass
     with pytest.raises(TokenUnavailableError, match=r"cannot be asked: .*refused"):
-        token(TokenIssuer())
+        token(ended)
 
 
 def test_a_token_without_a_lifetime(issuer: TokenIssuer) -> None:

@@ -176,7 +176,8 @@ def test_a_function_that_fails_may_be_called_again() -> None:
 def test_tasks_of_a_process_share_a_token() -> None:
     """Each has unpickled its options anew; the function in them is another object each time."""
     options = options_of(lambda _: ("token", 32_503_680_000))
-    copies = [pickle.loads(CloudPickleSerializer().dumps(options)) for _ in range(2)]  # noqa: S301 - our own
+    pickled = CloudPickleSerializer().dumps(options)  # type: ignore[no-untyped-call]
+    copies = [pickle.loads(pickled) for _ in range(2)]  # noqa: S301 - our own
     assert copies[0] == copies[1] == options
     assert len({options, *copies}) == 1
     sources = {id(token_source(copy)) for copy in (*copies, options)}

@@ -22,7 +22,7 @@ class Watched:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
         timeout_s: of one look.
-        tables: names of the state table and its history, as keywords of `recover`.
+        tables: names of the state table and its history, and who knows the password, as keywords of `recover`.
 
     Raises:
         ConfigurationError: an option is wrong.

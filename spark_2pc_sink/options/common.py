@@ -55,7 +55,8 @@ class CommonOptions:
     password_command: str | None = setting(
         None,
         why="a program and its arguments, quoted as for a shell and called without one; the first line of its output "
-        "is the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s",
+        "is the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
+        "Messages show it: it has no secret in itself",
     )
     adopt: bool = setting(
         default=False,

@@ -202,7 +202,7 @@ class AbortableError(KafkaError):
 
 @dataclass(eq=False, kw_only=True)
 class AuthorizationError(KafkaError):
-    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58)."""
+    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58; of a token endpoint: HTTP's)."""
 
 
 @dataclass(eq=False, kw_only=True)

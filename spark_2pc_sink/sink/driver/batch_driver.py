@@ -43,12 +43,15 @@ from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
@@ -109,6 +112,7 @@ class BatchDriver:
         observer: told of every step reached.
         step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
+        on_decide: what a user adds to the decision of a batch; never called where the database has decided it already.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class BatchDriver:
         observer: Observer,
         step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
+        on_decide: Callable[[Connection, DecidingBatch], None] | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._log = sink_log(__name__, transactional_id)
@@ -146,6 +151,7 @@ class BatchDriver:
         self._step_seconds = step_seconds
         self._placement = BatchPlacement(store, recovery.losses, look_back)
         self._restore_deadline_ms = restore_deadline_ms
+        self._on_decide = on_decide
         self._transactions = 0
         self._record_bytes = 0
         self._written = NOTHING_WRITTEN
@@ -385,6 +391,9 @@ class BatchDriver:
                 raise BatchRetryError(
                     reason=f"{produced.row_count} rows were sent to Kafka, {self._written.given} arrived in the table"
                 )
+            if self._on_decide is not None:
+                identity = self._transactional_id, batch.batch_id, batch.producer
+                self._on_decide(transaction.connection, DecidingBatch.of(*identity, produced, self._written))
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         transaction.decide(

@@ -38,7 +38,8 @@ def main(options: str, directory: str) -> None:
     finish = CopyThread.finish
 
     def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> WrittenRows:
-        print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
+        parts = [lane.staged_parts for source in sources for lane in source.lanes.values()]
+        print(json.dumps([number for number in parts if number]), flush=True)
         return finish(copy, connection, sources)
 
     CopyThread.finish = show  # type: ignore[assignment,method-assign]

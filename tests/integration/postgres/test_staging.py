@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
@@ -33,6 +32,7 @@ from tests.integration.postgres.staging_places import (
     LARGE,
     RUN,
     TICKET,
+    copied,
     copying,
     name,
     stage,
@@ -83,7 +83,7 @@ def test_rows_of_many_tasks_reach_the_target_and_no_part_is_left(
     with transaction(database) as connection:
         with copying(connection, plan, place, channel) as copy:
             channel.extend([Transfer(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
-        assert copy.finish(connection, [*sources, EncodeReceipt(3, task_attempt=7, copy_rows=1)]).given == 7
+        assert copy.finish(connection, [*sources, copied(3, 1, task_attempt=7)]).given == 7
     assert [row[0] for row in table(database)] == [0, 1, 2, 10, 11, 12, 99]
     # Tables go after the decision, all at once; files one by one, when they are read.
     assert left(place, database) == (0 if isinstance(place, FileStaging) else 3)
@@ -165,7 +165,7 @@ def test_rows_of_a_run_that_died_are_not_taken_for_those_of_the_next(
     """A4: the first has staged a part, the second staged none."""
     stage(place, plan, (1, "first"))
     channel = CopyChannel()
-    second = EncodeReceipt(0, task_attempt=8, copy_rows=1)
+    second = copied(0, 1, task_attempt=8)
     with transaction(database, commit=False) as connection:
         with copying(connection, plan, place, channel) as copy:
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")

@@ -292,8 +292,7 @@ def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
 
     def finish(copy: CopyThread, *arguments: Any) -> WrittenRows:
         rows = original(copy, *arguments)
-        assert copy._staged is not None
-        staged.append(copy._staged)
+        staged.append(copy._staged[0])
         return rows
 
     monkeypatch.setattr(CopyThread, "finish", finish)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.transfer.copy_thread import CopyTarget, CopyThread
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing import wait_until
 
@@ -74,6 +74,11 @@ class Staged:
             yield [self.streams.pop(0)]
 
 
+def copied(task: int, rows: int, *, task_attempt: int, staged_parts: int = 0, lane: int = 0) -> EncodeReceipt:
+    """What a task says that has encoded so many rows for one table."""
+    return EncodeReceipt(task, task_attempt=task_attempt, lanes={lane: LaneRows(rows, rows, staged_parts)})
+
+
 class Rig:
     """A channel, a table, and what is between them."""
 
@@ -94,8 +99,7 @@ class Rig:
             self.channel,
             ATTEMPT,
             open_decision=self.open_decision,
-            table=lambda _: self.table,
-            staged=lambda _: staged,
+            targets=[CopyTarget(0, lambda _: self.table, lambda _: staged)],
             look_s=look_s,
             early=early,
         )
@@ -136,8 +140,8 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
     assert rig.table.copied == [b"ab", b"c"]
     assert rig.begun == 1
     encoded = (
-        EncodeReceipt(0, task_attempt=7, copy_rows=2),
-        EncodeReceipt(1, task_attempt=7, copy_rows=1),
+        copied(0, 2, task_attempt=7),
+        copied(1, 1, task_attempt=7),
         EncodeReceipt(2),
     )
     assert rig.finish(copy, *encoded) == rig.table.finished == 3
@@ -168,8 +172,8 @@ def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
         rig.arrive(0, b"c")
     rig.staged.streams.append(b"d")
     encoded = (
-        EncodeReceipt(0, task_attempt=7, copy_rows=1),
-        EncodeReceipt(1, task_attempt=7, copy_rows=3, staged_parts=3),
+        copied(0, 1, task_attempt=7),
+        copied(1, 3, task_attempt=7, staged_parts=3),
     )
     assert rig.finish(copy, *encoded) == 4
     assert rig.table.copied == [b"a", b"b", b"c", b"d"]
@@ -197,9 +201,12 @@ def test_an_encode_task_that_ran_again_ends_the_attempt(rig: Rig) -> None:
     "encoded",
     [
         [],
-        [EncodeReceipt(0, task_attempt=8, copy_rows=1)],
-        [EncodeReceipt(0, task_attempt=7, copy_rows=1, staged_parts=1)],
-        [EncodeReceipt(0, task_attempt=7, copy_rows=1), EncodeReceipt(1, task_attempt=7, copy_rows=1)],
+        [copied(0, 1, task_attempt=8)],
+        [copied(0, 1, task_attempt=7, staged_parts=1)],
+        [
+            copied(0, 1, task_attempt=7),
+            copied(1, 1, task_attempt=7),
+        ],
     ],
     ids=["of no encode task", "of another attempt", "by another way", "one encode task missing"],
 )

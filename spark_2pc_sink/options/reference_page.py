@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.outputs import Records, Rows
 from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.options.sink import SinkOptions
@@ -23,6 +25,18 @@ option, the rule and the remedy.
 ## `DualWriteSink(...)`
 
 All options are keywords.
+
+{}
+
+## `Records(...)` and `Rows(...)`
+
+Each stands in `writes=[...]`, for a topic or a table. The first option of each may be given without its name.
+
+`Records`:
+
+{}
+
+`Rows`:
 
 {}
 
@@ -102,10 +116,13 @@ def options_page() -> str:
     recovery = reference(RecoveryOptions)
     shared = ", ".join(f"`{row.names[0]}`" for row in recovery if row in sink)
     own = [row for row in recovery if row not in sink]
-    tables = (
-        "\n".join([_HEAD, *map(str, rows)]) for rows in (sink, own, reference(StatusOptions), reference(KafkaOptions))
-    )
-    return _PAGE.format(next(tables), shared, *tables)
+    outputs, others = (reference(Records), reference(Rows)), (own, reference(StatusOptions), reference(KafkaOptions))
+    before, behind = map(_tables, ((sink, *outputs), others))
+    return _PAGE.format(*before, shared, *behind)
+
+
+def _tables(options: Sequence[Sequence[OptionRow]]) -> list[str]:
+    return ["\n".join([_HEAD, *map(str, rows)]) for rows in options]
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.options import SinkOptions, checks_keywords
+from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
 from spark_2pc_sink.sink.query_run import QueryRun
@@ -35,7 +35,7 @@ class DualWriteSink:
         transactional_id: stable across restarts and different for each sink; both sides fence by it.
         kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
         database: SQLAlchemy URL, dialect postgresql.
-        table: target table, ``table`` or ``schema.table``.
+        table: target table, ``table`` or ``schema.table``; required without ``writes``.
         topic: where rows go; a column named ``topic`` overrides it row by row.
         key: SQL expression over the batch; default: the column ``key`` if there is one, else null.
         value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
@@ -43,6 +43,8 @@ class DualWriteSink:
         partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
+        writes: several topics and tables, `Records` and `Rows`, in place of ``topic``, ``table`` and what belongs to
+            them.
         on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
             query; the batch stays written, and is skipped by the next start.
 
@@ -57,12 +59,12 @@ class DualWriteSink:
         transactional_id: str,
         kafka: Mapping[str, str | int],
         database: str,
-        table: str,
         topic: str | None = None,
         key: str | None = None,
         value: str | None = None,
         headers: str | None = None,
         partition: str | None = None,
+        table: str | None = None,
         columns: Mapping[str, str] | None = None,
         mode: Literal["append", "upsert"] = "append",
         upsert_keys: list[str] | tuple[str, ...] = (),
@@ -70,6 +72,7 @@ class DualWriteSink:
         upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
         upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
         create_table: bool = False,
+        writes: Sequence[Records | Rows] = (),
         batch_attempts_max: int = 3,
         inline_copy_bytes_max: int | None = None,
         local_files: bool = True,
@@ -163,6 +166,8 @@ class DualWriteSink:
 
     def __repr__(self) -> str:
         options = self._options
+        if options.writes:
+            return f"<DualWriteSink {options.transactional_id!r} writes={list(map(str, options.writes))}>"
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
     def _start(self, batch: DataFrame, query_id: str) -> QueryRun:

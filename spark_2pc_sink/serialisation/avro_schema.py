@@ -114,6 +114,11 @@ def parsed_schema(text: str) -> Any:
         raise NoSchemaError("", f"it is not an Avro schema: {error}", "correct it") from error
 
 
+def record_name(schema: Any) -> str | None:
+    """The full name of a record's schema from `parsed_schema`; None for any other."""
+    return schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
+
+
 def avro_encoder(kind: DataType, schema: Any, path: str = "") -> AvroEncoder:
     """The encoder of values of a Spark type for a schema.
 

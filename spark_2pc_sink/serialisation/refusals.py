@@ -13,11 +13,13 @@ class NotEncodableError(Exception):
         path: of the field, with points between names.
         rule: what the schema or its format asks for.
         remedy: what the author of the job can do.
+        row: the number of the row in its column; -1 where that is not known.
     """
 
     path: str
     rule: str
     remedy: str
+    row: int = -1
 
 
 @dataclass

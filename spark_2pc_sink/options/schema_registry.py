@@ -75,7 +75,9 @@ class SchemaRegistryOptions:
         known = _CLIENT | set(_SERIALIZERS)
         for name in given:
             if name not in known:
-                raise _refused(str(name), "the schema registry's client has no such property", nearest(str(name), known))
+                raise _refused(
+                    str(name), "the schema registry's client has no such property", nearest(str(name), known)
+                )
         flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
         if flags["use.latest.version"]:
             # As the client's own serializers ask for it: what is registered is what is used.

@@ -88,7 +88,7 @@ def _fields(kind: StructType, name: str, path: str) -> list[dict[str, Any]]:
             raise NoSchemaError(
                 inner,
                 "Avro allows letters, digits and _ in a name",
-                f"rename it for the record: value=\"struct(`{field.name}` AS {_allowed(field.name)}, …)\"",
+                f'rename it for the record: value="struct(`{field.name}` AS {_allowed(field.name)}, …)"',
             )
         schema = _or_null(field.dataType, f"{name}.{field.name}", inner, nullable=field.nullable)
         fields.append({"name": field.name, "type": schema} | ({"default": None} if field.nullable else {}))

@@ -1,7 +1,7 @@
 """The binding of an expression to a schema: on the driver, once for each schema of a run.
 
-The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry names its
-id. Nothing is written to Kafka or the database before all that is done.
+The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry
+names its id. Nothing is written to Kafka or the database before all that is done.
 """
 
 from __future__ import annotations

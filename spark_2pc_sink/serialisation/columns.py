@@ -34,7 +34,7 @@ def check_full(column: ArrowColumn, path: str, remedy: str) -> None:
 
 
 def integers(column: ArrowColumn) -> Int64Array:
-    """The numbers of a column of integers, booleans, dates (days since 1970) or timestamps (microseconds since 1970)."""
+    """The numbers of a column of integers or booleans; of dates, days since 1970; of timestamps, microseconds since."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(column.type):

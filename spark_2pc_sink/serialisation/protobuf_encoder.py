@@ -68,7 +68,8 @@ class Integer:
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
         """See `ProtobufEncoder`."""
-        return integers(column) != 0
+        there: BoolArray = integers(column) != 0
+        return there
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Bytes:
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
         """See `ProtobufEncoder`."""
-        return binary_layout(column.cast(pa.large_binary())).lengths > 0
+        there: BoolArray = binary_layout(column.cast(pa.large_binary())).lengths > 0
+        return there
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,8 @@ def _prefixed(content: ArrowColumn) -> list[Piece]:
 
 def _of_numbers(*fields: Int64Array) -> list[Piece]:
     """A message of integers without presence, numbered from 1."""
-    pieces = [Single("", number, Integer(), presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)]
+    pieces = [
+        Single("", number, Integer(), presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)
+    ]
     body = joined_rows([piece for parts in pieces for piece in parts], len(fields[0]))
     return [_varints(row_sizes(body)), body]

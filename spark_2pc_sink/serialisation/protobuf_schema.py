@@ -164,13 +164,9 @@ def _type_name(described: FieldDescriptor) -> str:
     """The type as a .proto text names it."""
     if described.message_type is not None:
         return str(described.message_type.full_name)
-    names = {getattr(described, f"TYPE_{name.upper()}"): name for name in _SCALARS}
-    return names.get(described.type, "an enum or a group")
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra
 
-
-_SCALARS: Final = (
-    "double float int64 uint64 int32 fixed64 fixed32 bool string bytes uint32 sfixed32 sfixed64 sint32 sint64".split()
-)
+    return FieldDescriptorProto.Type.Name(described.type).removeprefix("TYPE_").lower()
 
 
 def _is_map(described: FieldDescriptor) -> bool:
@@ -182,7 +178,7 @@ def _is_repeated(described: FieldDescriptor) -> bool:
     # protobuf 6 has the property, and warns of the label.
     if hasattr(described, "is_repeated"):
         return bool(described.is_repeated)
-    return bool(described.label == described.LABEL_REPEATED)
+    return bool(getattr(described, "label") == described.LABEL_REPEATED)  # noqa: B009 - gone in protobuf 7
 
 
 def _mismatch(kind: DataType, declared: str, path: str, allowed: Sequence[str] = ()) -> NoSchemaError:

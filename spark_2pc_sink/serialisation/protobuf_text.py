@@ -1,4 +1,4 @@
-"""The .proto text of a Spark type: proto3, each field that may be null ``optional``, numbered in the order of columns."""
+"""The .proto text of a Spark type: proto3, ``optional`` fields, numbered in the order of the columns."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def check_keys(kind: MapType, path: str) -> None:
         NoSchemaError: they are neither texts nor whole numbers.
     """
     if not _KEYS & set(TYPES.get(type(kind.keyType).__name__, ())) or isinstance(kind.keyType, DecimalType):
-        rule = f"keys of a Protobuf map are texts, booleans or whole numbers, and these are {kind.keyType.simpleString()}"
+        rule = (
+            f"keys of a Protobuf map are texts, booleans or whole numbers, and these are {kind.keyType.simpleString()}"
+        )
         raise NoSchemaError(path, rule, f"convert them: transform_keys({path}, (k, v) -> CAST(k AS STRING))")
 
 

@@ -77,7 +77,9 @@ class Registry:
         if found.schema.references:
             rule = f"the newest schema of subject {subject!r} refers to other subjects, which is not supported"
             raise _refused(rule, "register a schema that stands on its own")
-        return RegisteredSchema(found.schema_id, found.schema.schema_str, str(found.schema.schema_type or "AVRO").lower())
+        return RegisteredSchema(
+            found.schema_id, found.schema.schema_str, str(found.schema.schema_type or "AVRO").lower()
+        )
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
         """The id of a schema; None where the subject does not have it.

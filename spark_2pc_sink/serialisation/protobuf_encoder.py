@@ -94,7 +94,8 @@ class Floating:
     def nonzero(self, column: ArrowColumn) -> BoolArray:
         """See `ProtobufEncoder`; -0.0 is not the default."""
         numbers = floats(column, self.kind)
-        return (numbers != 0) | np.signbit(numbers)
+        there: BoolArray = (numbers != 0) | np.signbit(numbers)
+        return there
 
 
 @dataclass(frozen=True)

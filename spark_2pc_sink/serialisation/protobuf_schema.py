@@ -166,7 +166,7 @@ def _type_name(described: FieldDescriptor) -> str:
         return str(described.message_type.full_name)
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra
 
-    return FieldDescriptorProto.Type.Name(described.type).removeprefix("TYPE_").lower()
+    return FieldDescriptorProto.Type.DESCRIPTOR.values_by_number[described.type].name.removeprefix("TYPE_").lower()
 
 
 def _is_map(described: FieldDescriptor) -> bool:

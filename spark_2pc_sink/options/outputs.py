@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import wraps
 from itertools import zip_longest
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.keywords import check_keywords
@@ -22,6 +22,9 @@ from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.settings import check_settings, setting
 
 _Output = TypeVar("_Output", bound=type)
+#: The parts of a record that can have a schema, and the formats that need one.
+Part: TypeAlias = Literal["key", "value"]
+Format: TypeAlias = Literal["avro", "protobuf"]
 
 #: Names of a sink's options that an output spells shorter.
 SHORTER: Final = {
@@ -113,9 +116,14 @@ class Records:
         return RowSource(self.rows, self.where)
 
     @property
-    def has_schemas(self) -> bool:
-        """Key or value is encoded with a schema of the registry."""
-        return self.key_format != "raw" or self.value_format != "json"
+    def formats(self) -> dict[Part, Format]:
+        """Of key and value those that are encoded with a schema of the registry, each with its format."""
+        found: dict[Part, Format] = {}
+        if self.key_format != "raw":
+            found["key"] = self.key_format
+        if self.value_format != "json":
+            found["value"] = self.value_format
+        return found
 
     def __str__(self) -> str:
         return f"Records({'' if self.topic is None else repr(self.topic)})"

@@ -241,7 +241,7 @@ class SinkOptions(CommonOptions):
         self._check_registry()
 
     def _check_registry(self) -> None:
-        encoded = [lane.records for lane in self.lanes if lane.records is not None and lane.records.has_schemas]
+        encoded = [lane.records for lane in self.lanes if lane.records is not None and lane.records.formats]
         if encoded and self.schema_registry is None:
             rule = "records are encoded with schemas, and no registry is named"
             raise contradiction("schema_registry", None, rule, "pass schema_registry={'url': 'http://registry:8081'}")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql.types import DataType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema, record_name
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
 from spark_2pc_sink.serialisation.protobuf_text import derived_text
 from spark_2pc_sink.serialisation.refusals import NoSchemaError
-from spark_2pc_sink.serialisation.registry import Format, Registry
+from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.serialisation.serialiser import Serialiser, header
 
-Part = Literal["key", "value"]
 #: The name of a derived record or message.
 _NAMES = {"key": "Key", "value": "Value"}
 _ADVICE = "Avro and Protobuf describe structs: pass {part}='struct(…)'"

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options.outputs import Format
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-Format: TypeAlias = Literal["avro", "protobuf"]
 _LOGIN_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 #: Answers about the schema, which no retry changes.
 _SCHEMA_REFUSED: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.BAD_REQUEST)

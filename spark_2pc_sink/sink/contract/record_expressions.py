@@ -5,11 +5,14 @@ Everything here is lazy: a plan is built, nothing runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
@@ -18,12 +21,12 @@ from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Lane
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
 TOPIC = "_2pc_topic"
@@ -31,6 +34,10 @@ PARTITION = "_2pc_partition"
 KEY = "_2pc_key"
 VALUE = "_2pc_value"
 HEADERS = "_2pc_headers"
+#: The columns that may have a format, and what users call them.
+PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
+#: The value of a record with a format, unless the user or a column says otherwise.
+WHOLE_STRUCT: Final = "struct(*)"
 ATTEMPT = "_2pc_attempt"
 
 #: Types whose text is unambiguous, so that a key of them may be written as text.
@@ -56,25 +63,27 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True)
 class RecordExpressions:
-    """SQL over the batch for each part of a record; None where there is none.
+    """SQL over the rows of a lane for each part of a record, None where there is none; and for the table's columns.
 
     Attributes:
-        topic: a column of the batch, None when all rows go to the sink's topic.
+        topic: a column of the rows, None when all go to the lane's topic.
         key: null keys leave the partition to the sink.
-        value: string or binary.
+        value: string or binary, or a struct that has a format; None where no records are made.
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
-        columns: what goes into the table, by column name.
+        columns: what goes into the table, by column name; empty without one.
         taken: columns of the batch that are parts of the record by their names and, as the user did not choose the
             table's columns, go nowhere else.
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
         guarded: which of `KEY` and `VALUE` tasks refuse where they are no text (`text_guards`).
+        formats: of key and value those that are encoded with a schema, each with its format.
+        serialisers: by which tasks encode `KEY` and `VALUE` then.
     """
 
     topic: str | None
     key: str | None
-    value: str
+    value: str | None
     headers: str | None
     partition: str | None
     columns: Mapping[str, str]
@@ -82,15 +91,26 @@ class RecordExpressions:
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     guarded: tuple[str, ...] = ()
+    formats: Mapping[Part, Format] = field(default_factory=dict)
+    serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 
-def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpressions:
-    """Fill in what the user left out from the columns of the batch, by the conventions of Spark's Kafka sink.
+def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
+    """Fill in what the user left out from the columns of the rows, by the conventions of Spark's Kafka sink.
+
+    Args:
+        lane: of the sink.
+        schema: of its rows.
 
     Raises:
         ConfigurationError: there is no topic, or nothing is left for the table.
     """
     names = schema.fieldNames()
+    if lane.records is None:
+        return RecordExpressions(
+            topic=None, key=None, value=None, headers=None, partition=None, columns=_columns(lane, names, frozenset())
+        )
+    options = lane.records
     taken = {
         name
         for name, given in (
@@ -114,7 +134,23 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
             rule="the sink has no topic, and the batch has no column named topic",
             remedy="pass topic='…', or add the column",
         )
-    columns = options.columns or {name: quoted(name) for name in names if name not in taken}
+    return RecordExpressions(
+        topic=None if topic is None else _with_default(topic, options.topic),
+        key=choose(options.key, "key"),
+        value=choose(options.value, "value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
+        headers=choose(options.headers, "headers"),
+        partition=choose(options.partition, "partition"),
+        columns=_columns(lane, names, taken),
+        taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
+        formats=options.formats,
+    )
+
+
+def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """What goes into the table: what the user says, or every column that is not taken for the record."""
+    if lane.rows is None:
+        return {}
+    columns = lane.rows.columns or {name: quoted(name) for name in names if name not in taken}
     if not columns:
         raise ConfigurationError(
             option="columns",
@@ -122,15 +158,7 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
             rule="every column of the batch is one of Kafka's, so no column is left for the table",
             remedy="pass columns={'payload': 'value'} or the like",
         )
-    return RecordExpressions(
-        topic=None if topic is None else _with_default(topic, options.topic),
-        key=choose(options.key, "key"),
-        value=choose(options.value, "value") or WHOLE_ROW,
-        headers=choose(options.headers, "headers"),
-        partition=choose(options.partition, "partition"),
-        columns=dict(columns),
-        taken=() if options.columns else tuple(name for name in names if name in taken),
-    )
+    return dict(columns)
 
 
 def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
@@ -185,8 +213,9 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
     kinds = _types_of(frame, named)
     for option, kind in kinds.items():
-        _check_type(option, named[option], kind)
-    if expressions.key is not None and kinds["key"] not in BYTES_TYPES:
+        if option not in expressions.formats:
+            _check_type(option, named[option], kind)
+    if expressions.key is not None and "key" not in expressions.formats and kinds["key"] not in BYTES_TYPES:
         return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
     return expressions
 
@@ -211,21 +240,22 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
 
     Where nothing else is computed, Spark then hands its rows over as they are, instead of writing every row once more.
     """
-    for field in frame.schema.fields:
-        name = quoted(field.name)
-        if expressions.columns.get(field.name) != name:
+    for column in frame.schema.fields if "key" not in expressions.formats else ():
+        name = quoted(column.name)
+        if expressions.columns.get(column.name) != name:
             continue
-        forms = key_expressions(field.dataType.simpleString())
-        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (field.name, name)}
+        forms = key_expressions(column.dataType.simpleString())
+        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (column.name, name)}
         # How it is spelled is not enough: `null`, for instance, is a column only between backticks.
         if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
-            return replace(expressions, key_column=field.name)
+            return replace(expressions, key_column=column.name)
     return expressions
 
 
 def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
     """Mark JSON that Spark makes for the record, where it would replace what is no text. The last of these steps."""
     texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
+    texts = {name: sql for name, sql in texts.items() if PARTS[name] not in expressions.formats}
     marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
     return replace(
         expressions,
@@ -268,15 +298,25 @@ def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
         fields = frame.selectExpr(*selected).schema.fields
     except (AnalysisException, ParseException):
         # By itself, one says which of them it is.
-        return {option: _type_of(frame, option, sql) for option, sql in named.items()}
+        return {option: type_of(frame, option, sql).simpleString() for option, sql in named.items()}
     return {option: field.dataType.simpleString() for option, field in zip(named, fields, strict=True)}
 
 
-def _type_of(frame: DataFrame, option: str, sql: str) -> str:
+def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
+    """The type of an expression.
+
+    Args:
+        frame: with the columns that it may name.
+        option: that has it, for the message.
+        sql: the expression.
+
+    Raises:
+        ConfigurationError: it does not parse, or names a column that is not there.
+    """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
 
     try:
-        return frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString()
+        return frame.selectExpr(f"{sql} AS it").schema[0].dataType
     except (AnalysisException, ParseException) as error:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
         raise ConfigurationError(

@@ -34,7 +34,7 @@ class SchemaRegistryServer(Lifetime):
     """
 
     def __init__(self) -> None:
-        folder = Path(os.environ.get(FOLDER, ".cache/schema-registry"))
+        folder = Path(os.environ.get(FOLDER, ".cache/apicurio-registry-3.0.9"))
         programs = sorted(folder.glob("*-runner.jar"))
         if not programs:
             raise CapabilityError(f"no schema registry in {folder}: make schema-registry")

@@ -228,6 +228,18 @@ class OutcomeUnknownError(KafkaTimeoutError):
 
 
 @dataclass(eq=False, kw_only=True)
+class SchemaRegistryError(DualWriteError):
+    """The schema registry did not answer, or not as it should. Nothing was written."""
+
+    url: str
+    operation: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"the schema registry at {self.url} failed at {self.operation}: {self.detail}; nothing was written"
+
+
+@dataclass(eq=False, kw_only=True)
 class BatchRetryError(DualWriteError):
     """This attempt of the batch cannot be finished; it is aborted and run again in a new transaction."""
 

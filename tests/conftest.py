@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.pgbouncer import PgBouncer
+from tests.harness.schema_registry import SchemaRegistryServer
 from tests.harness.providers import (
     PROVIDERS,
     Broker,
@@ -277,6 +278,13 @@ def pooled(pytestconfig: pytest.Config) -> Iterator[Callable[..., str]]:
     yield start
     for pooler in started:
         pooler.close()
+
+
+@pytest.fixture(scope="session")
+def schema_registry(pytestconfig: pytest.Config) -> Iterator[SchemaRegistryServer]:
+    """A schema registry with Confluent's API; it has the schemas of all tests."""
+    with or_skip(pytestconfig, SchemaRegistryServer) as server:
+        yield server
 
 
 # --- what a test has for itself on a shared server ---------------------------------------------------------------

@@ -128,7 +128,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> FileStream:
 def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str) -> None:
     """However a batch is shared out; one table refers to another, and tasks stage what they have."""
     reports: list[BatchReport] = []
-    staging = {} if written_by == "driver" else {"inline_copy_bytes_max": 0}
+    staging: dict[str, Any] = {} if written_by == "driver" else {"inline_copy_bytes_max": 0}
     everything = orders_of(0) + orders_of(1)
     orders.add(orders_of(0))
     orders.add(orders_of(1))
@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_refused_with_its_output(
 def test_a_table_stands_behind_those_that_it_refers_to(orders: FileStream, shop: Shop) -> None:
     orders.add(orders_of(0, count=2))
     writes: list[Records | Rows] = [output for output in shop.writes() if isinstance(output, Rows)]
-    with pytest.raises(ConfigurationError, match='"order_lines" refers to "public"."orders" by a foreign key'):
+    with pytest.raises(ConfigurationError, match=r'"order_lines" refers to "public"\."orders" by a foreign key'):
         orders.run(shop.sink(writes[::-1]))
     with pytest.raises(ConfigurationError, match="each table is written by one output"):
         orders.run(shop.sink([Rows("orders"), Rows("public.orders", where="paid")]))

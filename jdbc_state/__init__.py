@@ -21,11 +21,10 @@ of `spark_2pc_sink`, and serves any writer; the commands that its messages name 
 
 Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
 is left of a row that is lost), ``actions`` (who did what, and why), ``state_store`` (the contract of a store),
-``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the caller's),
-``sessions`` and ``presence`` (seeing and ending
-drivers), ``survey`` (all sinks at one look), ``store`` (all of it on PostgreSQL). ``schema``, ``versions`` and
-``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections,
-error codes, poolers, waits that end.
+``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the
+caller's), ``sessions`` and ``presence`` (seeing and ending drivers), ``survey`` (all sinks at one look), ``store`` (all
+of it on PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``,
+``pooler`` and ``watchdog`` are below all: connections, error codes, poolers, waits that end.
 """
 
 from __future__ import annotations

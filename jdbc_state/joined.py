@@ -94,10 +94,8 @@ class JoinedDecisions:
         """The move, with the settings of its transaction, and with the records beside it."""
         statement: Select[Any] | ReturningUpdate[Any] = plain
         columns = self._settings_of_transaction()
-        if isinstance(statement, Select):
-            statement = statement.add_columns(*columns)
-        else:
-            statement = statement.returning(*columns)
+        more = statement.add_columns if isinstance(statement, Select) else statement.returning
+        statement = more(*columns)
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _settings_of_transaction(self) -> list[ColumnElement[Any]]:

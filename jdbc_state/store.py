@@ -262,7 +262,9 @@ class SqlStateStore(StateStore):
     def _shown_name(self, transactional_id: str, generation: int, run_id: str) -> str:
         table = quoted(self._state)
         return (
-            run_presence_name(table, run_id) if self._shown_by_run else presence_name(table, transactional_id, generation)
+            run_presence_name(table, run_id)
+            if self._shown_by_run
+            else presence_name(table, transactional_id, generation)
         )
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:

@@ -5,9 +5,9 @@ the documentation are made of that declaration. The signatures of `DualWriteSink
 out, for IDEs and type checkers, and a test compares them.
 
 Reading order: ``settings`` (how one option is declared), ``common`` (what a sink and recovery share), ``sink``,
-``recovery``, ``service`` (a service without Spark), ``kafka`` with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy
-URL), ``names`` (tables), ``keywords`` (unknown and missing ones), ``reference_page``. Nothing here does I/O but
-``properties_file``.
+``recovery``, ``service`` (a service without Spark), ``kafka`` with ``kafka_security`` (the mapping of Kafka client
+properties), ``database`` (the SQLAlchemy URL), ``names`` (tables), ``keywords`` (unknown and missing ones),
+``reference_page``. Nothing here does I/O but ``properties_file``.
 """
 
 from spark_2pc_sink.options.common import CommonOptions

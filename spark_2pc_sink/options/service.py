@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from spark_2pc_sink.ids import TRANSACTIONAL_ID_CHARACTERS_MAX
 from spark_2pc_sink.options.common import CommonOptions, contradiction
@@ -23,8 +23,8 @@ class ServiceOptions(CommonOptions):
     """
 
     transactional_id: str = setting(
-        why="the name of the service, the same after a restart and in all its processes; its transactional ids are this "
-        "name with -0, -1, … behind it"
+        why="the name of the service, the same after a restart and in all its processes. Its transactional ids are "
+        "this name with -0, -1, … behind it"
     )
     ids: int = setting(
         8,
@@ -38,14 +38,14 @@ class ServiceOptions(CommonOptions):
         64,
         at_least=1,
         at_most=1_024,
-        why="transactional ids, and so state rows, of all processes of the service together. A process takes those that "
-        "no other holds, and settles those that a dead one has left",
+        why="transactional ids, and so state rows, of all processes of the service together. A process takes those "
+        "that no other holds, and settles those that a dead one has left",
     )
     wait_for_id_ms: int = milliseconds(
         10_000,
         at_least=0,
-        why="the longest wait for a transactional id that no other transaction is using; then the transaction is rolled "
-        "back, and nothing was written",
+        why="the longest wait for a transactional id that no other transaction is using. The transaction is then "
+        "rolled back, and nothing was written",
     )
     kafka_commit: Literal["before_return", "in_background"] = setting(
         "before_return",
@@ -57,8 +57,8 @@ class ServiceOptions(CommonOptions):
         unit="s",
         at_least=0,
         at_most=86_400,
-        why="where database sessions do not tell whether another process lives (behind a pooler in transaction mode), an "
-        "id is taken over when its state row was not touched for so long",
+        why="where database sessions do not tell whether another process lives (behind a pooler in transaction mode), "
+        "an id is taken over when its state row was not touched for so long",
     )
     history_batches: int = setting(
         0,
@@ -89,6 +89,6 @@ class ServiceOptions(CommonOptions):
         """What a state row says in place of a query, so that no query takes it for its own."""
         return f"service {self.transactional_id}"
 
-    def store_settings(self) -> dict[str, object]:
+    def store_settings(self) -> dict[str, Any]:
         """Keywords of ``jdbc_state.StoreSettings``; the records are kept."""
         return super().store_settings() | {"keep_records": True}

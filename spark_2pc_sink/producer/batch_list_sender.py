@@ -141,9 +141,7 @@ def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
         stop = position + length
         if not length or stop > len(data):
             break
-        yield PlacedBatch(
-            TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count
-        )
+        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
         position = stop
     else:
         if position == len(data):

@@ -93,9 +93,7 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
     return _resent(recovered, done, answer.producer, kafka)
 
 
-def _resent(
-    recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide
-) -> Recovered:
+def _resent(recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide) -> Recovered:
     # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
     initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
     did = Action("resend", f"sent {row.record_count} records of batch {row.batch_id} again, from those that were kept")
@@ -113,8 +111,11 @@ def _resent(
 def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
     kept = store.read_kept(row.transactional_id)
     if kept is None or kept.batch_id != row.batch_id:
-        raise _lost(row, "the database has not kept its records: two-phase commit was granted, and an operator has ended "
-                    "its transaction, or the table of kept records was changed")
+        raise _lost(
+            row,
+            "the database has not kept its records: two-phase commit was granted, and an operator has ended its "
+            "transaction; or somebody has changed the table of kept records",
+        )
     try:
         batches = list(parted(kept.partitions, kept.batches))
     except LocalProtocolError as error:

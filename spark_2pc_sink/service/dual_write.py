@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg2
 from sqlalchemy import Connection
@@ -15,23 +14,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from jdbc_state.sink_log import sink_log
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
-from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.service.enlisted import SYNC_DRIVERS, Enlisted, enlist
-from spark_2pc_sink.service.service import Service
-from spark_2pc_sink.service.transaction import OpenBlocks, Phase, ServiceTransaction
+from spark_2pc_sink.service.service_base import ServiceBase
+from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from spark_2pc_sink.service.commitment import Commitment
 
-    #: What a block may have its rows in.
-    Writable: TypeAlias = "Session | scoped_session[Any] | Connection"
+#: What a block may have its rows in.
+Writable: TypeAlias = "Session | scoped_session[Any] | Connection"
 
 _log = sink_log(__name__)
 
 
-class DualWrite:
+class DualWrite(ServiceBase):
     """Writes rows of a session and records of Kafka exactly once, by one decision. For any number of threads.
 
     ::
@@ -55,40 +53,6 @@ class DualWrite:
         ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
     """
 
-    @checks_keywords
-    def __init__(
-        self,
-        *,
-        transactional_id: str,
-        kafka: Mapping[str, str | int],
-        database: str,
-        ids: int = 8,
-        ids_max: int = 64,
-        wait_for_id_ms: int = 10_000,
-        kafka_commit: Literal["before_return", "in_background"] = "before_return",
-        takeover_grace_s: int = 60,
-        state_schema: str = "public",
-        state_table: str = "kafka_transaction_state",
-        history_table: str | None = None,
-        history_batches: int = 0,
-        connect_timeout_s: int = 10,
-        connect_deadline_ms: int = 30_000,
-        claim_lock_timeout_ms: int = 2_000,
-        claim_deadline_ms: int = 30_000,
-        lock_timeout_ms: int = 30_000,
-        statement_timeout_ms: int = 600_000,
-        idle_in_transaction_timeout_ms: int = 60_000,
-        commit_timeout_ms: int = 60_000,
-        settle_deadline_ms: int = 120_000,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name != "self"}
-        self._service = Service(ServiceOptions.parse(**given))
-        self._blocks = OpenBlocks()
-        self._background: ThreadPoolExecutor | None = None
-        if self._service.options.kafka_commit == "in_background":
-            # Its threads begin with the first task that they are given.
-            self._background = ThreadPoolExecutor(self._service.options.ids, "spark_2pc_sink EndTxn")
-
     def __enter__(self) -> DualWrite:
         self.start()
         return self
@@ -110,8 +74,7 @@ class DualWrite:
 
     def close(self) -> None:
         """Wait for the transactions under way, and close every connection. No transaction can begin afterwards."""
-        if self._background is not None:
-            self._background.shutdown()
+        self._threads.shutdown()
         self._service.close()
 
     @contextmanager
@@ -176,10 +139,10 @@ class DualWrite:
             raise
         if complete:
             commitment.end()
-        elif self._background is None:
+        elif self._service.options.kafka_commit == "before_return":
             commitment.complete()
         else:
-            self._background.submit(commitment.complete_in_background)
+            self._threads.submit(commitment.complete_in_background)
 
     def _decide(self, session: Writable, enlisted: Enlisted, commitment: Commitment) -> bool:
         """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""

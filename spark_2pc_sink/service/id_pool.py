@@ -223,7 +223,7 @@ class IdPool:
             return True
         except HaltError as error:
             # It stays as it is for the person, and for the start of the next process, which says the same.
-            self._log.error("%s is not used any more: %s", writer.transactional_id, error)  # noqa: TRY400 - no trace helps
+            self._log.error("%s is not used any more: %s", writer.transactional_id, error)
             self._drop(writer)
             return True
         except DualWriteError as error:
@@ -333,6 +333,6 @@ class IdPool:
         except SupersededError:
             return
         except (HaltError, ClaimRefusedError) as error:
-            self._log.error("%s: %s", found.transactional_id, error)  # noqa: TRY400 - no trace helps
+            self._log.error("%s: %s", found.transactional_id, error)
         finally:
             line.close()

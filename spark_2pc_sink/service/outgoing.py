@@ -23,7 +23,6 @@ Header: TypeAlias = tuple[str, Content]
 _RECORD_BYTES: Final = 12
 
 
-
 @dataclass(frozen=True)
 class OutgoingRecord:
     """One record that a block has sent.

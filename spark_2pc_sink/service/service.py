@@ -132,6 +132,11 @@ class Service:
         self._store: SqlStateStore | None = None
         self._pool: IdPool | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether transactions can begin in this process."""
+        return self._process == os.getpid() and not self._closed
+
     def start(self) -> None:
         """Take transactional ids, and settle what dead processes have left. Calling it again changes nothing.
 
@@ -139,7 +144,7 @@ class Service:
             LocalProtocolError: it is closed, or was started in the process from which this one was forked.
             Everything that `IdPool.start` raises.
         """
-        if self._process == os.getpid() and not self._closed:
+        if self.started:
             return
         with self._lock:
             if self._closed:

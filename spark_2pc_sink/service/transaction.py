@@ -76,7 +76,9 @@ class ServiceTransaction:
         self.check_runner(_OPERATION)
         if self._phase is not Phase.OPEN:
             raise LocalProtocolError(
-                operation=_OPERATION, state=self._phase.value, rule="records are sent inside the block of the transaction"
+                operation=_OPERATION,
+                state=self._phase.value,
+                rule="records are sent inside the block of the transaction",
             )
         self._records.append(OutgoingRecord.of(topic, key, value, headers=headers, partition=partition))
 

@@ -8,13 +8,14 @@ what a block has told its caller must be true.
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 
 from spark_2pc_sink.errors import DualWriteError
 from tests.unit.service.worlds import Fault, KilledError, World
 
-BROKERS = {
+BROKERS: dict[str, dict[str, Any]] = {
     "two phase commit": {"two_phase_commit": True},
     "stock": {"two_phase_commit": False},
     "transaction.version 0": {"two_phase_commit": False, "transaction_version": 0},

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.service.enlisted import ASYNC_DRIVERS, Enlisted, enlist
 from spark_2pc_sink.service.service_base import ServiceBase
 from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
@@ -55,6 +55,8 @@ class AsyncDualWrite(ServiceBase):
         ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
     """
 
+    _turns: asyncio.Semaphore | None = None
+
     async def __aenter__(self) -> AsyncDualWrite:
         await self.start()
         return self
@@ -66,12 +68,12 @@ class AsyncDualWrite(ServiceBase):
 
     async def start(self) -> None:
         """See `DualWrite.start`."""
-        await self._blocking(self._service.start)
+        await _shielded(asyncio.to_thread(self._service.start))
 
     async def close(self) -> None:
         """See `DualWrite.close`."""
-        await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self._service.close)
+        await asyncio.to_thread(self._threads.shutdown)
 
     @asynccontextmanager
     async def transaction(self, session: AsyncWritable) -> AsyncIterator[ServiceTransaction]:
@@ -122,16 +124,36 @@ class AsyncDualWrite(ServiceBase):
             enlisted.ends_now()
             await self._send_commit(session, enlisted)
             return
-        commitment = self._service.commitment()
+        async with self._turn():
+            commitment = self._service.commitment()
+            try:
+                await self._blocking(lambda: commitment.send(transaction.records))
+                enlisted.check()
+                await connection.run_sync(commitment.decide)
+            except BaseException:
+                commitment.end()
+                raise
+            enlisted.ends_now()
+            await _shielded(self._decide_and_complete(session, enlisted, commitment))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of as many turns as there are ids: who waited for an id in a thread would keep it from who has one."""
+        limit_ms = self._service.options.wait_for_id_ms
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(self._service.options.ids)
         try:
-            await self._blocking(lambda: commitment.send(transaction.records))
-            enlisted.check()
-            await connection.run_sync(commitment.decide)
-        except BaseException:
-            commitment.end()
-            raise
-        enlisted.ends_now()
-        await _shielded(self._decide_and_complete(session, enlisted, commitment))
+            await asyncio.wait_for(self._turns.acquire(), limit_ms / 1000)
+        except asyncio.TimeoutError as error:
+            raise KafkaTimeoutError(
+                operation="waiting for a transactional id",
+                deadline_ms=limit_ms,
+                last_error=f"all {self._service.options.ids} are in use; raise ids where that is usual",
+            ) from error
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     async def _decide_and_complete(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> None:
         try:

@@ -74,8 +74,8 @@ class DualWrite(ServiceBase):
 
     def close(self) -> None:
         """Wait for the transactions under way, and close every connection. No transaction can begin afterwards."""
-        self._threads.shutdown()
         self._service.close()
+        self._threads.shutdown()
 
     @contextmanager
     def transaction(self, session: Writable) -> Iterator[ServiceTransaction]:

@@ -54,6 +54,5 @@ class ServiceBase:
         given = {name: value for name, value in locals().items() if name != "self"}
         self._service = Service(ServiceOptions.parse(**given))
         self._blocks = OpenBlocks()
-        # As many as there are ids, and one for a start: who has an id waits for no thread. They begin when they are
-        # first needed.
+        # One more than there are ids: who has an id waits for no thread. They begin when they are first needed.
         self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")

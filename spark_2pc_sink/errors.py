@@ -222,7 +222,7 @@ class AbortableError(KafkaError):
 
 @dataclass(eq=False, kw_only=True)
 class AuthorizationError(KafkaError):
-    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58)."""
+    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58; of a token endpoint: HTTP's)."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -245,6 +245,18 @@ class KafkaTimeoutError(DualWriteError):
 @dataclass(eq=False, kw_only=True)
 class OutcomeUnknownError(KafkaTimeoutError):
     """The request may or may not have been carried out. Only looking at the coordinator again can tell."""
+
+
+@dataclass(eq=False, kw_only=True)
+class SchemaRegistryError(DualWriteError):
+    """The schema registry did not answer, or not as it should. Nothing was written."""
+
+    url: str
+    operation: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"the schema registry at {self.url} failed at {self.operation}: {self.detail}; nothing was written"
 
 
 @dataclass(eq=False, kw_only=True)

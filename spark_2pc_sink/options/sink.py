@@ -23,6 +23,7 @@ from spark_2pc_sink.options.outputs import (
     needs_order,
 )
 from spark_2pc_sink.options.row_source import RowSource
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
 
 #: Of the dead-letter table, behind the state table's name.
@@ -36,6 +37,11 @@ _OF_RECORDS = {
     "value": "value",
     "headers": "headers",
     "partition": "partition",
+    "key_format": "key_format",
+    "value_format": "value_format",
+    "value_schema": "value_schema",
+    "value_schema_name": "value_schema_name",
+    "value_subject_name_strategy": "value_subject_name_strategy",
     "upsert_superseded": "superseded",
 }
 _BOTH = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
@@ -62,6 +68,37 @@ class SinkOptions(CommonOptions):
     headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
     partition: str | None = setting(
         None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
+    )
+    key_format: Literal["raw", "avro", "protobuf"] = setting(
+        "raw",
+        why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
+        "schema of the schema_registry, in subject <topic>-key",
+    )
+    value_format: Literal["json", "avro", "protobuf"] = setting(
+        "json",
+        why="'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', "
+        "'protobuf': the value is a struct, without one the whole row, and is encoded with a schema of the "
+        "schema_registry",
+    )
+    value_schema: str | None = setting(
+        None,
+        why="the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
+        "use.latest.version the newest of its subject",
+    )
+    value_schema_name: str | None = setting(
+        None,
+        why="'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the "
+        "first message",
+    )
+    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
+        "topic", why="the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>"
+    )
+    schema_registry: SchemaRegistryOptions | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        given="Mapping[str, str | int | bool] | None",
+        secret=True,
+        why="where the schemas of Avro and Protobuf are: properties of confluent-kafka's client and serializers, "
+        "{'url': 'http://registry:8081', 'basic.auth.user.info': 'user:password'}",
     )
     table: str | None = setting(None, why="'table' or 'schema.table', quoted as in SQL; required without writes")
     columns: Mapping[str, str] | None = setting(
@@ -185,6 +222,7 @@ class SinkOptions(CommonOptions):
         given |= {name: ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
         given["upsert_keys"] = checked_names("upsert_keys", given.get("upsert_keys", ()))
         given["writes"] = _listed(given.get("writes", ()))
+        given["schema_registry"] = SchemaRegistryOptions.parse(given.get("schema_registry"))
         if "max_bad_rows" in given:
             given["max_bad_rows"] = BadRowLimit.parse(given["max_bad_rows"])
         if given.get("staging_schema") is not None:
@@ -226,6 +264,7 @@ class SinkOptions(CommonOptions):
             check_topic(self.topic)
             TableName.parse(self.table)
             self._check_upsert()
+            self._check_registry()
             return
         for given in self.writes:
             if not isinstance(given, (Records, Rows)):
@@ -234,7 +273,13 @@ class SinkOptions(CommonOptions):
             if item.name in _OF_RECORDS | _OF_ROWS and getattr(self, item.name) != item.default:
                 rule = f"with writes, each output has its own, and {item.name} would belong to none"
                 raise contradiction(item.name, getattr(self, item.name), rule, "move it into Records(...) or Rows(...)")
-        _ = self.lanes
+        self._check_registry()
+
+    def _check_registry(self) -> None:
+        encoded = [lane.records for lane in self.lanes if lane.records is not None and lane.records.formats]
+        if encoded and self.schema_registry is None:
+            rule = "records are encoded with schemas, and no registry is named"
+            raise contradiction("schema_registry", None, rule, "pass schema_registry={'url': 'http://registry:8081'}")
 
     def _check_dead_letters(self) -> None:
         name = self.dead_letter_name

@@ -34,6 +34,7 @@ from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
+from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
 from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
@@ -120,6 +121,7 @@ class QueryRun:
             numbered_by_hand=query.numbered_by_hand,
         )
         self._settings = JsonSettings(options.transactional_id, self._facts)
+        self._schemas = RecordSchemas(options.schema_registry)
         self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
 
     def start(self, batch: DataFrame) -> None:
@@ -199,5 +201,6 @@ class QueryRun:
             analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
             check_places(rows, analyzed, lane, self._options.transactional_id)
             self._facts.check_repeatable(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
-            in_tasks = with_json(analyzed, rows.schema, settings)
+            bound = self._schemas.bound(analyzed, rows, lane)
+            in_tasks = with_json(bound, rows.schema, settings)
             return with_guards(with_key_column(in_tasks, rows), rows)

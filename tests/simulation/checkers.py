@@ -89,6 +89,15 @@ def nothing_undecided(world: World) -> Iterator[str]:
             yield f"{record} is committed in Kafka by {pair}, which the database never decided"
 
 
+def own_part(world: World) -> Iterator[str]:
+    """What a user adds to a decision is there once for each batch whose rows are there, and for no other."""
+    added = Counter(world.database.decided_with())
+    written = {record.batch_id for record in world.database.contents()}
+    for batch_id in sorted(added.keys() | written):
+        if added[batch_id] != (batch_id in written):
+            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, rows are there: {batch_id in written}"
+
+
 def pairs(world: World) -> Iterator[str]:
     """No pair is handed out by InitProducerId twice, and none begins two transactions."""
     for pair, count in Counter(world.broker.answered).items():
@@ -158,6 +167,7 @@ CHECKERS: dict[str, Checker] = {
     "nothing undecided": nothing_undecided,
     "no loss": no_loss,
     "agreement": agreement,
+    "own part": own_part,
     "split": split,
     "pairs": pairs,
     "halt": halt,

@@ -21,6 +21,8 @@ from tests.unit.fakes.memory_store import MemoryDecidingTransaction, MemoryState
 
 #: What writes rows into the target table.
 COPY: Final = "copy"
+#: What the user's own part of a decision writes, with the id of the batch.
+ON_DECIDE: Final = "on-decide"
 #: What writes the dead letters of a batch, in place of those that it has.
 DEAD_LETTERS: Final = "dead-letters"
 #: State rows, their history, what was done, and how many statements and decisions were committed.
@@ -215,6 +217,10 @@ class SimDatabase(MemoryStateStore):
         session, self.hanging = self.hanging, None
         if session is not None:
             self.commit(session)
+
+    def decided_with(self) -> list[Any]:
+        """The batches of which the user's own part is there."""
+        return [batch_id for name, batch_id in self.committed if name == ON_DECIDE]
 
     def contents(self) -> list[Any]:
         """The rows of the target table."""

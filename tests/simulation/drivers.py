@@ -21,11 +21,12 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TOPIC
-from tests.simulation.database import COPY, DEAD_LETTERS, connection_lost
+from tests.simulation.database import COPY, DEAD_LETTERS, ON_DECIDE, connection_lost
 from tests.simulation.kafka import SimKafka
 from tests.simulation.record import Record
 from tests.simulation.store import SimStore
@@ -181,6 +182,11 @@ class SimWork:
         self._records = self._written = ()
 
 
+def _add_own_part(connection: Any, batch: DecidingBatch) -> None:
+    """What a user adds to a decision."""
+    connection.add(ON_DECIDE, batch.batch_id)
+
+
 def digest_of(records: tuple[Record, ...]) -> str:
     """32 digits that tell sets of records apart."""
     return f"{hash(records) & ((1 << 128) - 1):032x}" if records else ""
@@ -240,6 +246,7 @@ class JobDriver:
             accept_replay=self.words.accept_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
+            on_decide=_add_own_part,
         )
 
     def recovery(self) -> Recovery:

@@ -43,6 +43,7 @@ from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.bad_row_search import SEARCHES_MAX, search_bad_rows
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
@@ -50,6 +51,8 @@ from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
@@ -93,6 +96,7 @@ class BatchDriver:
         step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
         numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
+        on_decide: what a user adds to the decision of a batch; never called where the database has decided it already.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class BatchDriver:
         step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
         numbered_by_hand: bool = False,
+        on_decide: Callable[[Connection, DecidingBatch], None] | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._log = sink_log(__name__, transactional_id)
@@ -131,6 +136,7 @@ class BatchDriver:
         self._step_seconds = step_seconds
         self._placement = BatchPlacement(store, recovery.losses, look_back, numbered_by_hand=numbered_by_hand)
         self._restore_deadline_ms = restore_deadline_ms
+        self._on_decide = on_decide
         self._transactions = 0
         self._record_bytes = self._bad_rows = 0
         self._outputs: Mapping[str, int] = {}
@@ -393,6 +399,9 @@ class BatchDriver:
         produced = batch.produced
         if not kafka_only:
             self._copy_rows(produced, work, scope)
+            if self._on_decide is not None:
+                about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
+                self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count

@@ -53,6 +53,7 @@ def no_duplicate(world: World) -> Iterator[str]:
 
 def no_loss(world: World) -> Iterator[str]:
     """Every record of every batch that Spark has recorded is there, on both sides, as Spark has planned it last."""
+    left_out = {record.place for record in world.database.dead_letters()}
     for side, found in sides(world):
         there = {as_planned(world, record) for record in found}
         for batch_id in range(world.next_batch):
@@ -60,7 +61,8 @@ def no_loss(world: World) -> Iterator[str]:
                 if world.profile.outputs[partition] == (TABLE_ALONE if side == KAFKA else TOPIC_ALONE):
                     continue
                 planned = [Record(batch_id, partition, number, world.plans[batch_id]) for number in range(count)]
-                missing = [record.number for record in planned if as_planned(world, record) not in there]
+                wanted = [record for record in planned if record.place not in left_out]
+                missing = [record.number for record in wanted if as_planned(world, record) not in there]
                 if missing and not world.ledger.may_lack(side, batch_id):
                     yield f"batch {batch_id}, partition {partition}: {missing} not in the {side}"
 
@@ -70,8 +72,22 @@ def one_decision(world: World) -> Iterator[str]:
     there = {(record.batch_id, record.partition) for _, found in sides(world) for record in found}
     for batch_id in {batch_id for batch_id, _ in there}:
         for partition, count in enumerate(world.profile.records_of(batch_id)):
-            if count and (batch_id, partition) not in there:
+            planned = {(batch_id, partition, number) for number in range(count)} - world.profile.bad
+            if planned and (batch_id, partition) not in there:
                 yield f"batch {batch_id} is there, but not its rows of partition {partition}"
+
+
+def split(world: World) -> Iterator[str]:
+    """The bad rows of every batch that Spark has recorded are in the dead letters, once, and on no side."""
+    found = Counter(record.place for record in world.database.dead_letters())
+    for place, count in found.items():
+        if count > 1 or place not in world.profile.bad:
+            yield f"{place} is in the dead letters {count} times"
+    yield from (
+        f"{bad} is not in the dead letters" for bad in world.profile.bad - set(found) if bad[0] < world.next_batch
+    )
+    for side, records in sides(world):
+        yield from (f"{record} is bad, and in the {side}" for record in records if record.place in world.profile.bad)
 
 
 def as_planned(world: World, record: Record) -> Record:
@@ -86,6 +102,16 @@ def nothing_undecided(world: World) -> Iterator[str]:
     for record, pair in world.in_kafka():
         if pair not in decided:
             yield f"{record} is committed in Kafka by {pair}, which the database never decided"
+
+
+def own_part(world: World) -> Iterator[str]:
+    """What a user adds to a decision is there once for each batch that is there, and for no other."""
+    added = Counter(world.database.decided_with())
+    written = {record.batch_id for _, found in sides(world) for record in found}
+    written |= {record.batch_id for record in world.database.dead_letters()}
+    for batch_id in sorted(added.keys() | written):
+        if added[batch_id] != (batch_id in written):
+            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, the batch is there: {batch_id in written}"
 
 
 def pairs(world: World) -> Iterator[str]:
@@ -158,6 +184,8 @@ CHECKERS: dict[str, Checker] = {
     "no loss": no_loss,
     "agreement": agreement,
     "one decision": one_decision,
+    "own part": own_part,
+    "split": split,
     "pairs": pairs,
     "halt": halt,
     "claims": claims,
